@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/base/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard {
+namespace fs = std::filesystem;
+
+AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+  if (target_.empty()) {
+    throw InputError("output", "the file name is empty");
+  }
+  const fs::path folder = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
+  std::error_code ec;
+  if (!fs::is_directory(folder, ec)) {
+    throw InputError(target_.string(), "the output folder does not exist",
+                     fmt::format("make it first: mkdir -p {}", folder.string()));
+  }
+  if (fs::is_directory(target_, ec)) {
+    throw InputError(target_.string(), "is a folder, not a file");
+  }
+  temporary_ = target_;
+  temporary_ += fmt::format(".{}.tmp", ::getpid());
+  const int fd = ::open(temporary_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    throw InputError(target_.string(), fmt::format("cannot write here: {}", std::strerror(errno)));
+  }
+  ::close(fd);
+}
+
+AtomicFile::~AtomicFile() {
+  if (!done_) {
+    std::error_code ec;
+    fs::remove(temporary_, ec);
+  }
+}
+
+void AtomicFile::commit() {
+  const int fd = ::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  const int sync_errno = errno;
+  if (fd >= 0) {
+    ::close(fd);
+  }
+  if (!synced) {
+    throw InputError(target_.string(), fmt::format("cannot write: {}", std::strerror(sync_errno)));
+  }
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    throw InputError(target_.string(), fmt::format("cannot rename: {}", std::strerror(errno)));
+  }
+  done_ = true;
+}
+
+void write_file(const fs::path& target, std::string_view content) {
+  AtomicFile file(target);
+  std::FILE* f = std::fopen(file.temporary().c_str(), "wb");
+  bool ok = f != nullptr && std::fwrite(content.data(), 1, content.size(), f) == content.size();
+  ok = ok && std::fflush(f) == 0;
+  const int reason = errno;
+  if (f != nullptr && std::fclose(f) != 0) {
+    ok = false;
+  }
+  if (!ok) {
+    throw InputError(target.string(), fmt::format("cannot write: {}", std::strerror(reason)));
+  }
+  file.commit();
+}
+
+std::string read_file(const fs::path& path) {
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) {
+    throw InputError(path.string(), "is a folder, not a file");
+  }
+  std::FILE* f = std::fopen(path.c_str(), "rb");
+  if (f == nullptr) {
+    throw InputError(path.string(), fmt::format("cannot open: {}", std::strerror(errno)));
+  }
+  std::string content;
+  char buffer[1 << 16];
+  std::size_t n = 0;
+  while ((n = std::fread(buffer, 1, sizeof buffer, f)) > 0) {
+    content.append(buffer, n);
+  }
+  const bool bad = std::ferror(f) != 0;
+  std::fclose(f);
+  if (bad) {
+    throw InputError(path.string(), "cannot read the file to its end");
+  }
+  return content;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outputs appear whole or not at all: written under a temporary name beside the target, then
+// renamed.
+#pragma once
+#include <filesystem>
+#include <string_view>
+
+namespace switchyard {
+
+/// A pending output. The constructor checks that the target's folder exists and is writable
+/// (InputError otherwise); commit() flushes, closes and renames; the destructor removes the
+/// temporary when commit() was not reached. The temporary is "<target>.<pid>.tmp".
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  /// Where to write until commit(). Writers such as libhdf5 open this path themselves.
+  [[nodiscard]] const std::filesystem::path& temporary() const { return temporary_; }
+  [[nodiscard]] const std::filesystem::path& target() const { return target_; }
+  /// fsyncs the temporary and renames it over the target. Throws InputError with the system's
+  /// reason (full disk included); then nothing is left behind.
+  void commit();
+
+ private:
+  std::filesystem::path target_, temporary_;
+  bool done_ = false;
+};
+
+/// Writes `content` to `target` atomically. InputError on any failure.
+void write_file(const std::filesystem::path& target, std::string_view content);
+/// Reads a whole file. InputError names it when it is missing, a folder, or unreadable.
+std::string read_file(const std::filesystem::path& path);
+
+}  // namespace switchyard
