@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scenario: what is simulated. TOML file → resolved, validated, plain data with the origin of
+// every value. Form: README of this project, `switchyard explain`, and scenarios/normative.toml.
+//
+// Rules. Every dimensioned value is a text with its unit; counts and factors are bare numbers.
+// Unknown keys, missing units, wrong types and impossible values are InputErrors with
+// file:line:column (or
+// "--set"). Paths are relative to the file that names them. Keys beside `file` override the file's.
+// Several [[sweep]] make a cartesian product, the first one varying slowest.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/units.hpp"
+#include "engine/model/model_config.hpp"
+#include "engine/routing/policy.hpp"
+#include "sim/scenario/hardware.hpp"
+
+namespace switchyard::scenario {
+
+/// Number format of each part of the model. Default: bf16, router fp32.
+struct ModelPrecision {
+  Precision experts = Precision::kBf16;  ///< Routed experts.
+  Precision shared =
+      Precision::kBf16;  ///< All else: attention, dense FFN, shared experts, embeddings.
+  Precision router = Precision::kFp32;
+  Precision kv = Precision::kBf16;
+  Precision activations =
+      Precision::kBf16;  ///< Hidden states; also the default payload of exchanges.
+};
+
+/// Who runs attention. dp: every GPU its own sequences. hub: one GPU for all.
+enum class AttentionPlacement : std::uint8_t { kDp, kHub };
+enum class PlacementKind : std::uint8_t { kContiguous, kRoundRobin, kExplicit };
+
+/// dp · tp · pp = GPUs and ep divides them (GPUs / ep replicas of the expert set). tp = pp = 1 and
+/// router = gpu for now; other values are refused as unsupported.
+struct Parallel {
+  AttentionPlacement attention = AttentionPlacement::kDp;
+  std::uint32_t dp = 1, tp = 1, pp = 1, ep = 1;
+  std::uint32_t hub = 0;  ///< GPU rank of the hub; only with attention = hub.
+  PlacementKind placement = PlacementKind::kContiguous;
+  /// [MoE layer][expert] → EP rank in 0…ep−1; one row that serves every layer, or one per MoE
+  /// layer. Filled for every placement kind.
+  std::vector<std::vector<std::uint32_t>> expert_rank;
+};
+
+enum class WorkloadKind : std::uint8_t { kDecode, kPrefill };
+enum class RoutingSource : std::uint8_t { kTrace, kSynthetic };
+enum class TraceLayers : std::uint8_t { kExact, kCycle };
+enum class SyntheticLaw : std::uint8_t { kUniform, kZipf, kLognormal };
+
+/// Where the decisions come from.
+struct RoutingSpec {
+  RoutingSource source = RoutingSource::kSynthetic;
+  std::string trace_path;  ///< Ready to open; kTrace only.
+  TraceLayers layers = TraceLayers::kExact;
+  SyntheticLaw law = SyntheticLaw::kUniform;
+  double zipf_s =
+      0;  ///< Exponent of zipf, ≥ 0: p(rank r) ∝ r^−s; the expert order is seeded by layer.
+  double sigma = 0;  ///< lognormal: p(e) ∝ exp(sigma·N(0,1)) drawn per layer and expert, ≥ 0.
+};
+
+struct Workload {
+  WorkloadKind kind = WorkloadKind::kDecode;
+  std::uint32_t batch = 1;    ///< Sequences of a step, over the whole cluster. > 0.
+  std::uint32_t context = 0;  ///< Tokens each sequence has in its KV cache before the first step.
+  std::uint32_t tokens =
+      1;  ///< New tokens per sequence and step: 1 in decode, the chunk in prefill.
+  std::uint32_t steps = 1;         ///< Measured steps, > 0.
+  std::uint32_t warmup_steps = 0;  ///< Steps before them that no statistic sees.
+  RoutingSpec routing;
+};
+
+enum class NetworkModelKind : std::uint8_t { kAuto, kFlow, kCoflow, kBottleneck };
+enum class ExchangeAlgorithm : std::uint8_t { kDirect, kRing, kRingBidirectional, kHierarchical };
+/// One copy per chosen expert, per distinct destination GPU, or per distinct node with a fan-out.
+enum class DispatchKind : std::uint8_t { kPerExpert, kPerRank, kPerNode };
+
+/// Bytes of one token copy = bytes_of(precision, H) + scales + header;
+/// scales = 4 · ceil(H / scale_block) for 8- and 4-bit formats when scale_block > 0.
+/// (DeepEP low latency: fp8, block 128, header 16 B: 7168 + 224 + 16 per copy.)
+struct Payload {
+  Precision dispatch = Precision::kBf16;
+  Precision combine = Precision::kBf16;
+  std::uint32_t scale_block = 128;
+  std::uint64_t header = 0;          ///< Bytes per dispatched copy.
+  std::uint64_t combine_header = 0;  ///< Bytes per returned copy.
+  /// Bytes of one copy of a token of `hidden` values.
+  [[nodiscard]] std::uint64_t dispatch_bytes(std::uint64_t hidden) const;
+  [[nodiscard]] std::uint64_t combine_bytes(std::uint64_t hidden) const;
+};
+
+struct NetworkSpec {
+  NetworkModelKind model = NetworkModelKind::kAuto;
+  ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
+  DispatchKind dispatch = DispatchKind::kPerRank;
+  Payload payload;
+};
+
+enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub };
+
+struct MemorySpec {
+  double watermark = 0.92;    ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
+  std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
+  KvPlacement kv_placement = KvPlacement::kBySequence;
+  std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.
+};
+
+/// Host time on the critical path of a step: step + sequences · sequence.
+struct HostSpec {
+  SimTime per_step;
+  SimTime per_sequence;
+};
+
+enum class Detail : std::uint8_t { kSummary, kSteps, kLayers, kTokens };
+
+struct RunSpec {
+  std::uint64_t seed = 1;
+  Detail detail = Detail::kLayers;
+};
+
+/// One resolved value, for `explain`, the run file and `diff`.
+struct ResolvedValue {
+  std::string key;      ///< "policy.capacity.factor".
+  std::string value;    ///< Canonical text.
+  std::string origin;   ///< "scenarios/x.toml:17:13", "default", "--set", "from the model".
+  bool in_hash = true;  ///< false: shown, but no part of the canonical text (paths).
+};
+
+struct SweepAxis {
+  std::string key;
+  std::vector<std::string> values;  ///< TOML text of each value.
+  std::string where;
+};
+
+struct Scenario {
+  std::string path;  ///< As given.
+  model::ModelConfig model;
+  std::string model_name;
+  ModelPrecision precision;
+  HardwareSpec hardware;
+  Parallel parallel;
+  Workload workload;
+  routing::RoutingPolicy policy;
+  NetworkSpec network;
+  MemorySpec memory;
+  HostSpec host;
+  RunSpec run;
+  std::vector<SweepAxis> sweep;
+  std::vector<ResolvedValue> values;  ///< Fixed order, whatever the order in the file.
+};
+
+struct ReadOptions {
+  /// `--set key=value` in order; a later one wins. The value is TOML, or a bare word.
+  std::vector<std::string> settings;
+  /// `--trace T.h5`: replaces workload.routing. Relative to the working directory.
+  std::optional<std::string> trace;
+  /// Folder that model preset names are looked up in besides the scenario's own: "" = none.
+  std::string presets_root;
+  /// false: a routing trace that does not exist yet is no error (explain, tests).
+  bool require_trace = true;
+};
+
+/// Reads, merges, checks. Throws InputError.
+Scenario read_scenario(const std::string& path, const ReadOptions& options = {});
+/// The same from text; `name` stands for the file in messages, relative paths start at its folder.
+Scenario read_scenario_text(std::string_view text, const std::string& name,
+                            const ReadOptions& options = {});
+
+/// One point of the cartesian product.
+struct SweepPoint {
+  std::size_t index = 0;
+  std::vector<std::pair<std::string, std::string>> settings;  ///< key, TOML text.
+  Scenario scenario;
+};
+/// All points in order (one, with no settings, if there is no [[sweep]]); each is fully validated.
+/// At most 100,000.
+std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& options = {});
+
+/// "key = value" lines of everything that decides the result: no paths, no origins. Stored in the
+/// run.
+std::string canonical_text(const Scenario& scenario);
+/// XXH3-128 of canonical_text, 32 hex digits.
+std::string scenario_hash(const Scenario& scenario);
+
+/// A policy file (scenarios/policies/*.toml): the keys of a scenario's [policy] at top level.
+routing::RoutingPolicy read_policy_file(const std::string& path);
+
+}  // namespace switchyard::scenario
