@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 2 of routing: from ranked candidates to what runs (routing.md, pipeline steps 10-12). It
+// reads candidates, the step's shape and the policy only, never logits outside the candidates, so
+// that the engine, the replay of a trace and the simulator get the same bits from the same call.
+//
+// sequential:  for each token in canonical order, for each slot: accept while load[e] < C, else the
+//              first candidate after the first k that has room.
+// rounds:      every pending slot asks its current expert; an expert accepts its best ones up to
+//              C - load; losers take their token's next untried candidate; repeat.
+// Full text with golden rows: routing.md, "M05/M06/M08".
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/routing/candidates.hpp"
+#include "engine/routing/capacity.hpp"
+#include "engine/routing/gate.hpp"
+#include "engine/routing/policy.hpp"
+
+namespace switchyard {
+
+/// Fate of one slot; the numbers are those of the routing trace.
+enum class SlotOutcome : std::uint8_t {
+  kNoSlot = 0,
+  kKept = 1,
+  kRerouted = 2,
+  kQueued = 3,
+  kDropped = 4
+};
+
+/// The step a layer's tokens belong to. Tokens are in canonical order (sequence arrival, position);
+/// spans are borrowed for the call and either empty or of T entries. Build it with make_step() or
+/// fill the counts by hand.
+struct StepContext {
+  std::uint64_t seed = 1;
+  std::uint32_t layer = 0;  ///< Index of the MoE layer, key of the random order.
+  std::uint32_t step = 0;
+  std::array<std::uint64_t, 3> tokens{};     ///< By Phase; sums to T.
+  std::array<std::uint64_t, 3> sequences{};  ///< By Phase.
+  std::span<const std::uint32_t> sequence;   ///< Needed by order = random and by scope rank/group.
+  std::span<const std::uint32_t> position;   ///< Needed by order = random.
+  std::span<const std::uint8_t> phase;       ///< Empty: all tokens are of the one phase counted.
+  std::span<const std::uint16_t> rank;       ///< Source rank; empty: one rank.
+  std::uint32_t ranks = 1;                   ///< Number of source ranks, > every rank[t].
+  /// Assignments waiting from the last step (LayerDecision::deferred), [E] or, with scope = rank,
+  /// [ranks][E]; empty: none.
+  std::span<const std::uint32_t> backlog;
+};
+
+/// Fills the counts from the spans (all of T entries; equal sequence numbers are adjacent).
+[[nodiscard]] StepContext make_step(std::span<const std::uint32_t> sequence,
+                                    std::span<const std::uint32_t> position,
+                                    std::span<const std::uint8_t> phase, std::uint64_t seed,
+                                    std::uint32_t layer, std::uint32_t step);
+
+/// Caller-owned result for one layer of one step; decide() resizes and overwrites all of it.
+struct LayerDecision {
+  std::uint32_t tokens = 0, slots = 0;  ///< T, K = top_k.
+  std::vector<std::uint16_t> first;     ///< [T][K] choice before capacity; kNoExpert: no slot.
+  std::vector<std::uint16_t> chosen;    ///< [T][K] what runs; kNoExpert: nothing.
+  std::vector<float> weights;           ///< [T][K] 0 where nothing runs; always finite.
+  std::vector<std::uint8_t> outcome;    ///< [T][K] SlotOutcome.
+  std::vector<std::uint32_t> demand;    ///< [E] first choices.
+  std::vector<std::uint32_t> overflow;  ///< [E] first choices that found the expert full.
+  /// [E] accepted in this step (kept + rerouted), without backlog and without queued.
+  std::vector<std::uint32_t> load;
+  std::vector<std::uint32_t> queued;  ///< [E] queued, whether as waves or deferred.
+  /// Backlog of the next step, shaped as StepContext::backlog: what queue = defer postponed, and
+  /// backlog beyond C. All zero otherwise.
+  std::vector<std::uint32_t> deferred;
+  std::uint32_t capacity = kUnlimitedCapacity;  ///< C; the largest of the scopes' when several.
+  /// Passes of <= C that the busiest expert needs; 0 when no slot runs, 1 without a queue.
+  std::uint32_t waves = 0;
+  std::uint64_t assignments = 0;  ///< Slots with an expert: kept + rerouted + queued + dropped.
+  std::uint64_t kept = 0, rerouted = 0, queued_slots = 0, dropped = 0;
+  std::uint64_t overflowed = 0;       ///< Sum of overflow[E].
+  std::uint64_t truncated_slots = 0;  ///< Slots that ran out of *stored* candidates while M < E.
+  [[nodiscard]] bool truncated() const { return truncated_slots > 0; }
+};
+
+/// Scratch of decide(), reusable; no allocation after the first call of a shape.
+class DecideWorkspace {
+ public:
+  struct Pending {
+    std::uint64_t key;
+    std::uint32_t token;
+    std::uint32_t place;  // partition * E + expert
+    std::uint16_t slot;
+    std::uint16_t rank;  // index of the candidate asked
+  };
+  std::vector<std::uint32_t> load, capacity, count, partition;
+  std::vector<Pending> pending, sorted;
+  std::vector<std::uint16_t> next, usable;
+  std::vector<std::uint32_t> dead_tokens;
+  std::vector<ScopeCounts> scopes;
+};
+
+/// Decides one layer. `gate` and `policy` have passed validate(); `gate_bias` is [E] or empty, as
+/// given to rank_candidates; candidates.width >= top_k. Violations are programmer errors.
+/// Deterministic, no allocation after warm-up, sums in slot order.
+void decide(const GateSpec& gate, const RoutingPolicy& policy, const StepContext& step,
+            const CandidatesView& candidates, std::span<const float> gate_bias,
+            DecideWorkspace& workspace, LayerDecision& out);
+
+}  // namespace switchyard
