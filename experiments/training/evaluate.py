@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates an exported checkpoint and writes REPORT.md and report.json.
 
-Per domain, on held-out text in blocks of --context tokens, with the BF16 weights and FP32 arithmetic:
-loss, bits per byte, and per layer the spread of the experts' load. The numbers are defined in
-REPORT.md. The loss is computed a second time by Hugging Face's MixtralForCausalLM (skipped, and the
-report says so, where transformers is missing); a difference above 1e-4 ends with exit status 1.
+Per domain, on held-out text in blocks of --context tokens, with the BF16 weights and FP32
+arithmetic: loss, bits per byte, and per layer the spread of the experts' load. The numbers are
+defined in REPORT.md. The loss is computed a second time by Hugging Face's MixtralForCausalLM
+(skipped, and the report says so, where transformers is missing); a difference above 1e-4 ends with
+exit status 1.
 """
 import argparse
 import hashlib
@@ -98,13 +99,19 @@ def main():
     model = load(options.model).eval()
     c = model.c
     tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
-    history = [json.loads(line) for line in open(options.log)]
+    # A run that was stopped and resumed logs the steps in between twice: the last line counts.
+    history = {}
+    for line in open(options.log):
+        history[json.loads(line)["step"]] = json.loads(line)
+    history = [history[step] for step in sorted(history)]
     rows = {d: blocks(np.load(options.data / f"{d}.heldout.npy"), options.context, options.blocks)
             for d in DOMAINS}
     report = {"weights_sha256": hashlib.sha256(
                   (options.model / "model.safetensors").read_bytes()).hexdigest(),
               "steps": history[-1]["step"], "torch": torch.__version__.split("+")[0],
               "machine": platform.machine(), "domains": {}, "layers": [], "history": history}
+    # A byte-level token has one character per byte; the end mark (id 0) stands for none.
+    bytes_of = torch.tensor([0] + [len(tokenizer.id_to_token(i)) for i in range(1, c.vocab)])
     tables = [[] for _ in range(c.layers)]
     for domain, block in rows.items():
         total, size, counts = 0.0, 0, torch.zeros(c.layers, c.experts, dtype=torch.long)
@@ -115,8 +122,7 @@ def main():
                                          reduction="sum").item()
                 for layer, choice in enumerate(chosen):
                     counts[layer] += torch.bincount(choice.flatten(), minlength=c.experts)
-                size += sum(len(tokenizer.decode(row.tolist(), skip_special_tokens=False).encode())
-                            for row in part[:, 1:])
+                size += bytes_of[part[:, 1:]].sum().item()
         tokens = block[:, 1:].numel()
         report["domains"][domain] = {
             "tokens": tokens, "loss": total / tokens,
@@ -145,30 +151,30 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "report.json").write_text(
         json.dumps(report, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    (options.out / "REPORT.md").write_text(markdown(report, c, options, tokenizer))
+    (options.out / "REPORT.md").write_text(markdown(report, c, options))
     worst = max((d.get("transformers_difference", 0.0) for d in report["domains"].values()))
     print(f"loss {[round(d['loss'], 4) for d in report['domains'].values()]}, "
           f"largest difference to transformers {worst:.2e}")
     return 1 if worst > 1e-4 else 0
 
 
-def markdown(report, c, options, tokenizer):
+def markdown(report, c, options):
     layers = range(c.layers)
     out = ["# The shipped checkpoint: training report", "",
            "Written by `evaluate.py`; the same numbers and the load of every expert are in "
            "`report.json`.", "",
            f"`scenarios/checkpoints/sy-16x2`: Mixtral layout, {c.layers} MoE layers, {c.experts} "
-           f"experts, top-{c.top_k}, hidden {c.hidden}, expert width {c.inner}, {c.heads} query and "
-           f"{c.kv_heads} KV heads of {c.head_dim}, vocabulary {c.vocab}. Trained on sequences of "
-           f"{options.context} tokens: positions beyond that were never seen in training.", ""]
+           f"experts, top-{c.top_k}, hidden {c.hidden}, expert width {c.inner}, {c.heads} query "
+           f"and {c.kv_heads} KV heads of {c.head_dim}, vocabulary {c.vocab}. Trained on sequences "
+           f"of {options.context} tokens: positions beyond that were never seen in training.", ""]
     if options.note:
         out += [options.note, ""]
     out += [f"Steps: {report['steps']}. SHA-256 of `model.safetensors`: "
             f"`{report['weights_sha256']}`.", "", "## Loss on held-out text", "",
             f"Blocks of {options.context} tokens, BF16 weights, FP32 arithmetic. Loss in nats per "
-            f"token; uniform guessing gives ln {c.vocab} = {math.log(c.vocab):.2f}. The last column "
-            "is the difference to the loss Hugging Face's `MixtralForCausalLM` computes from the "
-            "same files (first 16 blocks).", "",
+            f"token; uniform guessing gives ln {c.vocab} = {math.log(c.vocab):.2f}. The last "
+            "column is the difference to the loss Hugging Face's `MixtralForCausalLM` computes from "
+            "the same files (first 16 blocks).", "",
             "| domain | text | tokens | loss [nat/token] | bits per byte | difference to "
             "transformers |", "|---|---|---:|---:|---:|---:|"]
     for d, row in report["domains"].items():
@@ -178,9 +184,9 @@ def markdown(report, c, options, tokenizer):
                    f"{'not measured' if theirs is None else f'{theirs:.1e}'} |")
     out += ["", "## Load of the experts", "",
             f"Counts over the {c.experts} experts of one layer, all top-{c.top_k} choices. "
-            "CV = std / mean (population, 0 = even). Top-3 share = part of the choices that fall on "
-            f"the three most used experts (even: {3 / c.experts:.3f}). `all` weighs the four domains "
-            "equally. Information = mutual information between domain and chosen expert "
+            "CV = std / mean (population, 0 = even). Top-3 share = part of the choices that fall "
+            f"on the three most used experts (even: {3 / c.experts:.3f}). `all` weighs the four "
+            "domains equally. Information = mutual information between domain and chosen expert "
             "(0 = experts do not tell domains apart, 2 bits = each expert serves one domain).", "",
             "| layer | CV all | " + " | ".join(f"CV {d}" for d in DOMAINS) + " | top-3 all | " +
             " | ".join(f"top-3 {d}" for d in DOMAINS) + " | least share | information [bit] |",
@@ -194,7 +200,7 @@ def markdown(report, c, options, tokenizer):
     out += ["", f"Experts that no held-out token chose, over all layers: "
             f"{sum(e['unused'] for e in report['layers'])}.", "", "## Course of the training", "",
             "| step | train loss | balance loss (even = 2) | " +
-            " | ".join(f"held-out {d}" for d in DOMAINS) + " |", "|---:|---:|---:|---:|---:|---:|---:|"]
+            " | ".join(f"held-out {d}" for d in DOMAINS) + " |", "|---:" * 7 + "|"]
     history = report["history"]
     stride = max(1, len(history) // 16)
     for line in history[::-1][::stride][::-1]:

@@ -202,6 +202,7 @@ def export(model, folder, tokenizer):
             tensors[name if name.startswith("lm_head") else f"model.{name}"] = value.contiguous()
     folder.mkdir(parents=True, exist_ok=True)
     save_file(dict(sorted(tensors.items())), folder / "model.safetensors", {"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(hf_config(c), indent=2, sort_keys=True) + "\n")
     (folder / "tokenizer.json").write_bytes(Path(tokenizer).read_bytes())
 

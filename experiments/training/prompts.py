@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cuts the shipped prompt sets from documents the checkpoint was not trained on.
 
-Reads {domain}.heldout.jsonl from --data (made by corpus.py). Writes {en,zh,code,qa}.txt, one prompt a
-line (line breaks become spaces), and mixed.jsonl, the same prompts round robin over the domains with
-their line breaks. Lengths spread over 8 to 60 words (Chinese: 12 to 90 characters).
+Reads {domain}.heldout.jsonl from --data (made by corpus.py). Writes {en,zh,code,qa}.txt, one
+prompt a line (line breaks become spaces), and mixed.jsonl, the same prompts round robin over the
+domains with their line breaks. Lengths spread over 8 to 60 words (Chinese: 12 to 95 characters).
 """
 import argparse
 import hashlib
