@@ -26,18 +26,18 @@ from pathlib import Path
 # package -> licence of the text used, as its debian/copyright says.
 PACKAGES = {
     "anarchism": "GPL-2",
-    "dict-foldoc": "GFDL-1.1+ (or GPL, as its copyright file says)",
+    "dict-foldoc": "GFDL-1.1+, no invariant sections",
     "dict-gcide": "GPL-2+",
     "dict-jargon": "public domain",
     "fortunes-zh": "GPL-3+",
     "debian-reference-zh-cn": "GPL-2+",
-    "debian-faq-zh-cn": "GPL-2+",
+    "debian-faq-zh-cn": "own copyleft notice (copies and changes under the same notice)",
     "maint-guide-zh-cn": "GPL-2+",
     "debian-edu-doc-zh-cn": "GPL-2+",
     "manpages-zh": "GFDL-1.2+, GPL-2+ and others per page",
     "libstdc++-12-dev": "GPL-3+ with GCC Runtime Library Exception",
     "libpython3.11-stdlib": "PSF-2.0",
-    "debian-faq": "GPL-2+",
+    "debian-faq": "own copyleft notice (copies and changes under the same notice)",
     "perl-doc": "GPL-1+ or Artistic",
 }
 
