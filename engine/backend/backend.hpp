@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// File: backend.hpp. The few operations a Mixture-of-Experts forward pass is made of, over memory
+// that belongs to one device. The forward pass (engine/nn) is written once against this interface.
+//
+// Memory: `float*` arguments and the data of a WeightView lie in the backend's own memory (for the
+// CPU backend: ordinary memory; weights may be a read-only file mapping). Host code may only touch
+// them through upload() and download(). Index arguments (std::span) are always host memory.
+// Shapes are row-major; a "row" is one token of the current step. Values are float32.
+//
+// Promise of every backend: a row's result depends only on that row's own inputs, never on the
+// number of rows in the call, on its place among them, or on the number of threads.
+//
+// Not modelled: low-precision activations, quantised weights, several devices per backend.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace switchyard {
+
+/// How a weight is stored. All three widen to float32 without rounding.
+enum class WeightType : std::uint8_t { kF32, kBf16, kF16 };
+
+/// Bytes per element: 4, 2, 2.
+constexpr std::size_t weight_bytes(WeightType type) { return type == WeightType::kF32 ? 4 : 2; }
+
+/// A borrowed weight matrix W[rows, cols], row-major: y = W x maps `cols` inputs to `rows` outputs.
+/// A vector has rows = 1. The data outlives every call that uses the view.
+struct WeightView {
+  const void* data = nullptr;
+  WeightType type = WeightType::kF32;
+  std::size_t rows = 0;
+  std::size_t cols = 0;
+};
+
+/// The three matrices of one SwiGLU expert: down(silu(gate x) * (up x)).
+/// gate and up are [I, H], down is [H, I].
+struct ExpertView {
+  WeightView gate, up, down;
+};
+
+/// Keys and values of one sequence, all layers, contiguous per head. Grows on demand.
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+  /// Tokens stored; position p of the sequence is row p.
+  [[nodiscard]] virtual std::size_t length() const = 0;
+  /// Bytes held in the backend's memory now.
+  [[nodiscard]] virtual std::size_t bytes() const = 0;
+};
+
+/// Geometry of the attention of one model; all layers alike.
+struct AttentionShape {
+  std::size_t layers = 0;
+  std::size_t heads = 0;
+  std::size_t kv_heads = 0;        ///< Divides heads.
+  std::size_t head_dim = 0;        ///< Even.
+  std::size_t sliding_window = 0;  ///< 0: none. Else position p sees p − window + 1 … p.
+};
+
+/// Float buffer in backend memory, not initialised; freed with the handle.
+class DeviceBuffer {
+ public:
+  virtual ~DeviceBuffer() = default;
+  [[nodiscard]] virtual float* data() = 0;
+  [[nodiscard]] virtual std::size_t size() const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  /// "cpu avx2": device and the arithmetic path; part of the engine build recorded in traces.
+  [[nodiscard]] virtual std::string name() const = 0;
+
+  [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t floats) = 0;
+  virtual void upload(std::span<const float> host, float* device) = 0;
+  virtual void download(const float* device, std::span<float> host) = 0;
+
+  /// out[r] = table[tokens[r]]; table [V, H], tokens[r] < V.
+  virtual void embed(const WeightView& table, std::span<const std::uint32_t> tokens,
+                     float* out) = 0;
+  /// out[r] = weight * (x[r] / sqrt(mean(x[r]^2) + eps)); weight [1, H]; out may be x.
+  virtual void rms_norm(const float* x, std::size_t rows, const WeightView& weight, float eps,
+                        float* out) = 0;
+  /// out[r, n] = sum_k w[n, k] x[r, k]; x [rows, w.cols], out [rows, w.rows], no overlap.
+  virtual void linear(const float* x, std::size_t rows, const WeightView& w, float* out) = 0;
+  /// x[i] += y[i].
+  virtual void add(float* x, const float* y, std::size_t count) = 0;
+
+  [[nodiscard]] virtual std::unique_ptr<KvCache> make_cache(const AttentionShape& shape) = 0;
+  /// One layer's attention over the rows of a step. q [rows, heads*head_dim], k and v
+  /// [rows, kv_heads*head_dim], before rotation. Row r belongs to *caches[r] at position
+  /// positions[r]. Rotates q and k (rotate-half, `inverse_frequency` has head_dim/2 entries),
+  /// stores k and v in the cache, and writes softmax(q K^T / sqrt(head_dim)) V, causal, into out
+  /// [rows, heads*head_dim]. Rows of one sequence come in order of position without gaps,
+  /// continuing the cache. After the last layer call advance().
+  virtual void attention(std::size_t layer, float* q, float* k, const float* v, std::size_t rows,
+                         std::span<KvCache* const> caches, std::span<const std::uint32_t> positions,
+                         std::span<const float> inverse_frequency, float* out) = 0;
+  /// Declares `tokens` more rows of `cache` complete in all layers.
+  virtual void advance(KvCache& cache, std::size_t tokens) = 0;
+
+  /// out[r] = sum over slots j = 0..slots-1, in that order, of weights[r, j] *
+  /// expert[chosen[r, j]](x[r]); a slot with chosen = 0xFFFF contributes nothing, so a row without
+  /// experts is exactly zero. x and out [rows, H]; chosen and weights [rows, slots], host memory;
+  /// every other chosen id < experts.size().
+  virtual void moe(const float* x, std::size_t rows, std::span<const ExpertView> experts,
+                   std::span<const std::uint16_t> chosen, std::span<const float> weights,
+                   std::size_t slots, float* out) = 0;
+};
+
+/// The CPU backend. `threads` >= 1; 0 means the cores this process may use. Results do not depend
+/// on it.
+[[nodiscard]] std::unique_ptr<Backend> make_cpu_backend(unsigned threads);
+
+}  // namespace switchyard

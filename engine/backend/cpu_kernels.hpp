@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// File: cpu_kernels.hpp. The arithmetic of the CPU backend, single-threaded.
+//
+// One order of summation for every dot product, whatever the shape of the call:
+//   lane i (0..7):  s_i = fma(x[8t+i], w[8t+i], s_i)  for t = 0, 1, …; K is padded with zeros to 8;
+//   result:         ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)).
+// A few rows stream the weights once; many rows first widen a block of kBlockOutputs weight rows to
+// float32 and then pass over the rows in tiles; both give the same bits, so prefill, chunked
+// prefill, decode, and any batch agree exactly.
+#pragma once
+#include <cstddef>
+
+#include "engine/backend/backend.hpp"
+
+namespace switchyard::cpu {
+
+/// Outputs per unit of work of linear_block(). Fixed, so that no result depends on threads.
+inline constexpr std::size_t kBlockOutputs = 32;
+/// Rows per unit of work. Fixed; any value gives the same bits, this one amortises the widening.
+inline constexpr std::size_t kTileRows = 48;
+
+/// Name of the arithmetic path, part of `--version`.
+inline constexpr const char* kPathName = "avx2";
+
+/// Dot product of two float vectors of length n in the order above.
+[[nodiscard]] float dot(const float* a, const float* b, std::size_t n);
+
+/// out[r*ldo + n] = w[n] . x[r] for n in [first, last), r in [0, rows). x has leading dimension
+/// ldx >= w.cols. At most kBlockOutputs outputs per call.
+void linear_block(const float* x, std::size_t ldx, std::size_t rows, const WeightView& w,
+                  std::size_t first, std::size_t last, float* out, std::size_t ldo);
+
+/// Widens elements [offset, offset + count) of the weight's data to float32, exactly.
+void widen(const WeightView& w, std::size_t offset, std::size_t count, float* out);
+
+/// y[i] += a * x[i] (fused), i in [0, n).
+void axpy(float a, const float* x, float* y, std::size_t n);
+
+/// gate[i] = silu(gate[i]) * up[i], silu(z) = z / (1 + exp(-z)).
+void swiglu(float* gate, const float* up, std::size_t n);
+
+/// Rotates one head of dimension n in place: pairs (i, i + n/2), angle position *
+/// inverse_frequency[i] in float32, as Hugging Face's rotate_half.
+void rope(float* head, std::size_t n, std::uint32_t position, const float* inverse_frequency);
+
+}  // namespace switchyard::cpu

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backend's arithmetic against the order of summation written down in cpu_kernels.hpp
+// (bit for bit), against double precision (by normalised error), and for what it promises: a row's
+// bits depend on the row alone.
+#include "engine/backend/cpu_kernels.hpp"
+
+#include <gtest/gtest.h>
+
+#include <Eigen/Core>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/backend/backend.hpp"
+#include "engine/base/random.hpp"
+
+namespace switchyard {
+namespace {
+
+std::vector<float> random_floats(std::size_t n, std::uint32_t stream, double scale = 1.0) {
+  std::vector<float> out(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    out[i] =
+        static_cast<float>(scale * random_normal(2080, random_purpose("kernel test"),
+                                                 {stream, 0, static_cast<std::uint32_t>(i), 0}));
+  }
+  return out;
+}
+
+std::uint16_t to_bf16(float v) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &v, 4);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+float from_bf16(std::uint16_t v) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(v) << 16;
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+/// The documented order, in scalar code.
+float documented_dot(const float* a, const float* b, std::size_t n) {
+  std::array<float, 8> s{};
+  for (std::size_t k = 0; k < n; ++k) {
+    s[k % 8] = std::fma(a[k], b[k], s[k % 8]);
+  }
+  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+TEST(Dot, FollowsTheDocumentedOrderForEveryLength) {
+  const auto a = random_floats(300, 1);
+  const auto b = random_floats(300, 2);
+  for (std::size_t n = 0; n <= 300; ++n) {
+    EXPECT_EQ(cpu::dot(a.data(), b.data(), n), documented_dot(a.data(), b.data(), n)) << n;
+  }
+}
+
+TEST(Linear, HasTheDocumentedBitsForEveryShapeAndWeightType) {
+  const auto backend = make_cpu_backend(1);
+  std::uint32_t stream = 10;
+  for (const std::size_t depth : {1U, 7U, 8U, 9U, 32U, 61U, 128U}) {
+    for (const std::size_t outputs : {1U, 3U, 4U, 8U, 31U, 32U, 33U, 70U}) {
+      for (const std::size_t rows : {1U, 2U, 3U, 4U, 5U, 8U, 9U, 16U, 49U}) {
+        for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kF16}) {
+          const auto x = random_floats(rows * depth, ++stream);
+          auto w = random_floats(outputs * depth, ++stream);
+          std::vector<std::uint16_t> half(w.size());
+          for (std::size_t i = 0; i < w.size(); ++i) {
+            if (type == WeightType::kBf16) {
+              half[i] = to_bf16(w[i]);
+              w[i] = from_bf16(half[i]);
+            } else if (type == WeightType::kF16) {
+              const auto h = Eigen::half(w[i]);
+              half[i] = h.x;
+              w[i] = static_cast<float>(h);
+            }
+          }
+          const WeightView view{
+              type == WeightType::kF32 ? static_cast<const void*>(w.data()) : half.data(), type,
+              outputs, depth};
+          std::vector<float> out(rows * outputs, 99);
+          backend->linear(x.data(), rows, view, out.data());
+          for (std::size_t r = 0; r < rows; ++r) {
+            for (std::size_t n = 0; n < outputs; ++n) {
+              ASSERT_EQ(out[r * outputs + n],
+                        documented_dot(x.data() + r * depth, w.data() + n * depth, depth))
+                  << "depth " << depth << " outputs " << outputs << " rows " << rows << " type "
+                  << static_cast<int>(type) << " at " << r << ',' << n;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Linear, AgreesWithDoublePrecision) {
+  const std::size_t rows = 33;
+  const std::size_t depth = 1024;
+  const std::size_t outputs = 96;
+  const auto x = random_floats(rows * depth, 5);
+  const auto w = random_floats(outputs * depth, 6);
+  std::vector<float> out(rows * outputs);
+  make_cpu_backend(2)->linear(x.data(), rows, {w.data(), WeightType::kF32, outputs, depth},
+                              out.data());
+  using Matrix = Eigen::Matrix<float, -1, -1, Eigen::RowMajor>;
+  const Eigen::MatrixXd expected =
+      Eigen::Map<const Matrix>(x.data(), rows, depth).cast<double>() *
+      Eigen::Map<const Matrix>(w.data(), outputs, depth).cast<double>().transpose();
+  const Eigen::MatrixXd error =
+      Eigen::Map<const Matrix>(out.data(), rows, outputs).cast<double>() - expected;
+  EXPECT_LT(error.squaredNorm() / expected.squaredNorm(), 1e-12);
+}
+
+struct Experts {
+  std::vector<std::vector<float>> store;
+  std::vector<ExpertView> views;
+};
+Experts random_experts(std::size_t count, std::size_t hidden, std::size_t inner) {
+  Experts out;
+  for (std::size_t e = 0; e < count; ++e) {
+    for (int m = 0; m < 3; ++m) {
+      out.store.push_back(
+          random_floats(hidden * inner, static_cast<std::uint32_t>(1000 + 3 * e) + m, 0.2));
+    }
+  }
+  for (std::size_t e = 0; e < count; ++e) {
+    out.views.push_back({{out.store[3 * e].data(), WeightType::kF32, inner, hidden},
+                         {out.store[3 * e + 1].data(), WeightType::kF32, inner, hidden},
+                         {out.store[3 * e + 2].data(), WeightType::kF32, hidden, inner}});
+  }
+  return out;
+}
+
+/// Straightforward double-precision loops over one row.
+std::vector<double> naive_expert(const ExpertView& e, const float* x) {
+  const auto at = [](const WeightView& w, std::size_t i, std::size_t j) {
+    return static_cast<double>(static_cast<const float*>(w.data)[i * w.cols + j]);
+  };
+  std::vector<double> inner(e.gate.rows);
+  for (std::size_t i = 0; i < e.gate.rows; ++i) {
+    double g = 0;
+    double u = 0;
+    for (std::size_t k = 0; k < e.gate.cols; ++k) {
+      g += at(e.gate, i, k) * x[k];
+      u += at(e.up, i, k) * x[k];
+    }
+    inner[i] = g / (1 + std::exp(-g)) * u;
+  }
+  std::vector<double> out(e.down.rows);
+  for (std::size_t i = 0; i < e.down.rows; ++i) {
+    for (std::size_t k = 0; k < e.down.cols; ++k) {
+      out[i] += at(e.down, i, k) * inner[k];
+    }
+  }
+  return out;
+}
+
+TEST(Moe, EqualsTheNaiveSumOverSlotsAndTreatsEmptySlotsAsNothing) {
+  const std::size_t hidden = 20;
+  const std::size_t inner = 37;
+  const std::size_t rows = 6;
+  const Experts experts = random_experts(8, hidden, inner);
+  const auto x = random_floats(rows * hidden, 7);
+  // All work on experts 3 and 5, the last expert empty (engines.md section 5 row 11), an empty slot
+  // (row 3), and a row with nothing at all.
+  const std::vector<std::uint16_t> chosen{3, 5, 5, 3, 3, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 5, 3, 5};
+  const std::vector<float> weights{.6F, .4F, .9F, .1F, .7F, .3F, .5F, .5F, .2F, .8F, .5F, .5F};
+  std::vector<float> out(rows * hidden, 99);
+  make_cpu_backend(1)->moe(x.data(), rows, experts.views, chosen, weights, 2, out.data());
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::vector<double> expected(hidden);
+    for (std::size_t j = 0; j < 2; ++j) {
+      if (chosen[2 * r + j] != 0xFFFF) {
+        const auto y = naive_expert(experts.views[chosen[2 * r + j]], x.data() + r * hidden);
+        for (std::size_t i = 0; i < hidden; ++i) {
+          expected[i] += static_cast<double>(weights[2 * r + j]) * y[i];
+        }
+      }
+    }
+    for (std::size_t i = 0; i < hidden; ++i) {
+      EXPECT_NEAR(out[r * hidden + i], expected[i], 1e-5) << r << ',' << i;
+      if (r == 3) {
+        EXPECT_EQ(out[r * hidden + i], 0.0F);
+      }
+    }
+  }
+}
+
+TEST(Moe, AcceptsNoRowsAtAll) {
+  const Experts experts = random_experts(2, 8, 8);
+  make_cpu_backend(1)->moe(nullptr, 0, experts.views, {}, {}, 2, nullptr);
+}
+
+TEST(Moe, GivesARowTheSameBitsAloneAndInAnyBatchAndForAnyThreads) {
+  const std::size_t hidden = 64;
+  const std::size_t inner = 96;
+  const std::size_t rows = 40;
+  const Experts experts = random_experts(4, hidden, inner);
+  const auto x = random_floats(rows * hidden, 8);
+  std::vector<std::uint16_t> chosen;
+  std::vector<float> weights;
+  for (std::size_t r = 0; r < rows; ++r) {
+    chosen.push_back(static_cast<std::uint16_t>(r * r % 4));
+    chosen.push_back(static_cast<std::uint16_t>((r * r + 1 + r % 3) % 4));
+    weights.push_back(0.75F);
+    weights.push_back(0.25F);
+  }
+  std::vector<float> all(rows * hidden);
+  make_cpu_backend(1)->moe(x.data(), rows, experts.views, chosen, weights, 2, all.data());
+  std::vector<float> threaded(rows * hidden);
+  const auto three = make_cpu_backend(3);
+  for (int repeat = 0; repeat < 100; ++repeat) {  // engines.md section 5 row 22
+    three->moe(x.data(), rows, experts.views, chosen, weights, 2, threaded.data());
+    ASSERT_EQ(all, threaded);
+  }
+  const auto single = make_cpu_backend(1);
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::vector<float> alone(hidden);
+    single->moe(x.data() + r * hidden, 1, experts.views, std::span(chosen).subspan(2 * r, 2),
+                std::span(weights).subspan(2 * r, 2), 2, alone.data());
+    for (std::size_t i = 0; i < hidden; ++i) {
+      ASSERT_EQ(alone[i], all[r * hidden + i]) << r << ',' << i;
+    }
+  }
+}
+
+TEST(RmsNorm, MatchesItsFormula) {
+  const auto x = random_floats(2 * 50, 9);
+  const auto weight = random_floats(50, 11);
+  std::vector<float> out(100);
+  make_cpu_backend(1)->rms_norm(x.data(), 2, {weight.data(), WeightType::kF32, 1, 50}, 1e-5F,
+                                out.data());
+  for (std::size_t r = 0; r < 2; ++r) {
+    double sum = 0;
+    for (std::size_t i = 0; i < 50; ++i) {
+      sum += static_cast<double>(x[r * 50 + i]) * x[r * 50 + i];
+    }
+    for (std::size_t i = 0; i < 50; ++i) {
+      EXPECT_NEAR(out[r * 50 + i], weight[i] * x[r * 50 + i] / std::sqrt(sum / 50 + 1e-5), 1e-5);
+    }
+  }
+}
+
+TEST(Rope, TurnsPairsAcrossTheHalvesAndKeepsTheirLength) {
+  const std::vector<float> frequency{1.0F, 0.5F};
+  std::vector<float> head{1, 2, 3, 4};
+  cpu::rope(head.data(), 4, 3, frequency.data());
+  // Pairs (1, 3) by 3 rad and (2, 4) by 1.5 rad.
+  EXPECT_NEAR(head[0], std::cos(3.0) * 1 - std::sin(3.0) * 3, 1e-6);
+  EXPECT_NEAR(head[2], std::cos(3.0) * 3 + std::sin(3.0) * 1, 1e-6);
+  EXPECT_NEAR(head[1], std::cos(1.5) * 2 - std::sin(1.5) * 4, 1e-6);
+  EXPECT_NEAR(head[3], std::cos(1.5) * 4 + std::sin(1.5) * 2, 1e-6);
+}
+
+TEST(Attention, EqualsNaiveSoftmaxWithGroupedHeadsAndAWindow) {
+  for (const std::size_t window : {std::size_t{0}, std::size_t{3}}) {
+    const AttentionShape shape{1, 4, 2, 6, window};
+    const auto backend = make_cpu_backend(1);
+    const auto cache = backend->make_cache(shape);
+    const std::size_t rows = 9;
+    const std::vector<float> still(3, 0.0F);  // no rotation: RoPE has its own test
+    auto q = random_floats(rows * 24, 20);
+    auto k = random_floats(rows * 12, 21);
+    const auto v = random_floats(rows * 12, 22);
+    const std::vector<KvCache*> caches(rows, cache.get());
+    std::vector<std::uint32_t> positions(rows);
+    for (std::size_t r = 0; r < rows; ++r) {
+      positions[r] = static_cast<std::uint32_t>(r);
+    }
+    std::vector<float> out(rows * 24);
+    backend->attention(0, q.data(), k.data(), v.data(), rows, caches, positions, still, out.data());
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t h = 0; h < 4; ++h) {
+        const std::size_t first = window > 0 && r + 1 > window ? r + 1 - window : 0;
+        double sum = 0;
+        std::array<double, 6> expected{};
+        for (std::size_t j = first; j <= r; ++j) {
+          double s = 0;
+          for (std::size_t i = 0; i < 6; ++i) {
+            s += static_cast<double>(q[r * 24 + h * 6 + i]) * k[j * 12 + h / 2 * 6 + i];
+          }
+          const double p = std::exp(s / std::sqrt(6.0));
+          sum += p;
+          for (std::size_t i = 0; i < 6; ++i) {
+            expected[i] += p * v[j * 12 + h / 2 * 6 + i];
+          }
+        }
+        for (std::size_t i = 0; i < 6; ++i) {
+          EXPECT_NEAR(out[r * 24 + h * 6 + i], expected[i] / sum, 1e-5) << r << ',' << h;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
