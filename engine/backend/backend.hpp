@@ -77,6 +77,9 @@ class Backend {
   [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t floats) = 0;
   virtual void upload(std::span<const float> host, float* device) = 0;
   virtual void download(const float* device, std::span<float> host) = 0;
+  /// Makes a weight in host memory usable by the operations below. The CPU backend returns the view
+  /// itself, so the host memory must stay alive; others copy.
+  [[nodiscard]] virtual WeightView place(const WeightView& host) = 0;
 
   /// out[r] = table[tokens[r]]; table [V, H], tokens[r] < V.
   virtual void embed(const WeightView& table, std::span<const std::uint32_t> tokens,
@@ -86,6 +89,9 @@ class Backend {
                         float* out) = 0;
   /// out[r, n] = sum_k w[n, k] x[r, k]; x [rows, w.cols], out [rows, w.rows], no overlap.
   virtual void linear(const float* x, std::size_t rows, const WeightView& w, float* out) = 0;
+  /// out[i] = x[index[i]], rows of `columns` floats; no overlap.
+  virtual void gather(const float* x, std::span<const std::uint32_t> index, std::size_t columns,
+                      float* out) = 0;
   /// x[i] += y[i].
   virtual void add(float* x, const float* y, std::size_t count) = 0;
 

@@ -91,6 +91,8 @@ class CpuBackend final : public Backend {
     std::copy_n(device, host.size(), host.begin());
   }
 
+  WeightView place(const WeightView& host) override { return host; }
+
   void embed(const WeightView& table, std::span<const std::uint32_t> tokens, float* out) override {
     for (std::size_t r = 0; r < tokens.size(); ++r) {
       SWITCHYARD_ASSERT(tokens[r] < table.rows, fmt::format("token {}", tokens[r]));
@@ -125,6 +127,12 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void gather(const float* x, std::span<const std::uint32_t> index, std::size_t columns,
+              float* out) override {
+    for (std::size_t i = 0; i < index.size(); ++i) {
+      std::copy_n(x + index[i] * columns, columns, out + i * columns);
+    }
+  }
   void add(float* x, const float* y, std::size_t count) override {
     for (std::size_t i = 0; i < count; ++i) {
       x[i] += y[i];

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// File: session.hpp. A loaded model (Engine) and a batch of sequences being run (Session).
+//
+//   auto engine = Engine::load("checkpoint", {.threads = 2});
+//   Session session(engine, {.policy = {}, .seed = 1});
+//   const auto a = session.add_sequence();
+//   const StepResult& r = session.step({{{a, prompt}}}, Phase::kPrefill);
+//   sample(r.logits_of(0), …); session.step({{{a, {token}}}}, Phase::kDecode); …
+//
+// One step of the model, for every row of the step (equations: engine/README.md):
+//   x = embedding[token]
+//   each layer: x += o(attention(rope(q n), rope(k n), v n)), n = rms_norm(x)
+//               x += sum_j w_j expert_j(n),                   n = rms_norm(x)
+//   logits = head(rms_norm(x))
+// The experts and weights of a row come from the routing library (rank_candidates, then decide with
+// the session's policy over all rows of the step), so a policy acts in closed loop: a dropped slot
+// contributes nothing, a token that lost all slots keeps its residual only.
+//
+// Promise: logits and routing of a row depend on the row's own sequence only, bit for bit, whether
+// it was prefilled at once, in chunks, or decoded, alone or in any batch, with any number of
+// threads (given a policy without a capacity limit; with one, tokens of a step compete by design).
+//
+// Not modelled: low-precision activations, paged KV, several devices, speculative decoding, MTP;
+// capacity.queue = defer (the engine has no notion of a layer waiting a step).
+#pragma once
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/backend/backend.hpp"
+#include "engine/model/checkpoint.hpp"
+#include "engine/model/model_config.hpp"
+#include "engine/nn/weights.hpp"
+#include "engine/routing/candidates.hpp"
+#include "engine/routing/decide.hpp"
+
+namespace switchyard {
+
+struct EngineOptions {
+  unsigned threads = 1;  ///< 0: the cores this process may use. Results do not depend on it.
+};
+
+/// A model ready to run. Movable; sessions borrow it. Not thread-safe: one step at a time.
+class Engine {
+ public:
+  /// Opens a checkpoint folder. InputError: see Checkpoint, require_runnable, take_weights.
+  [[nodiscard]] static Engine load(const std::filesystem::path& folder,
+                                   const EngineOptions& options);
+  /// Runs weights that the caller keeps alive (tests, benchmarks).
+  Engine(model::ModelConfig config, const ModelWeights& weights, std::unique_ptr<Backend> backend);
+
+  [[nodiscard]] const model::ModelConfig& config() const { return config_; }
+  [[nodiscard]] const GateSpec& gate() const { return gate_; }
+  [[nodiscard]] const ModelWeights& weights() const { return weights_; }
+  /// Null when constructed from weights.
+  [[nodiscard]] const model::Checkpoint* checkpoint() const { return checkpoint_.get(); }
+  [[nodiscard]] Backend& backend() const { return *backend_; }
+  /// Rotation frequencies theta^(-2i/d), i < d/2.
+  [[nodiscard]] std::span<const float> inverse_frequency() const { return inverse_frequency_; }
+
+ private:
+  Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights& weights,
+         std::unique_ptr<Backend> backend);
+  void prepare(const std::string& where);
+
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::unique_ptr<Backend> backend_;  // after the mapping it may read
+  model::ModelConfig config_;
+  GateSpec gate_;
+  ModelWeights weights_;
+  std::vector<float> inverse_frequency_;
+};
+
+/// Rows that one sequence adds in a step.
+struct SequenceTokens {
+  std::uint32_t sequence = 0;               ///< As add_sequence() returned.
+  std::span<const std::uint32_t> tokens{};  ///< >= 1, borrowed for the call.
+};
+
+/// Routing of one MoE layer in one step.
+struct LayerRouting {
+  Candidates candidates;   ///< Stage 1, M = stored_candidates(E, k) per row.
+  LayerDecision decision;  ///< Stage 2 under the session's policy.
+};
+
+/// What a step computed; owned by the session, overwritten by its next step.
+struct StepResult {
+  std::uint32_t step = 0;               ///< Counted from 0.
+  std::vector<std::uint32_t> sequence;  ///< [T] rows in canonical order (sequence, position)
+  std::vector<std::uint32_t> position;  ///< [T]
+  std::vector<std::uint32_t> token;     ///< [T] input token
+  std::vector<std::uint8_t> phase;      ///< [T]
+  std::vector<LayerRouting> layers;     ///< [L] MoE layers, ascending
+  std::vector<float> router_logits;     ///< [L, T, E]
+  std::vector<float> logits;            ///< [rows, V]; see SessionOptions::all_logits
+  std::size_t vocab = 0;
+  std::uint64_t nan_rows = 0;    ///< Router rows (all layers) with a NaN or +inf logit.
+  std::uint64_t nan_logits = 0;  ///< Rows of `logits` with a NaN.
+  [[nodiscard]] std::size_t tokens() const { return token.size(); }
+  /// Logits of row i: of the i-th sequence of the step (or of row i with all_logits).
+  [[nodiscard]] std::span<const float> logits_of(std::size_t i) const {
+    return std::span(logits).subspan(i * vocab, vocab);
+  }
+};
+
+struct SessionOptions {
+  RoutingPolicy policy;     ///< Validated by the constructor.
+  std::uint64_t seed = 1;   ///< Of the policy's random choices.
+  bool all_logits = false;  ///< Logits of every row, not only of each sequence's last.
+};
+
+class Session {
+ public:
+  /// InputError("policy", …) when the policy does not fit the model or the engine.
+  Session(const Engine& engine, const SessionOptions& options);
+
+  /// A new, empty sequence; numbers ascend in order of arrival.
+  std::uint32_t add_sequence();
+  /// Frees the cache of a sequence; it can take no more tokens.
+  void end_sequence(std::uint32_t sequence);
+  /// Tokens of the sequence so far.
+  [[nodiscard]] std::size_t length(std::uint32_t sequence) const;
+
+  /// Runs one step. `work` is in ascending order of sequence, each at most once. Empty work is a
+  /// step of T = 0 rows. InputError("sequence n", …): a token outside the vocabulary, or more
+  /// tokens than the model has positions; nothing is changed then.
+  const StepResult& step(std::span<const SequenceTokens> work, Phase phase);
+  [[nodiscard]] const StepResult& last() const { return result_; }
+  /// Bytes of KV cache held now.
+  [[nodiscard]] std::size_t kv_bytes() const;
+
+ private:
+  float* scratch(std::size_t slot, std::size_t floats);
+
+  const Engine& engine_;
+  SessionOptions options_;
+  std::uint32_t width_;
+  std::vector<std::unique_ptr<KvCache>> caches_;
+  std::uint32_t next_step_ = 0;
+  StepResult result_;
+  RankWorkspace rank_;
+  DecideWorkspace decide_;
+  std::vector<KvCache*> row_cache_;
+  std::array<std::unique_ptr<DeviceBuffer>, 8> scratch_;
+};
+
+}  // namespace switchyard
