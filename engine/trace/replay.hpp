@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replay: decide again from the stored candidates with any policy, by calling the same
+// switchyard::decide() as the engine. With the policy, the seed and the ranks of the recorded run
+// the result is that run's decisions, bit for bit.
+//
+// Not modelled: the effect of a changed decision on later layers. The hidden states, and so the
+// candidates, are those of the recorded run; the closed loop (engine with the policy in force) is
+// exact. Tables say which of the two they used.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/trace/trace.hpp"
+
+namespace switchyard {
+
+struct ReplayOptions {
+  RoutingPolicy policy;
+  std::uint64_t seed = 1;
+  /// Source rank of each sequence (index of the sequence table); empty: all on rank 0. Borrowed
+  /// while the Replayer lives. Only scope = rank looks at it.
+  std::span<const std::uint16_t> rank_of_sequence;
+  std::uint32_t ranks = 1;  ///< > every rank.
+  /// The options of the recorded run.
+  static ReplayOptions recorded(const TraceHeader& header) {
+    return {header.policy, header.seed, {}, 1};
+  }
+};
+
+/// Decides step after step and carries each layer's backlog (queue = defer) from one to the next.
+class Replayer {
+ public:
+  /// `trace` is borrowed. InputError: the policy does not fit the trace's gate.
+  Replayer(const RoutingTrace& trace, const ReplayOptions& options);
+  /// Decides all layers of the next step into `decisions` (resized to L). Steps go 0, 1, 2, …;
+  /// at most trace.steps() calls (asserted).
+  void next_step(std::vector<LayerDecision>& decisions);
+  [[nodiscard]] std::uint32_t step() const { return step_; }  ///< The step that comes next.
+
+ private:
+  const RoutingTrace& trace_;
+  ReplayOptions options_;
+  std::uint32_t step_ = 0;
+  std::vector<std::vector<std::uint32_t>> backlog_;  // [L], each [E] or [ranks][E].
+  DecideWorkspace workspace_;
+  Candidates candidates_;
+  std::vector<std::uint16_t> rank_;
+};
+
+/// Replays the whole trace and replaces its decisions (first, chosen, weights, outcome,
+/// truncated_slots); header.policy and header.seed become those of `options`.
+void replay(RoutingTrace& trace, const ReplayOptions& options);
+
+}  // namespace switchyard
