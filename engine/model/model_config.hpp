@@ -135,6 +135,7 @@ struct ModelConfig {
   std::vector<LayerSpec> layers;       ///< [num_layers]
   DType stored_dtype = DType::kBf16;   ///< torch_dtype / dtype of the file.
   std::string quantization = "none";   ///< none | fp8_block | mxfp4
+  DType expert_dtype = DType::kBf16;   ///< format of the routed experts (gpt4_s4_int4: int4).
   std::uint64_t num_nextn_layers = 0;  ///< MTP modules in the checkpoint: not modelled.
   std::optional<std::uint32_t> bos_token, eos_token;
   /// Totals an article states without a shape that gives them, in parameters: any of total, active,
