@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/network/bottleneck.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::network {
+namespace {
+
+constexpr std::uint64_t kLargestTotal = 1ULL << 53;
+
+/// Row sums by group of W columns: strips[i][g] = Σ over the W columns of group g of bytes[i][·].
+template <std::uint32_t W>
+void sum_strips(const std::uint64_t* bytes, std::uint64_t* strips, std::size_t count) {
+  for (std::size_t s = 0; s < count; ++s, bytes += W) {
+    std::uint64_t sum = 0;
+    for (std::uint32_t k = 0; k < W; ++k) {
+      sum += bytes[k];
+    }
+    strips[s] = sum;
+  }
+}
+
+}  // namespace
+
+const char* name_of(StragglerReason reason) {
+  switch (reason) {
+    case StragglerReason::kLate:
+      return "late";
+    case StragglerReason::kLoad:
+      return "load";
+    case StragglerReason::kLink:
+      return "link";
+    case StragglerReason::kNone:
+      break;
+  }
+  return "none";
+}
+
+BottleneckModel::BottleneckModel(const cluster::RouteTable& routes)
+    : n_(routes.endpoints),
+      bandwidth_(routes.bandwidth),
+      offset_(routes.offset),
+      route_(routes.link),
+      latency_ps_(routes.latency_ps),
+      participants_(routes.endpoints, 0) {
+  const auto links = static_cast<std::uint32_t>(routes.links());
+  for (const double b : bandwidth_) {
+    seconds_per_byte_.push_back(1.0 / b);
+  }
+  // The endpoint that all pairs of a link share, source first.
+  std::vector<std::uint32_t> src(links, kNone), dst(links, kNone);
+  std::vector<std::uint8_t> many_src(links, 0), many_dst(links, 0);
+  for (std::uint32_t i = 0; i < n_; ++i) {
+    for (std::uint32_t j = 0; j < n_; ++j) {
+      for (const std::uint32_t l : routes.links_of(i, j)) {
+        many_src[l] |= static_cast<std::uint8_t>(src[l] != kNone && src[l] != i);
+        many_dst[l] |= static_cast<std::uint8_t>(dst[l] != kNone && dst[l] != j);
+        src[l] = i;
+        dst[l] = j;
+      }
+    }
+  }
+  owner_.assign(links, kNone);
+  for (std::uint32_t l = 0; l < links; ++l) {
+    owner_[l] = many_src[l] == 0 ? src[l] : many_dst[l] == 0 ? dst[l] : kNone;
+  }
+  std::vector<std::vector<std::uint32_t>> shared(links);
+  for (std::uint32_t p = 0; p + 1 < offset_.size(); ++p) {
+    for (std::uint32_t k = offset_[p]; k < offset_[p + 1]; ++k) {
+      if (owner_[route_[k]] == kNone) {
+        shared[route_[k]].push_back(p);
+      }
+    }
+  }
+  shared_offset_.push_back(0);
+  for (const auto& pairs : shared) {
+    shared_pair_.insert(shared_pair_.end(), pairs.begin(), pairs.end());
+    shared_offset_.push_back(static_cast<std::uint32_t>(shared_pair_.size()));
+  }
+  // Groups: runs of consecutive endpoints on one server; failing that, all endpoints as one group.
+  for (const bool by_server : {true, false}) {
+    first_.assign(1, 0);
+    group_.assign(n_, 0);
+    for (std::uint32_t i = 1; by_server && i < n_; ++i) {
+      if (routes.node[i] != routes.node[i - 1]) {
+        first_.push_back(i);
+      }
+      group_[i] = static_cast<std::uint32_t>(first_.size() - 1);
+    }
+    first_.push_back(n_);
+    groups_ = static_cast<std::uint32_t>(first_.size() - 1);
+    if (find_tiers(routes)) {
+      return;
+    }
+  }
+  terms_.clear();
+}
+
+bool BottleneckModel::find_tiers(const cluster::RouteTable& routes) {
+  const auto links = static_cast<std::uint32_t>(routes.links());
+  width_ = first_[1];
+  for (std::uint32_t g = 0; g < groups_; ++g) {
+    width_ = first_[g + 1] - first_[g] == width_ ? width_ : 0;
+  }
+  block_latency_.assign(static_cast<std::size_t>(groups_) * groups_, -1);
+  block_uniform_.assign(block_latency_.size(), 1);
+  // Pairs of each link, sorted by pair; a pair may come twice.
+  std::vector<std::vector<std::uint32_t>> pairs(links);
+  for (std::uint32_t i = 0; i < n_; ++i) {
+    for (std::uint32_t j = 0; j < n_; ++j) {
+      if (i == j) {
+        continue;
+      }
+      const std::size_t b = static_cast<std::size_t>(group_[i]) * groups_ + group_[j];
+      const std::int64_t latency = latency_ps_[routes.pair(i, j)];
+      if (block_latency_[b] >= 0 && block_latency_[b] != latency) {
+        block_uniform_[b] = 0;
+      }
+      block_latency_[b] = std::max(block_latency_[b], latency);
+      for (const std::uint32_t l : routes.links_of(i, j)) {
+        pairs[l].push_back(static_cast<std::uint32_t>(routes.pair(i, j)));
+      }
+    }
+  }
+  const std::uint32_t rows = 0, columns = n_ * groups_, blocks = 2 * n_ * groups_;
+  const std::uint32_t singles = blocks + groups_ * groups_;
+  single_pair_.clear();
+  terms_.clear();
+  term_offset_.assign(1, 0);
+  std::vector<std::uint16_t> count(static_cast<std::size_t>(n_) * n_, 0);
+  for (std::uint32_t l = 0; l < links; ++l) {
+    for (const std::uint32_t p : pairs[l]) {
+      ++count[p];
+    }
+    // True if every off-diagonal pair of the rectangle has at least one use left; then takes it.
+    const auto take = [&](std::uint32_t i0, std::uint32_t i1, std::uint32_t j0, std::uint32_t j1) {
+      std::uint32_t cells = 0;
+      for (std::uint32_t i = i0; i < i1; ++i) {
+        for (std::uint32_t j = j0; j < j1; ++j) {
+          if (i != j && count[static_cast<std::size_t>(i) * n_ + j] == 0) {
+            return false;
+          }
+          cells += i != j ? 1 : 0;
+        }
+      }
+      for (std::uint32_t i = i0; cells > 0 && i < i1; ++i) {
+        for (std::uint32_t j = j0; j < j1; ++j) {
+          if (i != j) {
+            --count[static_cast<std::size_t>(i) * n_ + j];
+          }
+        }
+      }
+      return cells > 0;
+    };
+    for (const std::uint32_t p : pairs[l]) {
+      if (count[p] == 0) {
+        continue;
+      }
+      const std::uint32_t i = p / n_, j = p % n_, gi = group_[i], gj = group_[j];
+      if (take(first_[gi], first_[gi + 1], first_[gj], first_[gj + 1])) {
+        terms_.push_back(blocks + gi * groups_ + gj);
+      } else if (take(i, i + 1, first_[gj], first_[gj + 1])) {
+        terms_.push_back(rows + i * groups_ + gj);
+      } else if (take(first_[gi], first_[gi + 1], j, j + 1)) {
+        terms_.push_back(columns + gi * n_ + j);
+      } else {
+        --count[p];
+        terms_.push_back(singles + static_cast<std::uint32_t>(single_pair_.size()));
+        single_pair_.push_back(p);
+      }
+    }
+    term_offset_.push_back(static_cast<std::uint32_t>(terms_.size()));
+  }
+  sums_.assign(singles + single_pair_.size(), 0);
+  // Worth it only when there are clearly fewer terms than links of all the routes together.
+  return terms_.size() * 2 < route_.size();
+}
+
+void BottleneckModel::sum_tiers(const std::uint64_t* bytes) {
+  const std::size_t n = n_, groups = groups_;
+  std::uint64_t* const rows = sums_.data();
+  std::uint64_t* const columns = rows + n * groups;
+  std::uint64_t* const blocks = columns + n * groups;
+  if (width_ == 8) {
+    sum_strips<8>(bytes, rows, n * groups);
+  } else if (width_ == 4) {
+    sum_strips<4>(bytes, rows, n * groups);
+  } else {
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t g = 0; g < groups; ++g) {
+        std::uint64_t sum = 0;
+        for (std::uint32_t j = first_[g]; j < first_[g + 1]; ++j) {
+          sum += bytes[i * n + j];
+        }
+        rows[i * groups + g] = sum;
+      }
+    }
+  }
+  for (std::size_t g = 0; g < groups; ++g) {
+    std::uint64_t* const column = columns + g * n;
+    std::copy_n(bytes + first_[g] * n, n, column);
+    for (std::size_t i = first_[g] + 1; i < first_[g + 1]; ++i) {
+      const std::uint64_t* const row = bytes + i * n;
+      for (std::size_t j = 0; j < n; ++j) {
+        column[j] += row[j];
+      }
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint64_t own = bytes[i * n + i];
+    rows[i * groups + group_[i]] -= own;
+    columns[group_[i] * n + i] -= own;
+  }
+  for (std::size_t g = 0; g < groups; ++g) {
+    for (std::size_t h = 0; h < groups; ++h) {
+      std::uint64_t sum = 0;
+      for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
+        sum += rows[i * groups + h];
+      }
+      blocks[g * groups + h] = sum;
+    }
+  }
+  std::uint64_t* const singles = blocks + groups * groups;
+  for (std::size_t s = 0; s < single_pair_.size(); ++s) {
+    singles[s] = bytes[single_pair_[s]];
+  }
+}
+
+BottleneckTime BottleneckModel::evaluate(std::span<const std::uint64_t> bytes,
+                                         std::span<std::uint64_t> link_bytes) {
+  SWITCHYARD_ASSERT(
+      bytes.size() == static_cast<std::size_t>(n_) * n_ && link_bytes.size() == bandwidth_.size(),
+      fmt::format("{} bytes, {} links", bytes.size(), link_bytes.size()));
+  matrix_ = bytes.data();
+  list_ = {};
+  std::uint64_t total = 0;
+  std::int64_t alpha = -1;
+  const std::size_t n = n_;
+  if (!terms_.empty()) {
+    sum_tiers(bytes.data());
+    const std::size_t groups = groups_;
+    const std::uint64_t* const rows = sums_.data();
+    const std::uint64_t* const columns = rows + n * groups;
+    const std::uint64_t* const blocks = columns + n * groups;
+    for (std::size_t g = 0; g < groups; ++g) {
+      for (std::size_t h = 0; h < groups; ++h) {
+        const std::size_t b = g * groups + h;
+        total += blocks[b];
+        if (blocks[b] == 0 || block_latency_[b] <= alpha) {
+          continue;
+        }
+        if (block_uniform_[b] != 0) {
+          alpha = block_latency_[b];
+          continue;
+        }
+        for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
+          for (std::size_t j = first_[h]; j < first_[h + 1]; ++j) {
+            if (i != j && bytes[i * n + j] != 0) {
+              alpha = std::max(alpha, latency_ps_[i * n + j]);
+            }
+          }
+        }
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      std::uint64_t any = 0;
+      for (std::size_t g = 0; g < groups; ++g) {
+        any |= rows[i * groups + g] | columns[g * n + i];
+      }
+      participants_[i] = static_cast<std::uint8_t>(any != 0);
+    }
+    for (std::size_t l = 0; l < link_bytes.size(); ++l) {
+      std::uint64_t sum = 0;
+      for (std::uint32_t k = term_offset_[l]; k < term_offset_[l + 1]; ++k) {
+        sum += sums_[terms_[k]];
+      }
+      link_bytes[l] = sum;
+    }
+    return finish(link_bytes, total, alpha);
+  }
+  std::fill(link_bytes.begin(), link_bytes.end(), 0);
+  std::fill(participants_.begin(), participants_.end(), std::uint8_t{0});
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      const std::size_t p = i * n + j;
+      if (i == j || bytes[p] == 0) {
+        continue;
+      }
+      total += bytes[p];
+      participants_[i] = participants_[j] = 1;
+      alpha = std::max(alpha, latency_ps_[p]);
+      for (std::uint32_t k = offset_[p]; k < offset_[p + 1]; ++k) {
+        link_bytes[route_[k]] += bytes[p];
+      }
+    }
+  }
+  return finish(link_bytes, total, alpha);
+}
+
+BottleneckTime BottleneckModel::evaluate(std::span<const Transfer> transfers,
+                                         std::span<std::uint64_t> link_bytes) {
+  SWITCHYARD_ASSERT(link_bytes.size() == bandwidth_.size(),
+                    fmt::format("{} links", link_bytes.size()));
+  matrix_ = nullptr;
+  list_ = transfers;
+  std::fill(link_bytes.begin(), link_bytes.end(), 0);
+  std::fill(participants_.begin(), participants_.end(), std::uint8_t{0});
+  std::uint64_t total = 0;
+  std::int64_t alpha = -1;
+  for (const Transfer& t : transfers) {
+    SWITCHYARD_ASSERT(t.src < n_ && t.dst < n_, fmt::format("{} > {} of {}", t.src, t.dst, n_));
+    if (t.src == t.dst || t.bytes == 0) {
+      continue;
+    }
+    const std::size_t p = static_cast<std::size_t>(t.src) * n_ + t.dst;
+    total += t.bytes;
+    participants_[t.src] = participants_[t.dst] = 1;
+    alpha = std::max(alpha, latency_ps_[p]);
+    for (std::uint32_t k = offset_[p]; k < offset_[p + 1]; ++k) {
+      link_bytes[route_[k]] += t.bytes;
+    }
+  }
+  return finish(link_bytes, total, alpha);
+}
+
+BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std::uint64_t total,
+                                       std::int64_t alpha_ps) const {
+  BottleneckTime result;
+  result.bytes = total;
+  if (total == 0) {
+    return result;
+  }
+  SWITCHYARD_ASSERT(total <= kLargestTotal, fmt::format("{} bytes in one exchange", total));
+  double worst = -1;
+  std::uint64_t most = 0;
+  double most_bandwidth = 0;  // Largest bandwidth among the links that carry `most`.
+  for (std::uint32_t l = 0; l < link_bytes.size(); ++l) {
+    const double time = static_cast<double>(link_bytes[l]) * seconds_per_byte_[l];
+    if (time > worst) {
+      worst = time;
+      result.link = l;
+    }
+    if (link_bytes[l] > most || (link_bytes[l] == most && bandwidth_[l] > most_bandwidth)) {
+      most = link_bytes[l];
+      most_bandwidth = bandwidth_[l];
+    }
+  }
+  const double seconds = static_cast<double>(link_bytes[result.link]) / bandwidth_[result.link];
+  const SimTime transfer = SimTime::from_seconds(seconds);
+  result.alpha = SimTime::from_ps(alpha_ps);
+  result.duration = std::max(result.alpha + transfer, SimTime::from_ps(1));
+  result.floor =
+      SimTime::from_ps(static_cast<std::int64_t>(std::floor(seconds * 1e12 * (1 - 1e-9))));
+  result.straggler = straggler_on(result.link);
+  result.reason = link_bytes[result.link] < most || bandwidth_[result.link] < most_bandwidth
+                      ? StragglerReason::kLink
+                      : StragglerReason::kLoad;
+  return result;
+}
+
+std::uint32_t BottleneckModel::straggler_on(std::uint32_t link) const {
+  if (owner_[link] != kNone) {
+    return owner_[link];
+  }
+  std::vector<std::uint64_t> own(n_, 0);
+  if (matrix_ != nullptr) {
+    for (std::uint32_t k = shared_offset_[link]; k < shared_offset_[link + 1]; ++k) {
+      const std::uint32_t p = shared_pair_[k];
+      own[p / n_] += matrix_[p];
+      own[p % n_] += matrix_[p];
+    }
+  } else {
+    for (const Transfer& t : list_) {
+      if (t.src == t.dst) {
+        continue;
+      }
+      const std::size_t p = static_cast<std::size_t>(t.src) * n_ + t.dst;
+      for (std::uint32_t k = offset_[p]; k < offset_[p + 1]; ++k) {
+        if (route_[k] == link) {
+          own[t.src] += t.bytes;
+          own[t.dst] += t.bytes;
+        }
+      }
+    }
+  }
+  return static_cast<std::uint32_t>(std::max_element(own.begin(), own.end()) - own.begin());
+}
+
+}  // namespace switchyard::network

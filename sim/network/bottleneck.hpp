@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Closed form of one exchange alone on its links (simulation.md §2, model "bottleneck").
+//
+//   duration = α + max over links ℓ of bytes(ℓ) / bandwidth(ℓ)
+//   bytes(ℓ) = Σ over ordered pairs (i, j), i ≠ j, of bytes[i][j] · (times ℓ lies on the route i →
+//   j) α        = max over the pairs that carry bytes of the latency of their route
+// rounded once to the nearest picosecond; 0 without bytes, at least 1 ps with any.
+//
+// It equals one ptask_L07 parallel task (model "coflow"). With one path latency for all pairs it is
+// never above the max-min fair "flow" and equal to it when every ordered pair carries the same
+// bytes; with mixed latencies it may exceed "flow" by at most the difference of the latencies.
+//
+// Speed. A byte matrix has n² entries, but a star needs only row and column sums and a two-tier
+// cluster only those of each block of servers. The constructor writes each link's load as a sum of
+// such terms (block, row strip, column strip, or single pair) when the routes allow it; otherwise
+// the route of each pair is walked. Both give the same integers.
+//
+// Not modelled: any other traffic on the links, message size dependence of the bandwidth, start-up
+// cost per pair, ordering of the pairs.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/units.hpp"
+#include "sim/cluster/route_table.hpp"
+
+namespace switchyard::network {
+
+/// "No such GPU or link".
+inline constexpr std::uint32_t kNone = UINT32_MAX;
+
+/// Bytes from one endpoint to another.
+struct Transfer {
+  std::uint32_t src = 0, dst = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Why the straggler was last.
+enum class StragglerReason : std::uint8_t {
+  kNone,  ///< No bytes.
+  kLate,  ///< It became ready last, by more than the exchange itself takes.
+  kLoad,  ///< Its link carries the most bytes (or as many as any link, at the same bandwidth).
+  kLink   ///< Its link is the slowest although another link carries as many bytes or more.
+};
+[[nodiscard]] const char* name_of(StragglerReason reason);
+
+struct BottleneckTime {
+  SimTime duration;
+  SimTime alpha;                    ///< 0 without bytes.
+  SimTime floor;                    ///< max bytes/bandwidth alone, rounded down less 1e-9 of it.
+  std::uint64_t bytes = 0;          ///< Σ over i ≠ j.
+  std::uint32_t link = kNone;       ///< The bottleneck; lowest index among equals.
+  std::uint32_t straggler = kNone;  ///< Endpoint with the most bytes on it; lowest among equals.
+  StragglerReason reason = StragglerReason::kNone;  ///< kNone, kLoad or kLink.
+};
+
+/// Not thread-safe (it owns scratch memory): one per thread.
+class BottleneckModel {
+ public:
+  /// Copies what it needs of `routes`. Cost O(n² · path length).
+  explicit BottleneckModel(const cluster::RouteTable& routes);
+
+  /// bytes: [n][n] row-major, row = source; the diagonal is ignored. The sum must stay ≤ 2^53
+  /// (9 PB; asserted). link_bytes: [links], overwritten.
+  BottleneckTime evaluate(std::span<const std::uint64_t> bytes,
+                          std::span<std::uint64_t> link_bytes);
+  /// The same from a list; transfers with src = dst or no bytes are ignored.
+  BottleneckTime evaluate(std::span<const Transfer> transfers, std::span<std::uint64_t> link_bytes);
+
+  /// 1 where the last evaluation had bytes from or to the endpoint. [n]
+  [[nodiscard]] std::span<const std::uint8_t> participants() const { return participants_; }
+  [[nodiscard]] std::uint32_t endpoints() const { return n_; }
+  [[nodiscard]] std::size_t links() const { return seconds_per_byte_.size(); }
+  /// false: the routes fit no tiers and every pair is walked.
+  [[nodiscard]] bool tiered() const { return !terms_.empty(); }
+
+ private:
+  BottleneckTime finish(std::span<std::uint64_t> link_bytes, std::uint64_t total,
+                        std::int64_t alpha_ps) const;
+  std::uint32_t straggler_on(std::uint32_t link) const;
+  void sum_tiers(const std::uint64_t* bytes);
+  bool find_tiers(const cluster::RouteTable& routes);
+
+  std::uint32_t n_ = 0;
+  std::vector<double> bandwidth_, seconds_per_byte_;  // [links]
+  std::vector<std::uint32_t> offset_, route_;         // As in RouteTable.
+  std::vector<std::int64_t> latency_ps_;              // [n][n]
+  std::vector<std::uint32_t> owner_;  // [links] endpoint common to all pairs of the link, or kNone.
+  // Pairs over each link without an owner: [links + 1] offsets, then src · n + dst.
+  std::vector<std::uint32_t> shared_offset_, shared_pair_;
+
+  // Tiers: groups of consecutive endpoints [first_[g], first_[g+1]).
+  std::uint32_t groups_ = 0;
+  std::uint32_t width_ = 0;                         // Common size of the groups, 0 if they differ.
+  std::vector<std::uint32_t> first_;                // [groups + 1]
+  std::vector<std::uint32_t> group_;                // [n]
+  std::vector<std::int64_t> block_latency_;         // [groups][groups] largest latency of a pair.
+  std::vector<std::uint8_t> block_uniform_;         // [groups][groups] all pairs have that latency.
+  std::vector<std::uint32_t> term_offset_, terms_;  // [links + 1], indices into sums_.
+  std::vector<std::uint32_t> single_pair_;          // Pairs summed as themselves.
+  // Scratch: row strips [n][groups], column strips [groups][n], blocks [groups][groups], pairs.
+  std::vector<std::uint64_t> sums_;
+  std::vector<std::uint8_t> participants_;  // [n]
+  const std::uint64_t* matrix_ = nullptr;   // Of the evaluation in progress; either this
+  std::span<const Transfer> list_;          // or this.
+};
+
+}  // namespace switchyard::network

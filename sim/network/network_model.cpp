@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/network/network_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::network {
+
+const char* name_of(Model model) {
+  switch (model) {
+    case Model::kAuto:
+      return "auto";
+    case Model::kFlow:
+      return "flow";
+    case Model::kCoflow:
+      return "coflow";
+    case Model::kBottleneck:
+      break;
+  }
+  return "bottleneck";
+}
+
+NetworkModel::NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable routes)
+    : model_(model),
+      algorithm_(algorithm),
+      routes_(std::make_unique<cluster::RouteTable>(std::move(routes))),
+      closed_(*routes_),
+      scratch_(routes_->links()),
+      takes_part_(routes_->endpoints) {
+  if (model == Model::kFlow || model == Model::kCoflow) {
+    session();
+  }
+}
+NetworkModel::~NetworkModel() = default;
+NetworkModel::NetworkModel(NetworkModel&&) noexcept = default;
+
+ContentionSession& NetworkModel::session() {
+  if (session_ == nullptr) {
+    session_ = std::make_unique<ContentionSession>(
+        model_ == Model::kFlow ? ContentionKind::kFlow : ContentionKind::kCoflow, *routes_);
+  }
+  return *session_;
+}
+
+void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<const SimTime> ready,
+                            ExchangeResult& result) {
+  const std::size_t n = routes_->endpoints;
+  SWITCHYARD_ASSERT(
+      bytes.size() == n * n && ready.size() == n,
+      fmt::format("{} bytes, {} ready times, {} GPUs", bytes.size(), ready.size(), n));
+  result.link_bytes.resize(routes_->links());
+  result.end.assign(ready.begin(), ready.end());
+  const bool closed = model_ == Model::kBottleneck || model_ == Model::kAuto;
+
+  // Loads, floor, bottleneck and straggler are the same question under every model.
+  std::vector<Phase> phases;
+  SimTime closed_duration, longest;
+  if (algorithm_ == Algorithm::kDirect) {
+    const BottleneckTime t = closed_.evaluate(bytes, result.link_bytes);
+    std::copy(closed_.participants().begin(), closed_.participants().end(), takes_part_.begin());
+    closed_duration = t.duration;
+    result.floor = t.floor;
+    result.bytes = t.bytes;
+    result.bottleneck_link = t.link;
+    result.straggler = t.straggler;
+    result.reason = t.reason;
+    if (!closed) {
+      phases = all_to_all(Algorithm::kDirect, bytes, routes_->node);
+    }
+  } else {
+    phases = all_to_all(algorithm_, bytes, routes_->node);
+    std::fill(result.link_bytes.begin(), result.link_bytes.end(), 0);
+    std::fill(takes_part_.begin(), takes_part_.end(), std::uint8_t{0});
+    result.floor = SimTime();
+    result.bytes = 0;
+    result.bottleneck_link = result.straggler = kNone;
+    result.reason = StragglerReason::kNone;
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        result.bytes += i == j ? 0 : bytes[i * n + j];
+      }
+    }
+    for (const Phase& phase : phases) {
+      const BottleneckTime t = closed_.evaluate(phase, scratch_);
+      closed_duration += t.duration;
+      result.floor += t.floor;
+      for (std::size_t l = 0; l < scratch_.size(); ++l) {
+        result.link_bytes[l] += scratch_[l];
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        takes_part_[i] |= closed_.participants()[i];
+      }
+      if (t.duration > longest) {
+        longest = t.duration;
+        result.bottleneck_link = t.link;
+        result.straggler = t.straggler;
+        result.reason = t.reason;
+      }
+    }
+  }
+  if (result.bytes == 0) {
+    result.start = n == 0 ? SimTime() : *std::max_element(ready.begin(), ready.end());
+    result.duration = SimTime();
+    return;
+  }
+
+  std::uint32_t last = kNone;
+  SimTime first_ready;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    if (takes_part_[i] != 0) {
+      if (last == kNone || ready[i] < first_ready) {
+        first_ready = ready[i];
+      }
+      if (last == kNone || ready[i] > ready[last]) {
+        last = i;
+      }
+    }
+  }
+  result.start = ready[last];
+
+  if (closed) {
+    result.duration = closed_duration;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (takes_part_[i] != 0) {
+        result.end[i] = result.start + closed_duration;
+      }
+    }
+  } else {
+    // The batch's zero is the first ready time: SimGrid never sees an absolute time.
+    std::vector<Activity> batch(phases.size());
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      batch[p].transfers = std::move(phases[p]);
+      if (p > 0) {
+        batch[p].after.push_back(static_cast<std::uint32_t>(p - 1));
+      }
+    }
+    batch.front().ready.assign(n, SimTime());
+    for (std::size_t i = 0; i < n; ++i) {
+      if (takes_part_[i] != 0) {
+        batch.front().ready[i] = ready[i] - first_ready;
+      }
+    }
+    if (batch.size() > 1) {
+      batch.front().start = result.start - first_ready;  // A phase is a barrier of all.
+    }
+    const std::vector<ActivityResult> done = session().run(batch);
+    const SimTime end = first_ready + done.back().end;
+    result.duration = end - result.start;
+    if (batch.size() == 1 && model_ == Model::kFlow) {
+      for (std::size_t t = 0; t < batch.front().transfers.size(); ++t) {
+        const Transfer& transfer = batch.front().transfers[t];
+        const SimTime own = first_ready + done.front().transfer_end[t];
+        result.end[transfer.src] = std::max(result.end[transfer.src], own);
+        result.end[transfer.dst] = std::max(result.end[transfer.dst], own);
+      }
+      if (result.end[result.straggler] < end) {
+        // Max-min sharing can make another GPU the last one.
+        result.straggler = static_cast<std::uint32_t>(
+            std::find(result.end.begin(), result.end.end(), end) - result.end.begin());
+      }
+    } else {
+      for (std::size_t i = 0; i < n; ++i) {
+        if (takes_part_[i] != 0) {
+          result.end[i] = end;
+        }
+      }
+    }
+  }
+  if (result.start - first_ready > result.duration) {
+    result.straggler = last;
+    result.reason = StragglerReason::kLate;
+  }
+}
+
+std::vector<ActivityResult> NetworkModel::run(std::span<const Activity> activities) {
+  if (model_ == Model::kFlow || model_ == Model::kCoflow) {
+    return session().run(activities);
+  }
+  std::vector<ActivityResult> results;
+  std::string meeting;
+  if (run_closed(activities, results, meeting)) {
+    return results;
+  }
+  if (model_ == Model::kBottleneck) {
+    throw InputError("network.model",
+                     meeting +
+                         "; the closed form holds only for traffic alone on "
+                         "its links",
+                     "use model = \"auto\", \"coflow\" or \"flow\"");
+  }
+  return session().run(activities);
+}
+
+bool NetworkModel::run_closed(std::span<const Activity> activities,
+                              std::vector<ActivityResult>& results, std::string& meeting) {
+  const std::size_t count = activities.size();
+  const auto name = [&](std::size_t a) {
+    return activities[a].name.empty() ? fmt::format("activity {}", a) : activities[a].name;
+  };
+  results.assign(count, {});
+  std::vector<std::uint8_t> done(count, 0);
+  struct Use {
+    std::size_t activity;
+    SimTime begin, end;
+  };
+  std::vector<std::vector<Use>> uses(routes_->links());
+  for (std::size_t finished = 0; finished < count;) {
+    const std::size_t before = finished;
+    for (std::size_t a = 0; a < count; ++a) {
+      const Activity& activity = activities[a];
+      if (done[a] != 0 ||
+          !std::all_of(activity.after.begin(), activity.after.end(), [&](std::uint32_t p) {
+            SWITCHYARD_ASSERT(p < count, fmt::format("after = {} of {}", p, count));
+            return done[p] != 0;
+          })) {
+        continue;
+      }
+      SimTime base = activity.start;
+      for (const std::uint32_t p : activity.after) {
+        base = std::max(base, results[p].end);
+      }
+      const auto ready = [&](std::uint32_t e) {
+        return activity.ready.empty() ? base : std::max(base, activity.ready[e]);
+      };
+      ActivityResult& r = results[a];
+      const BottleneckTime t = closed_.evaluate(activity.transfers, scratch_);
+      r.start = base;
+      for (const Transfer& x : activity.transfers) {
+        if (x.src != x.dst && x.bytes != 0) {
+          r.start = std::max({r.start, ready(x.src), ready(x.dst)});
+        }
+      }
+      r.end = r.start + t.duration;
+      for (const Transfer& x : activity.transfers) {
+        r.transfer_end.push_back(
+            x.src == x.dst || x.bytes == 0 ? std::max(ready(x.src), ready(x.dst)) : r.end);
+      }
+      for (std::size_t l = 0; l < scratch_.size(); ++l) {
+        if (scratch_[l] == 0) {
+          continue;
+        }
+        const Use use{a, r.start + t.alpha, r.end};
+        for (const Use& other : uses[l]) {
+          if (other.begin < use.end && use.begin < other.end) {
+            meeting = fmt::format("{} and {} use link {} at the same time", name(other.activity),
+                                  name(a), routes_->link_name[l]);
+            return false;
+          }
+        }
+        uses[l].push_back(use);
+      }
+      done[a] = 1;
+      ++finished;
+    }
+    if (finished == before) {
+      std::vector<DeadlockError::Entry> table;
+      for (std::size_t a = 0; a < count; ++a) {
+        if (done[a] != 0) {
+          continue;
+        }
+        DeadlockError::Entry e{name(a), "", SimTime()};
+        for (const std::uint32_t p : activities[a].after) {
+          if (done[p] == 0) {
+            e.waits_for += (e.waits_for.empty() ? "" : ", ") + name(p);
+          } else {
+            e.since = std::max(e.since, results[p].end);
+          }
+        }
+        table.push_back(std::move(e));
+      }
+      throw DeadlockError(std::move(table));
+    }
+  }
+  return true;
+}
+
+}  // namespace switchyard::network

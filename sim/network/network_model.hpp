@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one interface through which the simulator times data exchange (M31, simulation.md §2).
+//
+// exchange(): one exchange that is alone on its links while it runs. The caller promises that; the
+// step loop of one batch keeps it, because its exchanges follow each other.
+// run(): any set of activities with staggered starts and dependencies.
+//
+//   model        exchange()                        run()
+//   bottleneck   closed form (bottleneck.hpp)      closed form; InputError if two activities carry
+//                                                  bytes over one link at the same time
+//   auto         closed form                       closed form while no two meet on a link; if any
+//                                                  do, the whole batch is run as coflow
+//   coflow       one parallel task per phase       SimGrid ptask_L07 (contention.hpp)
+//   flow         one Comm per pair and phase       SimGrid CM02
+// Under `auto` a batch in which activities meet therefore ends exactly as under coflow, which is
+// what continuing the remaining fraction as a coflow gives (progress before the meeting is linear).
+//
+// Algorithms other than direct run their phases one after another with a barrier (algorithms.hpp).
+//
+// Ready times. Only GPUs with bytes to send or receive take part; the others end when they were
+// ready. bottleneck, auto, coflow: the exchange starts when the last participant is ready and all
+// of them end together. flow: a pair starts when both its GPUs are ready, and a GPU ends with the
+// last pair it sends or receives in (with several phases: with the last phase, as the others do).
+//
+// Not modelled: see bottleneck.hpp, contention.hpp, algorithms.hpp.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/units.hpp"
+#include "sim/cluster/route_table.hpp"
+#include "sim/network/algorithms.hpp"
+#include "sim/network/bottleneck.hpp"
+#include "sim/network/contention.hpp"
+
+namespace switchyard::network {
+
+enum class Model : std::uint8_t { kAuto, kFlow, kCoflow, kBottleneck };
+[[nodiscard]] const char* name_of(Model model);
+
+/// Reused from call to call; exchange() sizes the vectors.
+struct ExchangeResult {
+  SimTime start;                          ///< Latest ready time of the participants.
+  SimTime duration;                       ///< Last end − start; 0 without bytes.
+  SimTime floor;                          ///< No model may be faster: Σ over phases of the largest
+                                          ///< bytes/bandwidth, without latency.
+  std::vector<SimTime> end;               ///< [n]
+  std::vector<std::uint64_t> link_bytes;  ///< [links], over all phases.
+  std::uint64_t bytes = 0;  ///< Sent between different GPUs by the matrix (relaying not counted).
+  std::uint32_t bottleneck_link = kNone;  ///< Of the longest phase.
+  std::uint32_t straggler = kNone;        ///< GPU rank that was last, and why.
+  StragglerReason reason = StragglerReason::kNone;
+};
+
+class NetworkModel {
+ public:
+  /// flow and coflow create the process's SimGrid session here, auto at the first contended batch:
+  /// std::logic_error if the process has had one.
+  NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable routes);
+  ~NetworkModel();
+  NetworkModel(NetworkModel&&) noexcept;
+
+  [[nodiscard]] const cluster::RouteTable& routes() const { return *routes_; }
+  [[nodiscard]] Model model() const { return model_; }
+  [[nodiscard]] Algorithm algorithm() const { return algorithm_; }
+
+  /// bytes: [n][n] row-major, row = sender, the diagonal is ignored, sum ≤ 2^53. ready: [n].
+  void exchange(std::span<const std::uint64_t> bytes, std::span<const SimTime> ready,
+                ExchangeResult& result);
+  /// Times count from the origin of the batch. Throws DeadlockError for a cycle in `after`.
+  std::vector<ActivityResult> run(std::span<const Activity> activities);
+
+ private:
+  /// False if two activities meet on a link; then `results` is incomplete and `meeting` says where.
+  bool run_closed(std::span<const Activity> activities, std::vector<ActivityResult>& results,
+                  std::string& meeting);
+  ContentionSession& session();
+
+  Model model_;
+  Algorithm algorithm_;
+  std::unique_ptr<cluster::RouteTable> routes_;  // Stable address: the session keeps a reference.
+  BottleneckModel closed_;
+  std::unique_ptr<ContentionSession> session_;
+  std::vector<std::uint64_t> scratch_;    // [links]
+  std::vector<std::uint8_t> takes_part_;  // [n]
+};
+
+}  // namespace switchyard::network
