@@ -31,6 +31,7 @@ namespace switchyard {
 namespace h5 {
 struct SchemaTable;
 }  // namespace h5
+struct RoutingTrace;
 
 /// What the whole trace is about. E = gate.experts and k = gate.top_k.
 struct TraceHeader {
@@ -86,7 +87,6 @@ struct TraceRouting {
   std::vector<float> weights;             ///< [rows][L][K] 0 where nothing runs.
   std::vector<std::uint8_t> outcome;      ///< [rows][L][K] SlotOutcome.
   std::vector<std::uint16_t> router_input;  ///< [rows][L][H] bfloat16 bits, or empty.
-  [[nodiscard]] bool decisions_present() const { return !first.empty(); }
   bool operator==(const TraceRouting&) const = default;
 };
 
@@ -178,6 +178,9 @@ class TraceWriter {
   void finish();
 
  private:
+  friend void write_trace(const std::filesystem::path& path, const RoutingTrace& trace);
+  TraceWriter(const std::filesystem::path& path, const TraceHeader& header,
+              std::span<const float> gate_bias, bool decisions);
   struct State;
   std::unique_ptr<State> state_;
 };

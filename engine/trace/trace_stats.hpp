@@ -50,9 +50,9 @@ struct TraceStats {
   [[nodiscard]] std::uint64_t overflow() const { return rerouted + queued + dropped; }
 };
 
-/// `window` = W in tokens, in row order; 0: all tokens of the run as one window. A last window that
-/// is not full is left out unless it is the only one. The trace must have its decisions (asserted):
-/// replay() first when it has none.
+/// `window` = W in tokens, in row order; 0: all tokens of the run as one window. W is
+/// at most the rows counted; a last window that is not full is left out. The trace must have its
+/// decisions (asserted): replay() first when it has none.
 [[nodiscard]] TraceStats trace_stats(const RoutingTrace& trace, std::uint64_t window = 0);
 
 }  // namespace switchyard

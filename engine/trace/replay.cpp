@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/trace/replay.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard {
+namespace {
+template <class T>
+std::span<const T> rows_of(const std::vector<T>& all, std::uint64_t begin, std::uint64_t end) {
+  return std::span<const T>(all).subspan(begin, end - begin);
+}
+}  // namespace
+
+Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
+    : trace_(trace), options_(options), backlog_(trace.header.layer_count()) {
+  validate(options_.policy, trace.header.experts(), trace.header.top_k(), "replay");
+  SWITCHYARD_ASSERT(options_.rank_of_sequence.empty() ||
+                        options_.rank_of_sequence.size() == trace.sequences.size(),
+                    fmt::format("ranks of {} sequences for {}", options_.rank_of_sequence.size(),
+                                trace.sequences.size()));
+}
+
+void Replayer::next_step(std::vector<LayerDecision>& decisions) {
+  SWITCHYARD_ASSERT(step_ < trace_.steps(), fmt::format("step {} of {}", step_, trace_.steps()));
+  const TraceHeader& h = trace_.header;
+  const auto [begin, end] = trace_.step_rows(step_);
+  const auto rows = static_cast<std::uint32_t>(end - begin);
+  decisions.resize(h.layer_count());
+  candidates_.resize(rows, h.candidates);
+  rank_.clear();
+  if (!options_.rank_of_sequence.empty()) {
+    for (std::uint64_t row = begin; row < end; ++row) {
+      rank_.push_back(options_.rank_of_sequence[trace_.tokens.sequence[row]]);
+    }
+  }
+  for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+    for (std::uint32_t t = 0; t < rows; ++t) {
+      const auto from = static_cast<std::ptrdiff_t>(trace_.candidate_at(begin + t, l));
+      const auto to = static_cast<std::ptrdiff_t>(row_offset(t, h.candidates));
+      std::copy_n(trace_.routing.candidates.begin() + from, h.candidates,
+                  candidates_.ids.begin() + to);
+      std::copy_n(trace_.routing.logit.begin() + from, h.candidates,
+                  candidates_.logit.begin() + to);
+      candidates_.lse[t] = trace_.routing.lse[trace_.layer_at(begin + t, l)];
+    }
+    StepContext context = make_step(
+        rows_of(trace_.tokens.sequence, begin, end), rows_of(trace_.tokens.position, begin, end),
+        rows_of(trace_.tokens.phase, begin, end), options_.seed, l, step_);
+    context.rank = rank_;
+    context.ranks = options_.ranks;
+    context.backlog = backlog_[l];
+    decide(h.gate, options_.policy, context, candidates_.view(), trace_.bias_of(l), workspace_,
+           decisions[l]);
+    backlog_[l] = decisions[l].deferred;
+  }
+  ++step_;
+}
+
+void replay(RoutingTrace& trace, const ReplayOptions& options) {
+  Replayer replayer(trace, options);
+  const TraceHeader& h = trace.header;
+  const std::uint64_t slots = trace.rows() * h.layer_count() * h.slots;
+  TraceRouting& r = trace.routing;
+  r.first.assign(slots, kNoExpert);
+  r.chosen.assign(slots, kNoExpert);
+  r.weights.assign(slots, 0.0F);
+  r.outcome.assign(slots, 0);
+  trace.truncated_slots = 0;
+  std::vector<LayerDecision> decisions;
+  for (std::uint32_t step = 0; step < trace.steps(); ++step) {
+    replayer.next_step(decisions);
+    const auto [begin, end] = trace.step_rows(step);
+    for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+      const LayerDecision& d = decisions[l];
+      trace.truncated_slots += d.truncated_slots;
+      for (std::uint64_t row = begin; row < end; ++row) {
+        for (std::uint32_t j = 0; j < d.slots; ++j) {
+          const std::uint64_t from = row_offset(row - begin, d.slots, j);
+          const std::uint64_t to = trace.slot_at(row, l, j);
+          r.first[to] = d.first[from];
+          r.chosen[to] = d.chosen[from];
+          r.weights[to] = d.weights[from];
+          r.outcome[to] = d.outcome[from];
+        }
+      }
+    }
+  }
+  trace.decisions_present = true;
+  trace.header.policy = options.policy;
+  trace.header.seed = options.seed;
+}
+
+}  // namespace switchyard
