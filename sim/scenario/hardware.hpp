@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "engine/base/units.hpp"
-#include "sim/scenario/precision.hpp"
+#include "engine/model/dtype.hpp"
 
 namespace switchyard::scenario {
 
@@ -44,24 +44,27 @@ enum class DeviceKind : std::uint8_t {
 inline constexpr std::array<std::string_view, 9> kDeviceKindNames{
     "gpu", "switch", "nvswitch", "pcie_switch", "root_complex", "nic", "cpu", "ssd", "cxl"};
 
-/// A GPU model. Peak rates are dense (no sparsity); 0 in `peak` means "this type has no such
-/// units".
+inline constexpr std::size_t kDTypeCount = static_cast<std::size_t>(model::DType::kMxfp4) + 1;
+
+/// A GPU model. Peak rates are dense (no sparsity); 0 in `peak` means "no units for this format".
 struct GpuType {
   std::string name;
-  std::uint64_t memory_bytes = 0;                      ///< > 0.
-  BytesPerSecond hbm;                                  ///< Peak HBM rate, > 0.
-  std::array<FlopsPerSecond, kPrecisionCount> peak{};  ///< By Precision; at least one > 0.
-  double mbu = 1.0;                                    ///< Achievable share of `hbm`, (0, 1].
-  double mfu = 1.0;              ///< Achievable share of `peak` in dense GEMM, (0, 1].
-  double mfu_grouped = 1.0;      ///< The same for grouped expert GEMM, (0, 1]; default: mfu.
-  std::uint32_t sms = 0;         ///< Streaming multiprocessors, > 0.
-  SimTime kernel_launch;         ///< Fixed time of one kernel, ≥ 0.
-  double tdp_w = 0, idle_w = 0;  ///< Watts, 0 ≤ idle ≤ tdp.
+  std::uint64_t memory_bytes = 0;  ///< > 0.
+  BytesPerSecond hbm;              ///< Peak rate of the GPU's memory, > 0.
+  /// By model::DType: fp32, fp16, bf16, fp8, int8, int4, mxfp4 can be stated; at least one is > 0.
+  std::array<FlopsPerSecond, kDTypeCount> peak{};
+  double mbu = 1.0;          ///< Achievable share of `hbm`, (0, 1].
+  double mfu = 1.0;          ///< Achievable share of `peak` in dense GEMM, (0, 1].
+  double mfu_grouped = 1.0;  ///< The same for grouped expert GEMM, (0, 1]; default: mfu.
+  std::uint32_t sms = 0;     ///< Streaming multiprocessors, > 0.
+  SimTime kernel_launch;     ///< Fixed time of one kernel, >= 0.
+  double tdp_w = 0;          ///< Watts, > 0.
+  double idle_w = 0;         ///< Watts, 0 <= idle <= tdp; 0 = not stated (energy tables print n/a).
 
-  /// Peak of `p`, or of the next wider format that the type has (int4, fp4 → fp8 → bf16 → fp32;
-  /// int8 → bf16): weights in a format without units are widened first. > 0 for every p that a
-  /// format ≥ its width exists for; FlopsPerSecond{0} otherwise.
-  [[nodiscard]] FlopsPerSecond peak_for(Precision p) const;
+  /// Peak for weights in `format`. A format without units is widened first (mxfp4, int4, int4_g128
+  /// → fp8 → bf16 → fp16 → fp32; int8 → bf16 …), so the rate of the next wider format that has
+  /// units is returned. FlopsPerSecond{0} when there is none.
+  [[nodiscard]] FlopsPerSecond peak_for(model::DType format) const;
 };
 
 struct Device {

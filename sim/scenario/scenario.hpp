@@ -16,22 +16,13 @@
 #include <vector>
 
 #include "engine/base/units.hpp"
+#include "engine/model/accounting.hpp"
 #include "engine/model/model_config.hpp"
+#include "engine/routing/gate.hpp"
 #include "engine/routing/policy.hpp"
 #include "sim/scenario/hardware.hpp"
 
 namespace switchyard::scenario {
-
-/// Number format of each part of the model. Default: bf16, router fp32.
-struct ModelPrecision {
-  Precision experts = Precision::kBf16;  ///< Routed experts.
-  Precision shared =
-      Precision::kBf16;  ///< All else: attention, dense FFN, shared experts, embeddings.
-  Precision router = Precision::kFp32;
-  Precision kv = Precision::kBf16;
-  Precision activations =
-      Precision::kBf16;  ///< Hidden states; also the default payload of exchanges.
-};
 
 /// Who runs attention. dp: every GPU its own sequences. hub: one GPU for all.
 enum class AttentionPlacement : std::uint8_t { kDp, kHub };
@@ -81,12 +72,12 @@ enum class ExchangeAlgorithm : std::uint8_t { kDirect, kRing, kRingBidirectional
 /// One copy per chosen expert, per distinct destination GPU, or per distinct node with a fan-out.
 enum class DispatchKind : std::uint8_t { kPerExpert, kPerRank, kPerNode };
 
-/// Bytes of one token copy = bytes_of(precision, H) + scales + header;
+/// Bytes of one token copy = dtype_bytes(format, H) + scales + header;
 /// scales = 4 · ceil(H / scale_block) for 8- and 4-bit formats when scale_block > 0.
 /// (DeepEP low latency: fp8, block 128, header 16 B: 7168 + 224 + 16 per copy.)
 struct Payload {
-  Precision dispatch = Precision::kBf16;
-  Precision combine = Precision::kBf16;
+  model::DType dispatch = model::DType::kBf16;
+  model::DType combine = model::DType::kBf16;
   std::uint32_t scale_block = 128;
   std::uint64_t header = 0;          ///< Bytes per dispatched copy.
   std::uint64_t combine_header = 0;  ///< Bytes per returned copy.
@@ -141,12 +132,15 @@ struct SweepAxis {
 struct Scenario {
   std::string path;  ///< As given.
   model::ModelConfig model;
-  std::string model_name;
-  ModelPrecision precision;
+  /// Formats of the weights and the KV cache. Default: bf16, router fp32.
+  model::DTypeChoice dtype{.router = model::DType::kF32};
+  /// Format of hidden states: traffic of activations and the default payload of exchanges.
+  model::DType activations = model::DType::kBf16;
   HardwareSpec hardware;
   Parallel parallel;
   Workload workload;
-  routing::RoutingPolicy policy;
+  GateSpec gate;  ///< The family's gate; gate.experts = 0 for a dense model.
+  RoutingPolicy policy;
   NetworkSpec network;
   MemorySpec memory;
   HostSpec host;
@@ -188,7 +182,10 @@ std::string canonical_text(const Scenario& scenario);
 /// XXH3-128 of canonical_text, 32 hex digits.
 std::string scenario_hash(const Scenario& scenario);
 
+/// The routing rule of a model as switchyard::routing takes it. For a dense model all fields are 0.
+GateSpec gate_spec(const model::ModelConfig& config);
+
 /// A policy file (scenarios/policies/*.toml): the keys of a scenario's [policy] at top level.
-routing::RoutingPolicy read_policy_file(const std::string& path);
+RoutingPolicy read_policy_file(const std::string& path);
 
 }  // namespace switchyard::scenario

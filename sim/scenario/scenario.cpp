@@ -1,0 +1,976 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/scenario/scenario.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <limits>
+
+#include "engine/base/error.hpp"
+#include "engine/base/hash.hpp"
+#include "engine/base/nearest_name.hpp"
+#include "sim/scenario/hardware_reader.hpp"
+#include "sim/scenario/section.hpp"
+#include "sim/scenario/tree.hpp"
+
+namespace switchyard::scenario {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 24U;
+constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 26U;
+constexpr std::size_t kMaxPoints = 100000;
+
+constexpr std::array<std::string_view, 2> kAttentionNames{"dp", "hub"};
+constexpr std::array<std::string_view, 2> kAttentionLater{"tp", "pp"};
+constexpr std::array<std::string_view, 1> kRouterNames{"gpu"};
+constexpr std::array<std::string_view, 2> kRouterLater{"cpu", "card"};
+constexpr std::array<std::string_view, 2> kPlacementNames{"contiguous", "round_robin"};
+constexpr std::array<std::string_view, 2> kPlacementLater{"eplb", "affinity"};
+constexpr std::array<std::string_view, 2> kWorkloadNames{"decode", "prefill"};
+constexpr std::array<std::string_view, 2> kWorkloadLater{"open", "closed"};
+constexpr std::array<std::string_view, 2> kLayersNames{"exact", "cycle"};
+constexpr std::array<std::string_view, 3> kLawNames{"uniform", "zipf", "lognormal"};
+constexpr std::array<std::string_view, 1> kLawLater{"dirichlet"};
+constexpr std::array<std::string_view, 4> kNetworkNames{"auto", "flow", "coflow", "bottleneck"};
+constexpr std::array<std::string_view, 4> kAlgorithmNames{"direct", "ring", "ring_bidirectional",
+                                                          "hierarchical"};
+constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
+constexpr std::array<std::string_view, 3> kKvNames{"by_sequence", "replicated", "hub"};
+constexpr std::array<std::string_view, 2> kKvLater{"by_token", "by_expert"};
+constexpr std::array<std::string_view, 1> kActionNames{"record"};
+constexpr std::array<std::string_view, 2> kActionLater{"stop_admission", "preempt"};
+constexpr std::array<std::string_view, 4> kDetailNames{"summary", "steps", "layers", "tokens"};
+
+std::shared_ptr<const Source> setting_source(const std::string& option) {
+  auto source = std::make_shared<Source>();
+  source->name = option;
+  source->is_setting = true;
+  return source;
+}
+
+/// A path named by `node`: relative to the file that names it; from the command line relative to
+/// the working folder, or else to the scenario's folder.
+fs::path named_path(const std::string& text, const Node& node, const fs::path& scenario_folder) {
+  const fs::path path(text);
+  if (path.is_absolute()) {
+    return path.lexically_normal();
+  }
+  if (node.source->is_setting) {
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) {
+      return path.lexically_normal();
+    }
+    return (scenario_folder / path).lexically_normal();
+  }
+  return (node.source->folder / path).lexically_normal();
+}
+
+/// "no such file", with the nearest name of the folder it should be in.
+[[noreturn]] void no_such_file(const std::string& where, const std::string& key,
+                               const std::string& written, const fs::path& path) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  const fs::path folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  const std::string near = nearest_name(path.filename().string(), names);
+  throw InputError(
+      where, fmt::format("{} = \"{}\": No such file ({})", key, written, path.generic_string()),
+      near.empty() ? std::string() : fmt::format("did you mean \"{}\"?", near));
+}
+
+/// Replaces the section's table by the content of its `file`, with the keys beside `file` laid over
+/// it. Returns the path, or empty when the section names no file.
+fs::path merge_file(Context& context, Node& root, const std::string& section,
+                    const fs::path& folder) {
+  Node* table = root.find(section);
+  const Node* file = table == nullptr ? nullptr : table->find("file");
+  if (file == nullptr) {
+    return {};
+  }
+  const std::string key = section + ".file";
+  if (file->kind != Node::Kind::kString) {
+    throw InputError(file->where(), fmt::format("{} = {} is {}; expected text", key, file->toml(),
+                                                file->kind_name()));
+  }
+  const std::string written = file->text;
+  const std::string where = file->where();
+  fs::path path = named_path(written, *file, folder);
+  std::error_code ignored;
+  if (!fs::exists(path, ignored) && written.find('/') == std::string::npos) {
+    // A preset's name: "hgx_h100" is hardware/hgx_h100.toml beside the scenario.
+    const fs::path subfolder = section == "policy"     ? "policies"
+                               : section == "workload" ? "workloads"
+                                                       : section;
+    const fs::path preset =
+        (folder / subfolder /
+         (fs::path(written).extension() == ".toml" ? written : written + ".toml"))
+            .lexically_normal();
+    if (fs::exists(preset, ignored)) {
+      path = preset;
+    }
+  }
+  if (!fs::exists(path, ignored)) {
+    no_such_file(where, key, written, path);
+  }
+  context.record(key, path.generic_string(), where, false);
+  Node merged = load_toml(path, section, where);
+  Node over = *table;
+  std::erase_if(over.children, [](const Node& child) { return child.key == "file"; });
+  merge(merged, over);
+  merged.key = table->key;
+  merged.key_line = table->key_line;
+  merged.key_column = table->key_column;
+  *table = std::move(merged);
+  return path;
+}
+
+// ---- model ----
+
+void read_model(Context& context, const Node& root, const fs::path& folder,
+                const ReadOptions& options, Scenario& out) {
+  const Node* table = root.find("model");
+  if (table == nullptr) {
+    throw InputError(root.source->name, "model is missing",
+                     "write [model] with file = \"models/mixtral_8x7b.json\"");
+  }
+  Section s(context, table, "model",
+            {"file", "name", "dtype", "num_experts", "top_k", "expert_intermediate"}, root);
+  if (!s.has("file")) {
+    s.fail("file", "is missing", "write file = \"models/mixtral_8x7b.json\"");
+  }
+  const Node& file = *s.find("file");
+  if (file.kind != Node::Kind::kString) {
+    throw InputError(file.where(), fmt::format("model.file = {} is {}; expected text", file.toml(),
+                                               file.kind_name()));
+  }
+  fs::path path = named_path(file.text, file, folder);
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    // A preset's name is looked up beside the scenario, then in the caller's folder.
+    const bool is_name = file.text.find('/') == std::string::npos && !file.text.empty();
+    std::optional<fs::path> found;
+    for (const fs::path& place :
+         {folder.empty() ? fs::path(".") : folder, fs::path(options.presets_root)}) {
+      if (!is_name || found || place.empty() || !fs::is_directory(place, ignored)) {
+        continue;
+      }
+      try {
+        found = model::find_model(file.text, place);
+      } catch (const InputError&) {
+        // Not here; the message below names the file that was asked for.
+      }
+    }
+    if (!found) {
+      std::vector<std::string> presets;
+      if (is_name) {
+        presets = model::model_preset_names(folder.empty() ? fs::path(".") : folder);
+      }
+      if (const std::string near = nearest_name(file.text, presets); !near.empty()) {
+        throw InputError(file.where(),
+                         fmt::format("model.file = \"{}\": no such file or preset", file.text),
+                         fmt::format("did you mean \"{}\"?", near));
+      }
+      no_such_file(file.where(), "model.file", file.text, path);
+    }
+    path = found->lexically_normal();
+  }
+  context.record("model.file", path.generic_string(), file.where(), false);
+  out.model = model::read_model_config(path);
+  model::ModelConfig& m = out.model;
+  const std::string origin = path.generic_string();
+  const auto from_model = [&](const std::string& key, std::uint64_t value) {
+    context.record("model." + key, fmt::format("{}", value), origin);
+  };
+  if (s.has("name")) {
+    m.name = s.text("name");
+  } else {
+    context.record("model.name", m.name, origin);
+  }
+
+  context.record("model.family", std::string(model::family_name(m.family)), origin);
+  from_model("num_layers", m.num_layers);
+  from_model("hidden_size", m.hidden_size);
+  from_model("vocab_size", m.vocab_size);
+  context.record("model.attention", m.attention == model::AttentionKind::kMla ? "mla" : "gqa",
+                 origin);
+  from_model("num_heads", m.num_heads);
+  from_model("num_kv_heads", m.num_kv_heads);
+  from_model("head_dim", m.head_dim);
+  if (m.attention == model::AttentionKind::kMla) {
+    from_model("q_lora_rank", m.q_lora_rank);
+    from_model("kv_lora_rank", m.kv_lora_rank);
+    from_model("qk_nope_head_dim", m.qk_nope_head_dim);
+    from_model("qk_rope_head_dim", m.qk_rope_head_dim);
+    from_model("v_head_dim", m.v_head_dim);
+  }
+  from_model("dense_intermediate", m.dense_intermediate);
+  from_model("shared_intermediate", m.shared_intermediate);
+  const bool moe = m.num_moe_layers() > 0;
+  struct Override {
+    const char* key;
+    std::uint64_t& value;
+    std::uint64_t high;
+  };
+  for (const Override& o :
+       {Override{"num_experts", m.num_experts, 65534}, Override{"top_k", m.top_k, 255},
+        Override{"expert_intermediate", m.expert_intermediate, kMaxTokens}}) {
+    if (!s.has(o.key)) {
+      from_model(o.key, o.value);
+    } else if (!moe) {
+      s.fail(o.key, "the model has no MoE layer");
+    } else {
+      o.value = s.count(o.key, 1, o.high);
+    }
+  }
+  if (moe) {
+    const std::string where = context.where("model.top_k", file.where());
+    if (m.top_k > m.num_experts) {
+      throw InputError(s.has("top_k") ? where : context.where("model.num_experts", file.where()),
+                       fmt::format("model.top_k = {}. Violated: top_k <= num_experts = {}", m.top_k,
+                                   m.num_experts));
+    }
+    out.gate = gate_spec(m);
+    validate(out.gate, s.has("num_experts") ? s.where("num_experts") : where);
+    std::string layers;
+    for (const std::uint32_t layer : m.moe_layers()) {
+      layers += fmt::format("{}{}", layers.empty() ? "" : " ", layer);
+    }
+    context.record("model.moe_layers", layers, origin);
+    context.record("model.gate", gate_to_text(out.gate), origin);
+  }
+  for (const auto& [name, value] : m.stated) {
+    from_model("stated." + name, value);
+  }
+  Section dtype = s.section("dtype", {"experts", "shared", "router", "kv", "activations"});
+  out.dtype.experts = dtype.dtype("experts", out.dtype.experts);
+  out.dtype.shared = dtype.dtype("shared", out.dtype.shared);
+  out.dtype.router = dtype.dtype("router", out.dtype.router);
+  out.dtype.kv = dtype.dtype("kv", out.dtype.kv);
+  out.activations = dtype.dtype("activations", out.activations);
+}
+
+// ---- parallel ----
+
+/// CSV "layer,expert,rank": layer is a layer number of the model or * for all; every expert once.
+std::vector<std::vector<std::uint32_t>> read_placement(const fs::path& path,
+                                                       const std::string& where,
+                                                       const model::ModelConfig& m,
+                                                       std::uint32_t ep) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in || fs::is_directory(path)) {
+    throw InputError(where, fmt::format("cannot read the placement \"{}\"", path.generic_string()));
+  }
+  constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  const std::vector<std::uint32_t> layers = m.moe_layers();
+  std::vector<std::vector<std::uint32_t>> rows;
+  std::string line;
+  std::size_t number = 0;
+  std::optional<bool> per_layer;
+  const auto fail = [&](const std::string& message, const std::string& hint = {}) {
+    throw InputError(fmt::format("{}:{}", path.generic_string(), number), message, hint);
+  };
+  while (std::getline(in, line)) {
+    ++number;
+    if (!line.empty() && line.back() == '\r') {
+      line.pop_back();
+    }
+    if (number == 1) {
+      if (line != "layer,expert,rank") {
+        fail("the first line must be \"layer,expert,rank\"");
+      }
+      continue;
+    }
+    if (line.empty()) {
+      continue;
+    }
+    std::array<std::string_view, 3> field;
+    std::string_view rest = line;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t comma = std::min(rest.find(','), rest.size());
+      field[i] = rest.substr(0, comma);
+      if ((i < 2) == (comma == rest.size())) {
+        fail("expected three fields: layer,expert,rank");
+      }
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+    const auto whole = [&](std::string_view text, std::string_view name, std::uint64_t limit) {
+      std::uint64_t v = 0;
+      const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+      if (ec != std::errc{} || end != text.data() + text.size() || text.empty() || v >= limit) {
+        fail(fmt::format("{} = {}. Violated: 0 <= {} < {}", name, text, name, limit));
+      }
+      return static_cast<std::uint32_t>(v);
+    };
+    const bool all = field[0] == "*";
+    if (per_layer && *per_layer == all) {
+      fail("\"*\" and layer numbers cannot be mixed");
+    }
+    per_layer = !all;
+    if (rows.empty()) {
+      rows.assign(all ? 1 : layers.size(),
+                  std::vector<std::uint32_t>(static_cast<std::size_t>(m.num_experts), kNone));
+    }
+    std::size_t row = 0;
+    if (!all) {
+      const std::uint32_t layer = whole(field[0], "layer", m.num_layers);
+      const auto it = std::find(layers.begin(), layers.end(), layer);
+      if (it == layers.end()) {
+        fail(fmt::format("layer {} of the model is no MoE layer", layer));
+      }
+      row = static_cast<std::size_t>(it - layers.begin());
+    }
+    std::uint32_t& slot = rows[row][whole(field[1], "expert", m.num_experts)];
+    const std::uint32_t rank = whole(field[2], "rank", ep);
+    if (slot != kNone) {
+      fail(fmt::format("expert {} has a place already; replicas are unsupported in this version",
+                       field[1]));
+    }
+    slot = rank;
+  }
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    for (std::size_t e = 0; e < rows[row].size(); ++e) {
+      if (rows[row][e] == kNone) {
+        fail(fmt::format("expert {}{} has no place", e,
+                         *per_layer ? fmt::format(" of layer {}", layers[row]) : std::string()));
+      }
+    }
+  }
+  if (rows.empty()) {
+    fail("the placement is empty");
+  }
+  return rows;
+}
+
+void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
+  Section s(context, root.find("parallel"), "parallel",
+            {"attention", "dp", "tp", "pp", "ep", "router", "hub", "placement"}, root);
+  Parallel& p = out.parallel;
+  const std::uint64_t gpus = out.hardware.gpu_count();
+  p.attention =
+      static_cast<AttentionPlacement>(s.choice("attention", kAttentionNames, 0, kAttentionLater));
+  p.tp = static_cast<std::uint32_t>(s.count("tp", 1, kMaxCount, 1));
+  p.pp = static_cast<std::uint32_t>(s.count("pp", 1, kMaxCount, 1));
+  for (const auto& [key, value] : {std::pair("tp", p.tp), std::pair("pp", p.pp)}) {
+    if (value != 1) {
+      s.fail(key, "unsupported in this version", "supported: 1");
+    }
+  }
+  p.dp = static_cast<std::uint32_t>(s.count("dp", 1, kMaxCount, gpus / (p.tp * p.pp)));
+  if (std::uint64_t{p.dp} * p.tp * p.pp != gpus) {
+    s.violated("dp", fmt::format("dp * tp * pp = {} GPUs of {}", gpus, out.hardware.name));
+  }
+  const bool moe = out.model.num_moe_layers() > 0;
+  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, moe ? gpus : 1));
+  if (gpus % p.ep != 0) {
+    s.violated("ep", fmt::format("ep divides the {} GPUs", gpus));
+  }
+  if (!moe && p.ep != 1) {
+    s.violated("ep", "ep = 1 for a model without MoE layers");
+  }
+  s.choice("router", kRouterNames, 0, kRouterLater);
+  if (p.attention == AttentionPlacement::kHub) {
+    p.hub = static_cast<std::uint32_t>(s.count("hub", 0, gpus - 1, 0));
+  } else if (s.has("hub")) {
+    s.fail("hub", "means nothing with attention = \"dp\"", "remove it or set attention = \"hub\"");
+  }
+
+  const Node* placement = s.find("placement");
+  const bool is_file = placement != nullptr && placement->kind == Node::Kind::kString &&
+                       placement->text.find_first_of("./") != std::string::npos;
+  if (is_file) {
+    p.placement = PlacementKind::kExplicit;
+    const fs::path path = named_path(placement->text, *placement, folder);
+    if (!fs::exists(path)) {
+      no_such_file(placement->where(), "parallel.placement", placement->text, path);
+    }
+    if (!moe) {
+      s.fail("placement", "the model has no MoE layer");
+    }
+    p.expert_rank = read_placement(path, placement->where(), out.model, p.ep);
+    std::string text;
+    for (const auto& row : p.expert_rank) {
+      text += fmt::format("{}{}", text.empty() ? "" : " | ", fmt::join(row, " "));
+    }
+    context.record("parallel.placement", text, placement->where());
+    context.record("parallel.placement_file", path.generic_string(), placement->where(), false);
+    return;
+  }
+  p.placement =
+      static_cast<PlacementKind>(s.choice("placement", kPlacementNames, 0, kPlacementLater));
+  if (!moe) {
+    return;
+  }
+  if (out.model.num_experts % p.ep != 0) {
+    const std::string rule =
+        fmt::format("ep divides the {} experts of {}", out.model.num_experts, out.model.name);
+    if (!s.has("ep")) {
+      throw InputError(
+          s.node().where(),
+          fmt::format("parallel.ep = {} (default: the number of GPUs). Violated: {}", p.ep, rule),
+          "state ep, or name a placement file");
+    }
+    s.violated("ep", rule + ", or placement names a file");
+  }
+  const auto experts = static_cast<std::uint32_t>(out.model.num_experts);
+  std::vector<std::uint32_t> row(experts);
+  for (std::uint32_t e = 0; e < experts; ++e) {
+    row[e] = p.placement == PlacementKind::kContiguous ? e / (experts / p.ep) : e % p.ep;
+  }
+  p.expert_rank.assign(1, std::move(row));
+}
+
+// ---- workload ----
+
+void read_routing(Context& context, Section& workload, const fs::path& folder,
+                  const ReadOptions& options, Scenario& out) {
+  RoutingSpec& r = out.workload.routing;
+  const bool moe = out.model.num_moe_layers() > 0;
+  Section s = workload.section("routing", {"trace", "layers", "synthetic", "s", "sigma"});
+  if (!moe) {
+    if (workload.has("routing")) {
+      workload.fail("routing", "the model has no MoE layer");
+    }
+    return;
+  }
+  if (!workload.has("routing") || (!s.has("trace") && !s.has("synthetic"))) {
+    throw InputError(s.node().where(), "workload.routing names no source",
+                     "write routing = { trace = \"x.h5\" } or { synthetic = \"lognormal\", sigma = "
+                     "0.9 }");
+  }
+  if (s.has("trace") && s.has("synthetic")) {
+    s.fail("synthetic", "there is a trace already", "give trace or synthetic, not both");
+  }
+  if (s.has("trace")) {
+    r.source = RoutingSource::kTrace;
+    const Node& trace = *s.find("trace");
+    if (trace.kind != Node::Kind::kString || trace.text.empty()) {
+      s.fail("trace", "expected the name of a trace file");
+    }
+    const fs::path path = named_path(trace.text, trace, folder);
+    std::error_code ignored;
+    if (options.require_trace && !fs::exists(path, ignored)) {
+      no_such_file(trace.where(), "workload.routing.trace", trace.text, path);
+    }
+    r.trace_path = path.string();
+    // The name names the input; the folder it lies in is no part of the experiment.
+    context.record("workload.routing.trace", path.filename().string(), trace.where());
+    context.record("workload.routing.trace_path", path.generic_string(), trace.where(), false);
+    r.layers = static_cast<TraceLayers>(s.choice("layers", kLayersNames, 0));
+    for (const std::string_view key : {"s", "sigma"}) {
+      if (s.has(key)) {
+        s.fail(key, "means nothing with a trace");
+      }
+    }
+    return;
+  }
+  r.source = RoutingSource::kSynthetic;
+  if (s.has("layers")) {
+    s.fail("layers", "means nothing without a trace");
+  }
+  r.law = static_cast<SyntheticLaw>(s.choice("synthetic", kLawNames, {}, kLawLater));
+  const auto own = [&](std::string_view key, SyntheticLaw law, double& value, double high) {
+    if (r.law == law) {
+      if (!s.has(key)) {
+        s.fail(
+            key, "is missing",
+            fmt::format("synthetic = \"{}\" needs it", kLawNames[static_cast<std::size_t>(law)]));
+      }
+      value = s.number(key, {0, high});
+    } else if (s.has(key)) {
+      s.fail(key, fmt::format("means nothing with synthetic = \"{}\"",
+                              kLawNames[static_cast<std::size_t>(r.law)]));
+    }
+  };
+  own("s", SyntheticLaw::kZipf, r.zipf_s, 10);
+  own("sigma", SyntheticLaw::kLognormal, r.sigma, 10);
+}
+
+void read_workload(Context& context, const Node& root, const fs::path& folder,
+                   const ReadOptions& options, Scenario& out) {
+  Section s(context, root.find("workload"), "workload",
+            {"kind", "batch", "context", "tokens", "steps", "warmup_steps", "routing"}, root);
+  Workload& w = out.workload;
+  w.kind = static_cast<WorkloadKind>(s.choice("kind", kWorkloadNames, {}, kWorkloadLater));
+  const bool decode = w.kind == WorkloadKind::kDecode;
+  w.batch = static_cast<std::uint32_t>(
+      s.count("batch", 1, kMaxCount,
+              decode ? std::optional<std::uint64_t>() : std::optional<std::uint64_t>(1)));
+  if (decode) {
+    w.context = static_cast<std::uint32_t>(s.count("context", 1, kMaxTokens));
+    if (s.has("tokens")) {
+      s.fail("tokens", "a decode step has one token per sequence", "use kind = \"prefill\"");
+    }
+    w.tokens = 1;
+  } else {
+    w.context = static_cast<std::uint32_t>(s.count("context", 0, kMaxTokens, 0));
+    w.tokens = static_cast<std::uint32_t>(s.count("tokens", 1, kMaxTokens));
+  }
+  w.steps = static_cast<std::uint32_t>(s.count("steps", 1, kMaxCount, 1));
+  w.warmup_steps = static_cast<std::uint32_t>(s.count("warmup_steps", 0, kMaxCount, 0));
+  if (std::uint64_t{w.batch} * w.tokens > kMaxTokens) {
+    s.violated(decode ? "batch" : "tokens",
+               fmt::format("batch * tokens = {} <= {} tokens a step",
+                           std::uint64_t{w.batch} * w.tokens, kMaxTokens));
+  }
+  read_routing(context, s, folder, options, out);
+}
+
+// ---- policy ----
+
+/// Value of a policy key as set_policy_field takes it.
+std::string policy_value(const Node& node, const std::string& shown) {
+  switch (node.kind) {
+    case Node::Kind::kString:
+      return node.text;
+    case Node::Kind::kInteger:
+      return fmt::format("{}", node.integer);
+    case Node::Kind::kFloat:
+      return fmt::format("{}", node.number);
+    default:
+      throw InputError(node.where(), fmt::format("{} = {} is {}; expected a number or text", shown,
+                                                 node.toml(), node.kind_name()));
+  }
+}
+
+/// Reads the fields of `table` (null: all defaults) whose full keys begin with "policy.".
+RoutingPolicy policy_from(Context& context, const Node* table, const Node& parent) {
+  std::vector<std::string> top;
+  for (const PolicyField& field : policy_fields()) {
+    const std::string head(field.key.substr(0, field.key.find('.')));
+    if (std::find(top.begin(), top.end(), head) == top.end()) {
+      top.push_back(head);
+    }
+  }
+  Section s(context, table, "policy", top, parent);
+  RoutingPolicy policy;
+  for (const std::string& head : top) {
+    std::vector<std::string> members;
+    bool leaf = false;
+    for (const PolicyField& field : policy_fields()) {
+      if (field.key == head) {
+        leaf = true;
+      } else if (field.key.starts_with(head + ".")) {
+        members.emplace_back(field.key.substr(head.size() + 1));
+      }
+    }
+    const auto take = [&](const Section& in, std::string_view key, const std::string& field) {
+      const Node* node = in.find(key);
+      if (node != nullptr) {
+        const std::string shown = in.shown_key(key, *node);
+        try {
+          set_policy_field(policy, field, policy_value(*node, shown), node->where());
+        } catch (const InputError& e) {
+          // The library names the key its own way; say it as the user wrote it.
+          const std::string library_key = "policy." + field;
+          std::string message = e.message();
+          if (shown != library_key && message.starts_with(library_key)) {
+            message = shown + message.substr(library_key.size());
+          }
+          throw InputError(node->where(), message, e.hint());
+        }
+      }
+      context.record("policy." + field, get_policy_field(policy, field),
+                     node != nullptr ? node->where() : "default");
+    };
+    if (leaf) {
+      take(s, head, head);
+      continue;
+    }
+    const Section sub = s.section(head, members);
+    for (const std::string& member : members) {
+      take(sub, member, fmt::format("{}.{}", head, member));
+    }
+  }
+  return policy;
+}
+
+/// Cross-checks of the policy, with the place of the key the message is about.
+void validate_policy(const Context& context, const RoutingPolicy& policy, std::uint32_t experts,
+                     std::uint32_t top_k, const std::string& otherwise) {
+  try {
+    validate(policy, experts, top_k, otherwise);
+  } catch (const InputError& e) {
+    const std::string key = e.message().substr(0, e.message().find_first_of(" :="));
+    throw InputError(context.where(key, otherwise), e.message(), e.hint());
+  }
+}
+
+// ---- network, memory, host, run ----
+
+void read_network(Context& context, const Node& root, Scenario& out) {
+  Section s(context, root.find("network"), "network", {"model", "algorithm", "dispatch", "payload"},
+            root);
+  NetworkSpec& n = out.network;
+  n.model = static_cast<NetworkModelKind>(s.choice("model", kNetworkNames, 0));
+  n.algorithm = static_cast<ExchangeAlgorithm>(s.choice("algorithm", kAlgorithmNames, 0));
+  n.dispatch = static_cast<DispatchKind>(s.choice("dispatch", kDispatchNames, 1));
+  Section p =
+      s.section("payload", {"dispatch", "combine", "scale_block", "header", "combine_header"});
+  n.payload.dispatch = p.dtype("dispatch", out.activations);
+  n.payload.combine = p.dtype("combine", out.activations);
+  n.payload.scale_block = static_cast<std::uint32_t>(p.count("scale_block", 0, kMaxCount, 128));
+  n.payload.header = p.bytes("header", 0);
+  n.payload.combine_header = p.bytes("combine_header", 0);
+  constexpr std::uint64_t kMaxHeader = std::uint64_t{1} << 20U;
+  if (n.payload.header > kMaxHeader) {
+    p.violated("header", "header <= 1 MiB");
+  }
+  if (n.payload.combine_header > kMaxHeader) {
+    p.violated("combine_header", "combine_header <= 1 MiB");
+  }
+}
+
+void read_memory(Context& context, const Node& root, Scenario& out) {
+  Section s(context, root.find("memory"), "memory",
+            {"watermark", "watermark_action", "reserve", "kv"}, root);
+  MemorySpec& m = out.memory;
+  m.watermark = s.percent("watermark", 0.92);
+  if (!(m.watermark > 0) || m.watermark > 1) {
+    s.violated("watermark", "0 % < watermark <= 100 %");
+  }
+  s.choice("watermark_action", kActionNames, 0, kActionLater);
+  m.reserve = s.bytes("reserve", 0);
+  for (const GpuType& type : out.hardware.gpu_types) {
+    if (m.reserve >= type.memory_bytes) {
+      s.violated("reserve", fmt::format("reserve < {} of memory of {}",
+                                        show_bytes(type.memory_bytes), type.name));
+    }
+  }
+  Section kv = s.section("kv", {"placement", "block"});
+  const bool hub = out.parallel.attention == AttentionPlacement::kHub;
+  m.kv_placement = static_cast<KvPlacement>(kv.choice(
+      "placement", kKvNames,
+      static_cast<std::size_t>(hub ? KvPlacement::kHub : KvPlacement::kBySequence), kKvLater));
+  if (m.kv_placement == KvPlacement::kHub && !hub) {
+    kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
+  }
+  m.kv_block = static_cast<std::uint32_t>(kv.count("block", 1, 65536, 16));
+}
+
+void read_host(Context& context, const Node& root, Scenario& out) {
+  Section s(context, root.find("host"), "host", {"per_step", "per_sequence", "source"}, root);
+  out.host.per_step = s.duration("per_step", SimTime());
+  out.host.per_sequence = s.duration("per_sequence", SimTime());
+  s.sources();
+}
+
+void read_run(Context& context, const Node& root, Scenario& out) {
+  Section s(context, root.find("run"), "run", {"seed", "detail"}, root);
+  out.run.seed =
+      s.count("seed", 0, static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()), 1);
+  out.run.detail = static_cast<Detail>(s.choice("detail", kDetailNames, 2));
+}
+
+/// [[sweep]] entries; the values keep their place for messages.
+struct Axis {
+  std::string key;
+  std::vector<Node> values;
+  std::string where;
+};
+
+std::vector<Axis> read_axes(Context& context, const Node& root) {
+  std::vector<Axis> axes;
+  const Node* list = root.find("sweep");
+  if (list == nullptr) {
+    return axes;
+  }
+  if (list->kind != Node::Kind::kArray) {
+    throw InputError(list->where(), "sweep: expected a list of tables", "write [[sweep]]");
+  }
+  for (std::size_t i = 0; i < list->children.size(); ++i) {
+    const Node& entry = list->children[i];
+    Section s(context, &entry, fmt::format("sweep[{}]", i), {"key", "values"}, root);
+    Axis axis;
+    if (!s.has("key") || !s.has("values")) {
+      s.fail(s.has("key") ? "values" : "key", "is missing");
+    }
+    const Node& key = *s.find("key");
+    const Node& values = *s.find("values");
+    if (key.kind != Node::Kind::kString) {
+      s.fail("key", "expected the name of a key", "write e.g. \"policy.capacity.factor\"");
+    }
+    if (key.text == "sweep" || key.text.starts_with("sweep.") || key.text.starts_with("sweep[")) {
+      s.fail("key", "a sweep cannot sweep itself");
+    }
+    if (values.kind != Node::Kind::kArray || values.children.empty()) {
+      s.fail("values", "expected a list of at least one value");
+    }
+    for (const Axis& other : axes) {
+      if (other.key == key.text) {
+        s.fail("key", "is swept twice");
+      }
+    }
+    axis.key = key.text;
+    axis.values = values.children;
+    axis.where = key.where();
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+/// A file as read, before settings: shared by all points of a sweep.
+struct Document {
+  Node root;
+  std::string path;
+  fs::path folder;
+};
+
+using Setting = std::pair<std::string, Node>;
+
+std::vector<Setting> parse_settings(const ReadOptions& options) {
+  const auto source = setting_source("--set");
+  std::vector<Setting> out;
+  for (const std::string& text : options.settings) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw InputError("--set", fmt::format("\"{}\" is not key=value", text),
+                       "write e.g. --set policy.capacity.factor=1.25");
+    }
+    const auto trimmed = [](std::string_view s) {
+      const std::size_t first = s.find_first_not_of(" \t");
+      return first == std::string_view::npos
+                 ? std::string_view()
+                 : s.substr(first, s.find_last_not_of(" \t") - first + 1);
+    };
+    const std::string_view view(text);
+    out.emplace_back(std::string(trimmed(view.substr(0, equals))),
+                     parse_setting_value(trimmed(view.substr(equals + 1)), source));
+  }
+  if (options.trace) {
+    const auto trace_source = setting_source("--trace");
+    Node value;
+    value.kind = Node::Kind::kString;
+    value.source = trace_source;
+    value.text = *options.trace;
+    out.emplace_back("--trace", std::move(value));
+  }
+  return out;
+}
+
+/// Settings that decide which file is merged; the others come after merging.
+bool names_file(std::string_view key) {
+  return key == "hardware" || key == "policy" || key == "workload" || key == "hardware.file" ||
+         key == "policy.file" || key == "workload.file";
+}
+
+void apply(Node& root, const std::vector<Setting>& settings, bool files_only) {
+  for (const auto& [key, value] : settings) {
+    if (key == "--trace") {
+      if (files_only) {
+        continue;
+      }
+      // Another trace replaces whatever the scenario named; how layers map stays.
+      Node routing;
+      routing.source = value.source;
+      Node trace = value;
+      trace.key = "trace";
+      routing.children.push_back(trace);
+      const Node* workload = root.find("workload");
+      const Node* old = workload == nullptr ? nullptr : workload->find("routing");
+      if (const Node* layers = old == nullptr ? nullptr : old->find("layers")) {
+        routing.children.push_back(*layers);
+      }
+      set_path(root, "workload.routing", std::move(routing));
+    } else if (files_only == names_file(key)) {
+      set_path(root, key, value);
+    }
+  }
+}
+
+Scenario resolve(const Document& document, const std::vector<Setting>& settings,
+                 const ReadOptions& options) {
+  Node root = document.root;
+  Context context;
+  Scenario out;
+  out.path = document.path;
+  apply(root, settings, true);
+  // The order of sections in the canonical text is the order of these calls.
+  Context file_values;
+  const fs::path hardware_path = merge_file(file_values, root, "hardware", document.folder);
+  merge_file(file_values, root, "policy", document.folder);
+  merge_file(file_values, root, "workload", document.folder);
+  apply(root, settings, false);
+  const auto place_file = [&](std::string_view key) {
+    for (const ResolvedValue& v : file_values.values) {
+      if (v.key == key) {
+        context.values.push_back(v);
+      }
+    }
+  };
+
+  Section top(context, &root, "",
+              {"model", "hardware", "parallel", "workload", "policy", "network", "memory", "host",
+               "run", "sweep"},
+              root);
+  const std::vector<Axis> axes = read_axes(context, root);
+  read_model(context, root, document.folder, options, out);
+  place_file("hardware.file");
+  const Node* hardware = root.find("hardware");
+  if (hardware == nullptr) {
+    throw InputError(root.source->name, "hardware is missing",
+                     "write [hardware] with file = \"hardware/hgx_h100.toml\"");
+  }
+  out.hardware =
+      hardware_from(context, *hardware,
+                    hardware_path.empty() ? std::string("inline") : hardware_path.stem().string());
+  read_parallel(context, root, document.folder, out);
+  place_file("workload.file");
+  read_workload(context, root, document.folder, options, out);
+  place_file("policy.file");
+  const Node* policy = root.find("policy");
+  out.policy = policy_from(context, policy, root);
+  if (out.gate.experts > 0) {
+    validate_policy(context, out.policy, out.gate.experts, out.gate.top_k,
+                    policy != nullptr ? policy->where() : root.source->name);
+  } else if (out.policy != RoutingPolicy{}) {
+    throw InputError(policy->where(), "policy: the model has no MoE layer");
+  }
+  read_network(context, root, out);
+  read_memory(context, root, out);
+  read_host(context, root, out);
+  read_run(context, root, out);
+  out.values = std::move(context.values);
+  for (const Axis& axis : axes) {
+    SweepAxis shown;
+    shown.key = axis.key;
+    shown.where = axis.where;
+    for (const Node& value : axis.values) {
+      shown.values.push_back(value.toml());
+    }
+    out.sweep.push_back(std::move(shown));
+  }
+  return out;
+}
+
+Document open_document(const std::string& path) {
+  Document document;
+  const fs::path file(path);
+  document.path = path;
+  document.folder = file.parent_path();
+  document.root = load_toml(file, "", file.generic_string());
+  return document;
+}
+
+}  // namespace
+
+std::uint64_t Payload::dispatch_bytes(std::uint64_t hidden) const {
+  const bool scaled = model::dtype_bits_x32(dispatch) <= 8 * 32 && scale_block > 0;
+  return model::dtype_bytes(dispatch, hidden) +
+         (scaled ? 4 * ((hidden + scale_block - 1) / scale_block) : 0) + header;
+}
+std::uint64_t Payload::combine_bytes(std::uint64_t hidden) const {
+  const bool scaled = model::dtype_bits_x32(combine) <= 8 * 32 && scale_block > 0;
+  return model::dtype_bytes(combine, hidden) +
+         (scaled ? 4 * ((hidden + scale_block - 1) / scale_block) : 0) + combine_header;
+}
+
+GateSpec gate_spec(const model::ModelConfig& config) {
+  GateSpec g;
+  if (config.num_moe_layers() == 0) {
+    return g;
+  }
+  const model::GateFields& f = config.gate;
+  g.experts = static_cast<std::uint32_t>(config.num_experts);
+  g.top_k = static_cast<std::uint32_t>(config.top_k);
+  g.score = f.score == model::GateScore::kSigmoid    ? GateScore::kSigmoid
+            : f.score == model::GateScore::kIdentity ? GateScore::kIdentity
+                                                     : GateScore::kSoftmax;
+  g.renorm = f.renormalize;
+  g.eps = static_cast<float>(f.eps);
+  g.scale = static_cast<float>(f.scale);
+  g.exclusive_scale = f.scale_excludes_renorm;
+  g.n_group = f.n_group;
+  g.topk_group = f.topk_group;
+  g.group_score =
+      f.group_score == model::GroupScore::kSumTop2 ? GroupScore::kSumTop2 : GroupScore::kMax;
+  g.group_mask = f.mask_with_zero ? GroupMask::kZero : GroupMask::kMinusInfinity;
+  return g;
+}
+
+Scenario read_scenario(const std::string& path, const ReadOptions& options) {
+  const std::vector<Setting> settings = parse_settings(options);
+  return resolve(open_document(path), settings, options);
+}
+
+Scenario read_scenario_text(std::string_view text, const std::string& name,
+                            const ReadOptions& options) {
+  const std::vector<Setting> settings = parse_settings(options);
+  auto source = std::make_shared<Source>();
+  source->name = name;
+  source->folder = fs::path(name).parent_path();
+  Document document;
+  document.path = name;
+  document.folder = source->folder;
+  document.root = parse_toml(text, source);
+  return resolve(document, settings, options);
+}
+
+std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& options) {
+  const std::vector<Setting> settings = parse_settings(options);
+  const Document document = open_document(path);
+  Node root = document.root;
+  Context context;
+  const std::vector<Axis> axes = read_axes(context, root);
+  std::size_t count = 1;
+  for (const Axis& axis : axes) {
+    if (count > kMaxPoints / axis.values.size()) {
+      throw InputError(axis.where, fmt::format("the sweep has more than {} points", kMaxPoints));
+    }
+    count *= axis.values.size();
+  }
+  std::vector<SweepPoint> points;
+  points.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    SweepPoint point;
+    point.index = i;
+    std::vector<Setting> all;
+    std::size_t stride = count;
+    for (const Axis& axis : axes) {
+      stride /= axis.values.size();
+      const Node& value = axis.values[i / stride % axis.values.size()];
+      point.settings.emplace_back(axis.key, value.toml());
+      all.emplace_back(axis.key, value);
+    }
+    // The command line has the last word.
+    all.insert(all.end(), settings.begin(), settings.end());
+    point.scenario = resolve(document, all, options);
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+std::string canonical_text(const Scenario& scenario) {
+  std::string out;
+  for (const ResolvedValue& v : scenario.values) {
+    if (v.in_hash) {
+      std::string value = v.value;
+      std::replace_if(
+          value.begin(), value.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+      out += fmt::format("{} = {}\n", v.key, value);
+    }
+  }
+  return out;
+}
+
+std::string scenario_hash(const Scenario& scenario) {
+  const std::string text = canonical_text(scenario);
+  return hash128(std::as_bytes(std::span(text.data(), text.size()))).hex();
+}
+
+RoutingPolicy read_policy_file(const std::string& path) {
+  const fs::path file(path);
+  const Node table = load_toml(file, "policy", file.generic_string());
+  Context context;
+  RoutingPolicy policy = policy_from(context, &table, table);
+  return policy;
+}
+
+}  // namespace switchyard::scenario
