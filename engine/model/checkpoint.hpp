@@ -4,6 +4,8 @@
 // in silence.
 #pragma once
 #include <filesystem>
+#include <initializer_list>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model/checkpoint.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "engine/base/nearest_name.hpp"
+
+namespace switchyard::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(fs::path folder, ModelConfig config, Safetensors weights, Hash128 hash)
+    : folder_(std::move(folder)),
+      config_(std::move(config)),
+      weights_(std::move(weights)),
+      config_hash_(hash) {
+  for (const auto& [name, view] : weights_.tensors()) {
+    used_[name] = false;
+  }
+}
+
+Checkpoint Checkpoint::open(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) {
+    throw InputError(folder.string(), "no such checkpoint folder",
+                     "a checkpoint is a folder with config.json and model.safetensors");
+  }
+  auto config = read_model_config(folder);
+  const auto text = read_file(folder / "config.json");
+  auto weights = Safetensors::open(folder);
+  return {folder, std::move(config), std::move(weights), hash128(bytes_of(text))};
+}
+
+bool Checkpoint::has(const std::string& name) const { return used_.find(name) != used_.end(); }
+
+TensorView Checkpoint::take(const std::string& name, std::span<const std::uint64_t> shape) {
+  const auto it = used_.find(name);
+  if (it == used_.end()) {
+    std::vector<std::string> near;
+    for (const auto& [other, used] : used_) {
+      if (!used) {
+        near.push_back(other);
+      }
+    }
+    const auto guess = nearest_name(name, near);
+    throw InputError(folder_.string(), fmt::format("tensor \"{}\" is missing", name),
+                     guess.empty() ? std::string() : fmt::format("did you mean \"{}\"?", guess));
+  }
+  const TensorView& view = *weights_.find(name);
+  if (it->second) {
+    throw InputError(weights_.file_of(name), fmt::format("tensor \"{}\" is used twice", name));
+  }
+  if (!std::equal(shape.begin(), shape.end(), view.shape.begin(), view.shape.end())) {
+    throw InputError(weights_.file_of(name),
+                     fmt::format("tensor \"{}\" has shape [{}], the config asks for [{}]", name,
+                                 fmt::join(view.shape, ", "), fmt::join(shape, ", ")));
+  }
+  if (!is_float_weight(view.dtype)) {
+    throw InputError(weights_.file_of(name),
+                     fmt::format("tensor \"{}\": unsupported weight dtype {}", name,
+                                 safetensors_name(view.dtype)),
+                     "supported: F32, F16, BF16");
+  }
+  it->second = true;
+  return view;
+}
+
+TensorView Checkpoint::take(const std::string& name, std::initializer_list<std::uint64_t> shape) {
+  return take(name, std::span<const std::uint64_t>(shape.begin(), shape.size()));
+}
+
+std::size_t Checkpoint::ignore_prefix(const std::string& prefix, const std::string& reason) {
+  std::size_t n = 0;
+  for (auto it = used_.lower_bound(prefix); it != used_.end() && it->first.rfind(prefix, 0) == 0;
+       ++it) {
+    if (!it->second) {
+      it->second = true;
+      ++n;
+    }
+  }
+  if (n > 0) {
+    ignored_.push_back(fmt::format("{}: {} ({} tensor{})", prefix, reason, n, n == 1 ? "" : "s"));
+  }
+  return n;
+}
+
+void Checkpoint::finish() {
+  for (std::uint64_t i = 0; i < config_.num_nextn_layers; ++i) {
+    ignore_prefix(fmt::format("model.layers.{}.", config_.num_layers + i),
+                  "multi-token prediction module, not modelled");
+  }
+  const std::string suffix = ".rotary_emb.inv_freq";
+  std::size_t rotary = 0;
+  for (auto& [name, used] : used_) {
+    if (!used && name.size() > suffix.size() &&
+        name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0) {
+      used = true;
+      ++rotary;
+    }
+  }
+  if (rotary > 0) {
+    ignored_.push_back(fmt::format("*{}: computed from the config ({} tensors)", suffix, rotary));
+  }
+  if (config_.tie_word_embeddings && has("lm_head.weight") && !used_["lm_head.weight"]) {
+    const TensorView* head = weights_.find("lm_head.weight");
+    const TensorView* embedding = weights_.find("model.embed_tokens.weight");
+    if (embedding == nullptr || embedding->dtype != head->dtype ||
+        embedding->shape != head->shape ||
+        !std::equal(head->data.begin(), head->data.end(), embedding->data.begin(),
+                    embedding->data.end())) {
+      throw InputError(weights_.file_of("lm_head.weight"),
+                       "tensor \"lm_head.weight\" differs from the embedding although the config "
+                       "ties them",
+                       "set tie_word_embeddings to false");
+    }
+    used_["lm_head.weight"] = true;
+    ignored_.emplace_back("lm_head.weight: equal to the tied embedding (1 tensor)");
+  }
+  std::vector<std::string> unused;
+  for (const auto& [name, used] : used_) {
+    if (!used) {
+      unused.push_back(name);
+    }
+  }
+  if (!unused.empty()) {
+    const std::size_t shown = std::min<std::size_t>(unused.size(), 3);
+    const std::vector<std::string> first(unused.begin(),
+                                         unused.begin() + static_cast<std::ptrdiff_t>(shown));
+    throw InputError(
+        weights_.file_of(unused.front()),
+        fmt::format("{} tensor{} the config has no place for: \"{}\"{}", unused.size(),
+                    unused.size() == 1 ? "" : "s", fmt::join(first, "\", \""),
+                    unused.size() > shown ? fmt::format(" and {} more", unused.size() - shown)
+                                          : std::string()),
+        "config.json belongs to another checkpoint, or the layout is unsupported");
+  }
+}
+
+Hash128 Checkpoint::weight_hash() const { return hash_tensors(weights_.tensors()); }
+
+Hash128 hash_tensors(const std::map<std::string, TensorView>& tensors) {
+  Hasher128 hasher;
+  for (const auto& [name, view] : tensors) {
+    // Lengths go in first, so that no two different sets give the same stream.
+    std::string head =
+        fmt::format("{}:{}:{}:{}:[{}]:{}:", name.size(), name, safetensors_name(view.dtype),
+                    view.shape.size(), fmt::join(view.shape, ","), view.data.size());
+    hasher.update(head);
+    hasher.update(view.data);
+  }
+  return hasher.digest();
+}
+
+}  // namespace switchyard::model
