@@ -39,13 +39,13 @@ struct StepContext {
   std::uint32_t step = 0;
   std::array<std::uint64_t, 3> tokens{};     ///< By Phase; sums to T.
   std::array<std::uint64_t, 3> sequences{};  ///< By Phase.
-  std::span<const std::uint32_t> sequence;   ///< Needed by order = random and by scope rank/group.
-  std::span<const std::uint32_t> position;   ///< Needed by order = random.
-  std::span<const std::uint8_t> phase;       ///< Empty: all tokens are of the one phase counted.
-  std::span<const std::uint16_t> rank;       ///< Source rank; empty: one rank.
-  std::uint32_t ranks = 1;                   ///< Number of source ranks, > every rank[t].
+  std::span<const std::uint32_t> sequence;  ///< Needed by order = random, and batch_seqs per scope.
+  std::span<const std::uint32_t> position;  ///< Needed by order = random.
+  std::span<const std::uint8_t> phase;      ///< Empty: all tokens are of the one phase counted.
+  std::span<const std::uint16_t> rank;      ///< Source rank; empty: one rank.
+  std::uint32_t ranks = 1;                  ///< Number of source ranks, > every rank[t].
   /// Assignments waiting from the last step (LayerDecision::deferred), [E] or, with scope = rank,
-  /// [ranks][E]; empty: none.
+  /// [ranks][E]; empty: none (always with scope = group).
   std::span<const std::uint32_t> backlog;
 };
 
@@ -80,7 +80,8 @@ struct LayerDecision {
   [[nodiscard]] bool truncated() const { return truncated_slots > 0; }
 };
 
-/// Scratch of decide(), reusable; no allocation after the first call of a shape.
+/// Scratch of decide(), its contents are private to it; reusable, no allocation after the first
+/// call of a shape.
 class DecideWorkspace {
  public:
   struct Pending {
@@ -92,8 +93,8 @@ class DecideWorkspace {
   };
   std::vector<std::uint32_t> load, capacity, count, partition;
   std::vector<Pending> pending, sorted;
-  std::vector<std::uint16_t> next, usable;
-  std::vector<std::uint32_t> dead_tokens;
+  std::vector<std::uint16_t> next, usable, slot_rank;
+  std::vector<std::uint32_t> groups_seen;
   std::vector<ScopeCounts> scopes;
 };
 

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private to engine/routing: one-line "key=value key=value" texts and the parsing of their values.
+#pragma once
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "engine/base/nearest_name.hpp"
+
+namespace switchyard::text_fields {
+
+template <class T>
+using Name = std::pair<std::string_view, T>;
+
+template <class T, std::size_t N>
+std::string_view name_of(const std::array<Name<T>, N>& names, T value) {
+  for (const auto& [name, v] : names) {
+    if (v == value) {
+      return name;
+    }
+  }
+  return "?";
+}
+
+template <class T, std::size_t N>
+T parse_name(const std::array<Name<T>, N>& names, std::string_view text, const std::string& where,
+             std::string_view key) {
+  std::vector<std::string> known;
+  for (const auto& [name, v] : names) {
+    if (name == text) {
+      return v;
+    }
+    known.emplace_back(name);
+  }
+  throw InputError(where, fmt::format("{} = \"{}\": unknown value", key, text),
+                   suggest_name(text, known));
+}
+
+inline double parse_real(std::string_view text, const std::string& where, std::string_view key) {
+  double v = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (ec != std::errc{} || end != text.data() + text.size() || !std::isfinite(v)) {
+    throw InputError(where, fmt::format("{} = \"{}\" is not a finite number", key, text));
+  }
+  return v;
+}
+
+inline std::uint32_t parse_count(std::string_view text, const std::string& where,
+                                 std::string_view key) {
+  std::uint32_t v = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (ec != std::errc{} || end != text.data() + text.size()) {
+    throw InputError(where,
+                     fmt::format("{} = \"{}\" is not a whole number in 0…4294967295", key, text));
+  }
+  return v;
+}
+
+inline bool parse_bool(std::string_view text, const std::string& where, std::string_view key) {
+  if (text == "true" || text == "false") {
+    return text == "true";
+  }
+  throw InputError(where, fmt::format("{} = \"{}\": unknown value", key, text),
+                   "known: true, false");
+}
+
+/// Splits "a=1 b=2"; every key at most once.
+inline std::vector<std::pair<std::string_view, std::string_view>> split(std::string_view text,
+                                                                        const std::string& where) {
+  std::vector<std::pair<std::string_view, std::string_view>> fields;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    if (text[at] == ' ') {
+      ++at;
+      continue;
+    }
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string_view item = text.substr(at, end - at);
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      throw InputError(where, fmt::format("\"{}\" is not of the form key=value", item));
+    }
+    for (const auto& [key, value] : fields) {
+      if (key == item.substr(0, equals)) {
+        throw InputError(where, fmt::format("{}: given twice", key));
+      }
+    }
+    fields.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    at = end;
+  }
+  return fields;
+}
+
+}  // namespace switchyard::text_fields
