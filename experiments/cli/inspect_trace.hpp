@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// `switchyard inspect T.h5` for routing traces: what the file holds and how balanced its routing
+// is.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "engine/base/table.hpp"
+
+namespace switchyard {
+
+struct InspectTraceOptions {
+  bool verify = true;        ///< false (--no-verify): skip the content hash; only above 4 GiB.
+  std::uint64_t window = 0;  ///< W of load_cv in tokens; 0: all tokens as one window.
+};
+
+/// Two tables: "trace" (what it is of, sizes, flags) and "trace-layers" (per MoE layer and over
+/// all, definitions in engine/trace/trace_stats.hpp). Decisions missing from the file are replayed
+/// with the recorded policy and seed, and a note says so. InputError as read_trace.
+[[nodiscard]] std::vector<Table> inspect_trace(const std::filesystem::path& path,
+                                               const InspectTraceOptions& options = {});
+
+}  // namespace switchyard

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Delete the decisions of a recorded run, replay with its policy and seed, and get exactly them
+// back.
+#include "engine/trace/replay.hpp"
+
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/base/error.hpp"
+#include "engine/h5/container.hpp"
+#include "tests/trace/sample_trace.hpp"
+
+namespace switchyard {
+namespace {
+namespace fs = std::filesystem;
+using testing_trace::SampleOptions;
+using testing_trace::write_sample;
+
+struct Case {
+  const char* name;
+  const char* policy;
+  GateSpec gate;
+  bool bias;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class Replay : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Replay, GivesBackTheDecisionsOfTheRecordedRun) {
+  const Case& c = GetParam();
+  SampleOptions o;
+  o.policy = policy_from_text(c.policy, "test");
+  o.gate = c.gate;
+  o.bias = c.bias;
+  o.prompts = {12, 1, 9, 17, 3, 3, 2};
+  o.decode_steps = 12;
+  const fs::path path = std::string(c.name) + ".h5";
+  const RoutingTrace recorded = write_sample(path, o);
+
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(file, 0);
+  for (const char* name : {"first", "chosen", "weights", "outcome"}) {
+    ASSERT_GE(H5Ldelete(file, name, H5P_DEFAULT), 0);
+  }
+  ASSERT_GE(H5Fclose(file), 0);
+  h5::seal_file(path, h5::FileKind::kTrace, 1);
+
+  RoutingTrace trace = read_trace(path);
+  fs::remove(path);
+  ASSERT_FALSE(trace.decisions_present);
+  ASSERT_TRUE(trace.routing.first.empty());
+  replay(trace, ReplayOptions::recorded(trace.header));
+  EXPECT_TRUE(trace.decisions_present);
+  EXPECT_EQ(trace.routing.first, recorded.routing.first);
+  EXPECT_EQ(trace.routing.chosen, recorded.routing.chosen);
+  EXPECT_EQ(trace.routing.weights, recorded.routing.weights);
+  EXPECT_EQ(trace.routing.outcome, recorded.routing.outcome);
+  EXPECT_EQ(trace.truncated_slots, recorded.truncated_slots);
+  EXPECT_EQ(trace.header, recorded.header);
+  // A policy that binds must have left its mark, or the test shows nothing.
+  const auto count = [&](int outcome) {
+    return std::count(recorded.routing.outcome.begin(), recorded.routing.outcome.end(), outcome);
+  };
+  EXPECT_EQ(count(2) + count(3) + count(4) > 0, o.policy.capacity.rule != CapacityRule::kNone);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, Replay,
+    ::testing::Values(
+        Case{"none", "", gate_mixtral(8, 2), false},
+        Case{"sequential", "capacity.rule=share capacity.factor=1", gate_mixtral(8, 2), false},
+        Case{"rounds", "capacity.rule=share capacity.factor=1 capacity.mode=rounds",
+             gate_mixtral(16, 2), false},
+        Case{"prob", "capacity.rule=share capacity.factor=1.25 capacity.order=prob",
+             gate_qwen(16, 4, false), false},
+        Case{"random", "capacity.rule=share capacity.factor=1 capacity.order=random",
+             gate_mixtral(8, 2), false},
+        Case{"drop", "capacity.rule=absolute capacity.absolute=2 capacity.reroute=none",
+             gate_mixtral(8, 2), false},
+        Case{"droptoken",
+             "capacity.rule=absolute capacity.absolute=2 capacity.reroute=none "
+             "capacity.exhausted=drop_token weights.renorm=first",
+             gate_mixtral(8, 2), false},
+        Case{"wave",
+             "capacity.rule=absolute capacity.absolute=1 capacity.reroute=none "
+             "capacity.exhausted=queue",
+             gate_mixtral(8, 2), false},
+        Case{"defer",
+             "capacity.rule=absolute capacity.absolute=1 capacity.reroute=none "
+             "capacity.exhausted=queue capacity.queue=defer",
+             gate_mixtral(8, 2), false},
+        Case{"phase", "capacity.rule=share capacity.dynamic=phase weights.renorm=none",
+             gate_mixtral(8, 2), false},
+        Case{"groups", "capacity.rule=share capacity.factor=1", gate_deepseek_v3(32, 4, 8, 4),
+             true},
+        Case{"fewcandidates", "capacity.rule=share capacity.factor=1", gate_qwen(128, 4, true),
+             false},
+        Case{"identity", "capacity.rule=share capacity.factor=1", gate_gpt_oss(32, 4), false}),
+    [](const ::testing::TestParamInfo<Case>& info) { return std::string(info.param.name); });
+
+TEST(ReplayOfAnotherPolicy, ChangesWhatRunsAndConservesAssignments) {
+  SampleOptions o;
+  o.prompts = {12, 9, 17};
+  RoutingTrace trace = write_sample("other.h5", o);
+  fs::remove("other.h5");
+  const std::vector<std::uint16_t> first = trace.routing.first;
+  const std::vector<std::uint16_t> chosen = trace.routing.chosen;
+  ReplayOptions options;
+  options.policy = policy_from_text("capacity.rule=share capacity.factor=1", "test");
+  options.seed = 3;
+  replay(trace, options);
+  EXPECT_EQ(trace.routing.first, first);  // Candidates are those of the recorded run.
+  EXPECT_NE(trace.routing.chosen, chosen);
+  EXPECT_EQ(trace.header.policy, options.policy);
+  EXPECT_EQ(trace.header.seed, 3U);
+  Replayer replayer(trace, options);
+  std::vector<LayerDecision> decisions;
+  while (replayer.step() < trace.steps()) {
+    const auto [begin, end] = trace.step_rows(replayer.step());
+    replayer.next_step(decisions);
+    for (const LayerDecision& d : decisions) {
+      EXPECT_EQ(d.assignments, (end - begin) * 2);
+      EXPECT_EQ(d.kept + d.rerouted + d.queued_slots + d.dropped, d.assignments);
+    }
+  }
+}
+
+TEST(ReplayWithRanks, CountsCapacityPerSourceRank) {
+  SampleOptions o;
+  o.prompts = {16, 16};
+  const RoutingTrace trace = write_sample("ranks.h5", o);
+  fs::remove("ranks.h5");
+  ReplayOptions options;
+  options.policy =
+      policy_from_text("capacity.rule=share capacity.factor=1 capacity.scope=rank", "test");
+  const std::vector<std::uint16_t> ranks = {0, 1};
+  options.rank_of_sequence = ranks;
+  options.ranks = 2;
+  std::vector<LayerDecision> decisions;
+  Replayer(trace, options).next_step(decisions);
+  // 16 tokens of a rank, k = 2, E = 8: C = 4 per rank, so an expert takes at most 8.
+  EXPECT_EQ(decisions[0].capacity, 4U);
+  EXPECT_LE(*std::max_element(decisions[0].load.begin(), decisions[0].load.end()), 8U);
+}
+
+TEST(ReplayOptions, ThatDoNotFitAreRefused) {
+  SampleOptions o;
+  const RoutingTrace trace = write_sample("bad.h5", o);
+  fs::remove("bad.h5");
+  ReplayOptions options;
+  options.policy.capacity.rule = CapacityRule::kShare;
+  options.policy.capacity.factor = -1;
+  EXPECT_THROW(Replayer(trace, options), InputError);
+}
+
+}  // namespace
+}  // namespace switchyard
