@@ -325,7 +325,8 @@ std::pair<std::string, std::string> read_merge(const JsonObject& m, const nlohma
              merge[1].is_string()) {
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
   }
-  m.fail(fmt::format("merges/{}", row), "expected \"left right\" or [left, right]");
+  throw InputError(fmt::format("{}: /model/merges/{}", m.where(), row),
+                   "expected \"left right\" or [left, right]");
 }
 
 }  // namespace
@@ -404,17 +405,18 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
     const auto b = s.ids.find(right);
     const auto ab = s.ids.find(left + right);
     if (a == s.ids.end() || b == s.ids.end() || ab == s.ids.end()) {
-      m.fail(fmt::format("merges/{}", row),
-             fmt::format("\"{}\" is not in the vocabulary", a == s.ids.end()   ? left
-                                                            : b == s.ids.end() ? right
-                                                                               : left + right));
+      throw InputError(
+          fmt::format("{}: /model/merges/{}", where, row),
+          fmt::format("\"{}\" is not in the vocabulary", a == s.ids.end()   ? left
+                                                         : b == s.ids.end() ? right
+                                                                            : left + right));
     }
     const bool fresh = s.merges
                            .emplace(pair_key(a->second, b->second),
                                     Impl::Merge{static_cast<std::uint32_t>(row), ab->second})
                            .second;
     if (!fresh) {
-      m.fail(fmt::format("merges/{}", row), "duplicate merge");
+      throw InputError(fmt::format("{}: /model/merges/{}", where, row), "duplicate merge");
     }
   }
 
