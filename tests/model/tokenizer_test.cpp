@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ids come from Hugging Face's tokenizers library (tests/fixtures/make_tokenizer_cases.py).
+#include "engine/model/tokenizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "engine/base/random.hpp"
+
+namespace switchyard::model {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kShipped =
+    fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios" / "checkpoints" / "sy-16x2" / "tokenizer.json";
+
+const Tokenizer& shipped() {
+  static const Tokenizer t = Tokenizer::load(kShipped);
+  return t;
+}
+
+/// a, b, c, space, the merges "a b" → ab, "ab c" → abc, "b c" → bc, and a special token.
+json small() {
+  return json::parse(R"({
+    "added_tokens": [{"id": 8, "content": "<s>", "special": true, "normalized": false},
+                     {"id": 9, "content": "<s>x", "special": false, "normalized": false}],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE",
+              "vocab": {"a": 0, "b": 1, "c": 2, "Ġ": 3, "ab": 4, "abc": 5, "bc": 6, "Ġa": 7},
+              "merges": ["a b", "ab c", ["b", "c"], "Ġ a"]}})");
+}
+
+Tokenizer parse(const json& j) { return Tokenizer::parse(j.dump(), "tokenizer.json"); }
+
+std::string error_of(const json& j) {
+  try {
+    parse(j);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+using Ids = std::vector<std::uint32_t>;
+
+TEST(Tokenizer, EveryFixtureCaseMatchesHuggingFace) {
+  const auto cases = json::parse(
+      read_file(fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/tokenizer/cases.json"));
+  ASSERT_GE(cases.size(), 60U);
+  for (const auto& c : cases) {
+    const auto text = c.at("text").get<std::string>();
+    SCOPED_TRACE(text);
+    const auto ids = shipped().encode(text);
+    EXPECT_EQ(ids, c.at("ids").get<Ids>());
+    EXPECT_EQ(shipped().decode(ids, false), c.at("decoded").get<std::string>());
+  }
+}
+
+TEST(Tokenizer, AnyBytesComeBack) {
+  const auto purpose = random_purpose("tokenizer bytes");
+  for (std::uint32_t i = 0; i < 500; ++i) {
+    std::string text;
+    for (std::uint32_t k = 0; k < i % 40; ++k) {
+      const auto r = random_u64(1, purpose, {i, k, 0, 0});
+      text += (r & 1U) != 0 ? static_cast<char>(r >> 8U) : " aé中\n\xe2\x80"[(r >> 8U) % 10];
+    }
+    EXPECT_EQ(shipped().decode(shipped().encode(text), false), text);
+  }
+  std::string all;
+  for (int b = 0; b < 256; ++b) {
+    all += static_cast<char>(b);
+  }
+  EXPECT_EQ(shipped().decode(shipped().encode(all), false), all);
+}
+
+TEST(Tokenizer, InvalidUtf8IsTakenByteByByte) {
+  // 0xff, a lone continuation byte, an overlong slash, a surrogate, a cut-off character.
+  for (const std::string bad : {"\xff", "\x80", "\xc0\xaf", "\xed\xa0\x80", "\xe4\xb8"}) {
+    const auto ids = shipped().encode(bad);
+    EXPECT_EQ(ids.size(), bad.size());
+    EXPECT_EQ(shipped().decode(ids), bad);
+  }
+}
+
+TEST(Tokenizer, MergesByRankThenLeftToRight) {
+  const auto t = parse(small());
+  EXPECT_EQ(t.encode("abc"), (Ids{5}));
+  EXPECT_EQ(t.encode("bc"), (Ids{6}));
+  EXPECT_EQ(t.encode("ab"), (Ids{4}));
+  EXPECT_EQ(t.encode("aabcb"), (Ids{0, 5, 1}));
+  EXPECT_EQ(t.encode(" a"), (Ids{7}));
+  EXPECT_EQ(t.encode("  a"), (Ids{3, 7}));
+  EXPECT_EQ(t.encode(""), Ids{});
+  EXPECT_EQ(t.vocab_size(), 10U);
+  EXPECT_EQ(t.token_id("abc"), 5U);
+  EXPECT_FALSE(t.token_id("zz").has_value());
+  EXPECT_EQ(t.token_bytes(7), " a");
+}
+
+TEST(Tokenizer, OverlappingPairsMergeLeftmostFirst) {
+  auto j = small();
+  j["model"]["vocab"] = {{"a", 0}, {"aa", 1}, {"aaaa", 2}};
+  j["model"]["merges"] = {"a a", "aa aa"};
+  const auto t = parse(j);
+  EXPECT_EQ(t.encode("aaa"), (Ids{1, 0}));
+  EXPECT_EQ(t.encode("aaaa"), (Ids{2}));
+  EXPECT_EQ(t.encode("aaaaaaa"), (Ids{2, 1, 0}));
+  // A long piece takes no quadratic time.
+  EXPECT_EQ(t.encode(std::string(400'000, 'a')).size(), 100'000U);
+}
+
+TEST(Tokenizer, AddedTokensAreCutOutLongestFirst) {
+  const auto t = parse(small());
+  EXPECT_EQ(t.encode("ab<s>c"), (Ids{4, 8, 2}));
+  EXPECT_EQ(t.encode("a<s>xa"), (Ids{0, 9, 0}));
+  EXPECT_EQ(t.decode(Ids{4, 8, 2}), "abc");
+  EXPECT_EQ(t.decode(Ids{4, 8, 2}, false), "ab<s>c");
+  EXPECT_EQ(t.decode(Ids{9}), "<s>x");                        // added, not special
+  EXPECT_THROW((void)t.encode("ab<s>c", false), InputError);  // no token for '<'
+}
+
+TEST(Tokenizer, MissingBytesAndIdsAreNamed) {
+  const auto t = parse(small());
+  try {
+    (void)t.encode("abz");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "tokenizer.json: no token for byte 0x7a");
+  }
+  try {
+    (void)t.decode(Ids{10});
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "tokenizer.json: id 10 is not below the vocabulary size 10");
+  }
+}
+
+TEST(Tokenizer, UnsupportedFeaturesAreRefusedByName) {
+  const auto expect = [](const std::function<void(json&)>& edit, const std::string& message) {
+    auto j = small();
+    edit(j);
+    EXPECT_EQ(error_of(j), "tokenizer.json: " + message);
+  };
+  EXPECT_EQ(error_of(small()), "accepted");
+  expect([](json& j) { j["model"]["type"] = "Unigram"; },
+         "/model/type: unsupported tokenizer model \"Unigram\"; supported: BPE (byte level)");
+  expect([](json& j) { j["model"]["byte_fallback"] = true; },
+         "/model/byte_fallback: unsupported: true; this looks like a SentencePiece model; "
+         "supported: byte-level BPE");
+  expect([](json& j) { j["model"]["ignore_merges"] = true; },
+         "/model/ignore_merges: unsupported: true");
+  expect([](json& j) { j["model"]["dropout"] = 0.1; }, "/model/dropout: unsupported");
+  expect([](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; },
+         "/model/end_of_word_suffix: unsupported");
+  expect([](json& j) { j["model"]["unk_token"] = "a"; },
+         "/model/unk_token: unsupported: byte 0x00 has no token");
+  expect(
+      [](json& j) {
+        j["normalizer"] = {{"type", "NFC"}};
+      },
+      "/normalizer: unsupported: the tokenizer has a normalizer");
+  expect(
+      [](json& j) {
+        j["pre_tokenizer"] = {{"type", "Metaspace"}};
+      },
+      "/pre_tokenizer/type: unsupported pre_tokenizer \"Metaspace\"; supported: ByteLevel");
+  expect([](json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; },
+         "/pre_tokenizer/add_prefix_space: unsupported: true; supported: false");
+  expect([](json& j) { j["pre_tokenizer"]["use_regex"] = false; },
+         "/pre_tokenizer/use_regex: unsupported: false; supported: true");
+  expect(
+      [](json& j) {
+        j["post_processor"] = {{"type", "TemplateProcessing"}};
+      },
+      "/post_processor/type: unsupported post_processor \"TemplateProcessing\"; supported: "
+      "ByteLevel");
+  expect([](json& j) { j["added_tokens"][0]["lstrip"] = true; },
+         "/added_tokens/0/lstrip: unsupported: true");
+}
+
+TEST(Tokenizer, MistakesNameFileAndPointer) {
+  const auto expect = [](const std::function<void(json&)>& edit, const std::string& message) {
+    auto j = small();
+    edit(j);
+    EXPECT_EQ(error_of(j), "tokenizer.json: " + message);
+  };
+  expect([](json& j) { j["model"]["vocab"]["b"] = 0; }, "/model/vocab/b: id 0 is also \"a\"");
+  expect([](json& j) { j["model"]["vocab"]["b"] = -1; },
+         "/model/vocab/b: -1 is outside [0, 4194303]");
+  expect([](json& j) { j["model"]["vocab"]["b"] = 4294967296; },
+         "/model/vocab/b: 4294967296 is outside [0, 4194303]");
+  expect([](json& j) { j["model"]["vocab"] = {1}; },
+         "/model/vocab: expected an object, found a list");
+  expect([](json& j) { j["model"].erase("vocab"); }, "/model/vocab: missing");
+  expect([](json& j) { j["model"]["merges"][1] = "ab z"; },
+         "/model/merges/1: \"z\" is not in the vocabulary");
+  expect([](json& j) { j["model"]["merges"][1] = "a b"; }, "/model/merges/1: duplicate merge");
+  expect([](json& j) { j["model"]["merges"][1] = "abc"; },
+         "/model/merges/1: expected \"left right\" or [left, right]");
+  expect([](json& j) { j["model"]["merges"][1] = 5; },
+         "/model/merges/1: expected \"left right\" or [left, right]");
+  expect([](json& j) { j["added_tokens"][0]["id"] = 2; }, "/added_tokens/0/id: 2 is also \"c\"");
+  expect([](json& j) { j["added_tokens"][0]["content"] = ""; }, "/added_tokens/0/content: empty");
+  expect([](json& j) { j["added_tokens"][0]["content"] = "ab"; },
+         "/added_tokens/0/id: 8, but the vocabulary has 4 for \"ab\"");
+  EXPECT_THROW(Tokenizer::parse("{", "tokenizer.json"), InputError);
+  EXPECT_THROW(Tokenizer::parse("[]", "tokenizer.json"), InputError);
+  EXPECT_THROW(Tokenizer::parse("{\"model\":" + std::string(100000, '['), "t"), InputError);
+}
+
+TEST(Tokenizer, LoadsFromTheFolder) {
+  EXPECT_EQ(Tokenizer::load(kShipped.parent_path()).vocab_size(), shipped().vocab_size());
+  fs::create_directories("sentencepiece");
+  write_file("sentencepiece/tokenizer.model", "x");
+  try {
+    Tokenizer::load("sentencepiece");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(),
+                 "sentencepiece: no tokenizer.json; tokenizer.model (SentencePiece) is "
+                 "unsupported");
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::model
