@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/nn/trace_run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
+#include "engine/nn/sampling.hpp"
+#include "engine/trace/trace.hpp"
+
+namespace switchyard {
+namespace {
+
+TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
+  const model::Checkpoint* checkpoint = engine.checkpoint();
+  SWITCHYARD_ASSERT(checkpoint != nullptr, "a trace names the checkpoint it was made from");
+  TraceHeader header;
+  header.model = engine.config().name;
+  header.gate = engine.gate();
+  header.policy = options.policy;
+  header.layers = engine.config().moe_layers();
+  header.candidates = stored_candidates(engine.gate().experts, engine.gate().top_k);
+  header.slots = engine.gate().top_k;
+  header.config_hash = checkpoint->config_hash().hex();
+  header.weight_hash = checkpoint->weight_hash().hex();
+  header.seed = options.seed;
+  header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());
+  header.precision = "f32";
+  return header;
+}
+
+void require_fit(const Engine& engine, std::span<const TracePrompt> prompts) {
+  if (prompts.empty()) {
+    throw InputError("--prompts", "there is no prompt", "write one prompt a line");
+  }
+  const std::uint64_t positions = engine.config().max_position_embeddings;
+  for (const TracePrompt& p : prompts) {
+    if (p.tokens.empty()) {
+      throw InputError("prompt " + p.name, "has no tokens");
+    }
+    const std::uint64_t fed =
+        p.tokens.size() + (p.max_new > 0 ? p.max_new - std::uint64_t{1} : std::uint64_t{0});
+    if (fed > positions) {
+      throw InputError("prompt " + p.name,
+                       fmt::format("{} tokens and {} new ones exceed the model's {} positions",
+                                   p.tokens.size(), p.max_new, positions),
+                       "shorten the prompt or lower --max-new");
+    }
+  }
+}
+
+/// One run: the session, the file, and the counts that grow with every step.
+class Recorder {
+ public:
+  Recorder(const Engine& engine, const TraceRunOptions& options, const TraceHeader& header,
+           const std::filesystem::path& output)
+      : header_(header),
+        session_(engine, {options.policy, options.seed, false}),
+        writer_(output, header, {}) {
+    summary.layers = header.layer_count();
+    summary.experts = header.experts();
+    summary.top_k = header.top_k();
+    summary.load.assign(std::size_t{summary.layers} * summary.experts, 0);
+  }
+
+  std::uint32_t add(const TracePrompt& prompt) {
+    const std::uint32_t s = session_.add_sequence();
+    const std::uint32_t index = writer_.add_sequence(
+        {static_cast<std::uint32_t>(prompt.tokens.size()), s, prompt.domain, prompt.name});
+    SWITCHYARD_ASSERT(index == s, fmt::format("sequence {} is row {} of the table", s, index));
+    ++summary.sequences;
+    return s;
+  }
+
+  const StepResult& step(std::span<const SequenceTokens> work, Phase phase) {
+    const StepResult& r = session_.step(work, phase);
+    step_.begin(header_, r.step, r.sequence, r.position, r.token, r.phase);
+    for (std::uint32_t l = 0; l < summary.layers; ++l) {
+      const LayerRouting& routing = r.layers[l];
+      const LayerDecision& d = routing.decision;
+      step_.set_layer(l, routing.candidates.view(), routing.candidates.nan_rows, d);
+      summary.assignments += d.assignments;
+      summary.kept += d.kept;
+      summary.rerouted += d.rerouted;
+      summary.queued += d.queued_slots;
+      summary.dropped += d.dropped;
+      summary.overflowed += d.overflowed;
+      summary.truncated += d.truncated_slots;
+      for (std::uint32_t e = 0; e < summary.experts; ++e) {
+        summary.load[std::size_t{l} * summary.experts + e] += d.load[e];
+      }
+    }
+    writer_.append(step_);
+    ++summary.steps;
+    (phase == Phase::kDecode ? summary.decode_tokens : summary.prefill_tokens) += r.tokens();
+    summary.nan_rows += r.nan_rows;
+    summary.nan_logits += r.nan_logits;
+    summary.peak_kv_bytes = std::max<std::uint64_t>(summary.peak_kv_bytes, session_.kv_bytes());
+    return r;
+  }
+
+  void end(std::uint32_t sequence) { session_.end_sequence(sequence); }
+  void finish() { writer_.finish(); }
+
+  TraceRunSummary summary;
+
+ private:
+  const TraceHeader& header_;
+  Session session_;
+  TraceWriter writer_;
+  TraceStep step_;
+};
+
+/// A sequence of the current group.
+struct Running {
+  const TracePrompt* prompt;
+  std::uint32_t sequence;
+  std::size_t fed = 0;  // prompt tokens that went through the model
+  std::uint32_t made = 0;
+  std::uint32_t next = 0;  // last generated token
+  bool done = false;
+};
+
+}  // namespace
+
+std::optional<double> TraceRunSummary::load_cv() const {
+  double sum = 0;
+  std::uint32_t counted = 0;
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    double total = 0;
+    double squares = 0;
+    for (std::uint32_t e = 0; e < experts; ++e) {
+      const auto n = static_cast<double>(load[std::size_t{l} * experts + e]);
+      total += n;
+      squares += n * n;
+    }
+    if (total > 0) {
+      const double mean = total / experts;
+      sum += std::sqrt(std::max(0.0, squares / experts - mean * mean)) / mean;
+      ++counted;
+    }
+  }
+  return counted > 0 ? std::optional(sum / counted) : std::nullopt;
+}
+
+TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> prompts,
+                             const TraceRunOptions& options, const std::filesystem::path& output,
+                             const TraceProgress& progress) {
+  SWITCHYARD_ASSERT(options.batch >= 1, "batch");
+  require_fit(engine, prompts);
+  const TraceHeader header = make_header(engine, options);
+  Recorder recorder(engine, options, header, output);
+  const std::optional<std::uint32_t> end_of_text = engine.config().eos_token;
+
+  std::uint64_t prefill_total = 0;
+  std::uint64_t decode_total = 0;
+  for (const TracePrompt& p : prompts) {
+    prefill_total += p.tokens.size();
+    decode_total += p.max_new > 0 ? p.max_new - 1 : 0;
+  }
+  const auto report = [&](std::string_view phase, std::uint64_t skipped) {
+    if (progress) {
+      progress(phase, recorder.summary.prefill_tokens + recorder.summary.decode_tokens + skipped,
+               prefill_total + decode_total);
+    }
+  };
+  std::uint64_t skipped = 0;  // decode rows that an early end of text saved
+
+  for (std::size_t first = 0; first < prompts.size(); first += options.batch) {
+    std::vector<Running> group;
+    for (std::size_t i = first; i < std::min(prompts.size(), first + options.batch); ++i) {
+      group.push_back({&prompts[i], recorder.add(prompts[i])});
+    }
+    std::vector<SequenceTokens> work;
+    std::vector<Running*> who;
+    const auto accept = [&](Running& run, std::span<const float> logits, std::uint32_t position) {
+      if (run.prompt->max_new == 0) {
+        run.done = true;
+        return;
+      }
+      run.next = sample(logits, {}, run.sequence, position);
+      ++run.made;
+      ++recorder.summary.generated;
+      if (run.made == run.prompt->max_new || run.next == end_of_text) {
+        run.done = true;
+        skipped += run.prompt->max_new - run.made;
+      }
+    };
+    // Prefill: every prompt gives up to `chunk` tokens to each step.
+    for (;;) {
+      work.clear();
+      who.clear();
+      for (Running& run : group) {
+        const auto rest = std::span(run.prompt->tokens).subspan(run.fed);
+        if (!rest.empty()) {
+          const std::size_t take =
+              options.chunk == 0 ? rest.size() : std::min<std::size_t>(options.chunk, rest.size());
+          work.push_back({run.sequence, rest.first(take)});
+          who.push_back(&run);
+        }
+      }
+      if (work.empty()) {
+        break;
+      }
+      const StepResult& r = recorder.step(work, Phase::kPrefill);
+      for (std::size_t i = 0; i < who.size(); ++i) {
+        who[i]->fed += work[i].tokens.size();
+        if (who[i]->fed == who[i]->prompt->tokens.size()) {
+          accept(*who[i], r.logits_of(i), static_cast<std::uint32_t>(who[i]->fed));
+        }
+      }
+      report("prefill", skipped);
+    }
+    // Decode: one token of every sequence that has not ended.
+    for (;;) {
+      work.clear();
+      who.clear();
+      for (Running& run : group) {
+        if (!run.done) {
+          work.push_back({run.sequence, {&run.next, 1}});
+          who.push_back(&run);
+        }
+      }
+      if (work.empty()) {
+        break;
+      }
+      const StepResult& r = recorder.step(work, Phase::kDecode);
+      for (std::size_t i = 0; i < who.size(); ++i) {
+        accept(*who[i], r.logits_of(i), static_cast<std::uint32_t>(who[i]->fed) + who[i]->made);
+      }
+      report("decode", skipped);
+    }
+    for (const Running& run : group) {
+      recorder.end(run.sequence);
+    }
+  }
+  recorder.finish();
+  return recorder.summary;
+}
+
+}  // namespace switchyard

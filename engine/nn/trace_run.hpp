@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// File: trace_run.hpp. Runs prompts through the engine and streams what the router did into a
+// routing trace.
+//
+// Order of work: prompts in the order given, in groups of `batch`. A group is prefilled in one step
+// (or in steps of `chunk` tokens of each prompt that has some left), then decoded greedily, one
+// token of each unfinished sequence a step. A prompt with max_new = n yields n tokens; the last of
+// them is not fed back, so it has no row in the trace. The end-of-text token ends a sequence.
+//
+// Not modelled: continuous batching (the simulator's scheduler does that), arrival times.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/nn/session.hpp"
+#include "engine/routing/policy.hpp"
+
+namespace switchyard {
+
+struct TracePrompt {
+  std::string name;                   ///< Shown in messages and stored in the trace.
+  std::string domain;                 ///< May be empty.
+  std::vector<std::uint32_t> tokens;  ///< >= 1.
+  std::uint32_t max_new = 0;          ///< Tokens to generate; 0: prefill only.
+};
+
+struct TraceRunOptions {
+  std::uint32_t batch = 16;  ///< Prompts per group, >= 1.
+  std::uint32_t chunk = 0;   ///< Prefill tokens per prompt and step; 0: the whole prompt.
+  RoutingPolicy policy;      ///< In closed loop.
+  std::uint64_t seed = 1;
+};
+
+/// What the run did. Everything here follows from the inputs; nothing depends on time or threads.
+struct TraceRunSummary {
+  std::uint64_t sequences = 0, steps = 0;
+  std::uint64_t prefill_tokens = 0, decode_tokens = 0;  ///< Rows of the trace by phase.
+  std::uint64_t generated = 0;                          ///< New tokens, the unfed last ones too.
+  std::uint64_t assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0;
+  std::uint64_t overflowed = 0;  ///< First choices that found their expert full.
+  std::uint64_t truncated = 0;   ///< Slots that wanted an expert outside the stored candidates.
+  std::uint64_t nan_rows = 0;    ///< Row x layer with a NaN or +inf router logit.
+  std::uint64_t nan_logits = 0;  ///< Rows whose output logits hold a NaN.
+  std::uint64_t peak_kv_bytes = 0;
+  std::uint32_t layers = 0, experts = 0, top_k = 0;
+  std::vector<std::uint64_t> load;  ///< [L][E] kept + rerouted
+  /// Population standard deviation / mean of load[l], the whole run as one window, mean over
+  /// layers; no value without load.
+  [[nodiscard]] std::optional<double> load_cv() const;
+};
+
+/// `phase` is "prefill" or "decode"; counts are tokens, `total` an upper bound known beforehand.
+using TraceProgress =
+    std::function<void(std::string_view phase, std::uint64_t done, std::uint64_t total)>;
+
+/// Runs all prompts and writes `output` (complete, or not at all). `engine` was loaded from a
+/// checkpoint. InputError: a prompt that is empty or too long for the model, an unsupported policy,
+/// an output that cannot be written. No prompts: InputError too.
+TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> prompts,
+                             const TraceRunOptions& options, const std::filesystem::path& output,
+                             const TraceProgress& progress = {});
+
+}  // namespace switchyard

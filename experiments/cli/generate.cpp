@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/generate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string_view>
+
+#include "engine/base/error.hpp"
+#include "engine/model/tokenizer.hpp"
+#include "engine/nn/sampling.hpp"
+#include "engine/nn/session.hpp"
+#include "experiments/cli/trace.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
+  require_device(options.device, "f32", options.threads);
+  const SamplingOptions sampling{options.temperature, options.top_p, options.seed};
+  validate(sampling, "generate");
+  if (options.prompt.empty()) {
+    throw InputError("--prompt", "the prompt is empty");
+  }
+  const Engine engine = Engine::load(options.model, {options.threads});
+  const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
+  const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt);
+  const std::uint64_t positions = engine.config().max_position_embeddings;
+  if (prompt.size() + std::uint64_t{options.max_new} > positions + 1) {
+    throw InputError("--prompt",
+                     fmt::format("{} tokens and {} new ones exceed the model's {} positions",
+                                 prompt.size(), options.max_new, positions),
+                     "shorten the prompt or lower --max-new");
+  }
+  if (options.max_new == 0) {
+    return;
+  }
+  Session session(engine, {});
+  const std::uint32_t s = session.add_sequence();
+  const SequenceTokens all{s, prompt};
+  const StepResult* r = &session.step({&all, 1}, Phase::kPrefill);
+  for (std::uint32_t made = 0; made < options.max_new; ++made) {
+    if (r->nan_logits > 0) {
+      throw InputError(options.model.string(), "the model's logits are not numbers (NaN)",
+                       "the weights are broken; `inspect` shows their hash");
+    }
+    const std::uint32_t token =
+        sample(r->logits_of(0), sampling, s, static_cast<std::uint32_t>(session.length(s)));
+    if (token == engine.config().eos_token) {
+      return;
+    }
+    emit(tokenizer.token_bytes(token));
+    if (made + 1 < options.max_new) {
+      const SequenceTokens one{s, {&token, 1}};
+      r = &session.step({&one, 1}, Phase::kDecode);
+    }
+  }
+}
+
+}  // namespace
+
+std::string generate_text(const GenerateOptions& options) {
+  std::string out;
+  generate(options, [&](std::string_view text) { out += text; });
+  return out;
+}
+
+int run_generate(const GenerateOptions& options) {
+  bool started = false;
+  const auto write = [&](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  generate(options, [&](std::string_view text) {
+    if (!started) {
+      started = true;
+      write(options.prompt);
+    }
+    write(text);
+  });
+  if (!started) {
+    write(options.prompt);
+  }
+  write("\n");
+  return 0;
+}
+
+}  // namespace switchyard::cli

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verb `generate`: continue a text, so that a person sees it is a real model.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace switchyard::cli {
+
+struct GenerateOptions {
+  std::filesystem::path model;  ///< Checkpoint folder.
+  std::string prompt;           ///< Not empty.
+  std::uint32_t max_new = 64;   ///< Tokens; the end-of-text token ends earlier.
+  double temperature = 0.8;     ///< 0: greedy.
+  double top_p = 0.95;
+  std::uint64_t seed = 1;
+  std::string device = "cpu";
+  unsigned threads = 0;  ///< 0: the cores this process may use. No effect on the text.
+};
+
+/// Writes the prompt and its continuation to stdout as they come, and a final newline. Exit code 0,
+/// or throws InputError / CapabilityError.
+int run_generate(const GenerateOptions& options);
+
+/// The continuation only.
+[[nodiscard]] std::string generate_text(const GenerateOptions& options);
+
+}  // namespace switchyard::cli

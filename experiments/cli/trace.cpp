@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/trace.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.hpp"
+#include "engine/base/nearest_name.hpp"
+#include "engine/model/tokenizer.hpp"
+#include "experiments/cli/prompts.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+std::vector<TracePrompt> tokenize(const TraceOptions& options, const Engine& engine,
+                                  const model::Tokenizer& tokenizer) {
+  std::vector<TracePrompt> out;
+  for (PromptText& p : read_prompts(options.prompts)) {
+    TracePrompt prompt{std::move(p.name), std::move(p.domain), tokenizer.encode(p.text),
+                       p.max_new.value_or(options.max_new)};
+    for (const std::uint32_t token : prompt.tokens) {
+      if (token >= engine.config().vocab_size) {
+        throw InputError(fmt::format("{}:{}", options.prompts.string(), p.line),
+                         fmt::format("token id {} is outside the model's vocabulary of {}", token,
+                                     engine.config().vocab_size),
+                         "does tokenizer.json belong to this checkpoint?");
+      }
+    }
+    out.push_back(std::move(prompt));
+  }
+  return out;
+}
+
+void print_json(const nlohmann::ordered_json& event) {
+  fmt::print("{}\n", event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void require_device(const std::string& device, const std::string& dtype, unsigned threads) {
+  static const std::array<std::string, 2> kDevices{"cpu", "cuda"};
+  static const std::array<std::string, 2> kTypes{"f32", "bf16"};
+  if (device == "cuda") {
+    throw CapabilityError(
+        "--device cuda: the engine has no CUDA backend in this build; use --device cpu");
+  }
+  if (device != "cpu") {
+    throw InputError("--device", fmt::format("unknown device \"{}\"", device),
+                     suggest_name(device, kDevices));
+  }
+  if (dtype == "bf16") {
+    throw InputError("--dtype", "unsupported: the CPU engine computes in f32",
+                     "weights stored as BF16 are read as they are and widened exactly");
+  }
+  if (dtype != "f32") {
+    throw InputError("--dtype", fmt::format("unknown type \"{}\"", dtype),
+                     suggest_name(dtype, kTypes));
+  }
+  if (threads > 1024) {
+    throw InputError("--threads", fmt::format("threads = {}. Violated: threads <= 1024", threads));
+  }
+}
+
+Table trace_summary_table(const TraceRunSummary& s) {
+  Table table;
+  table.name = "trace";
+  table.title = "Routing trace";
+  table.columns = {"quantity", "value"};
+  const auto row = [&](std::string name, std::uint64_t value) {
+    table.rows.push_back({std::move(name), std::to_string(value)});
+  };
+  row("sequences", s.sequences);
+  row("steps", s.steps);
+  row("prefill tokens", s.prefill_tokens);
+  row("decode tokens", s.decode_tokens);
+  row("generated tokens", s.generated);
+  row("MoE layers", s.layers);
+  row("experts per layer", s.experts);
+  row("experts per token", s.top_k);
+  row("assignments", s.assignments);
+  row("kept", s.kept);
+  row("rerouted", s.rerouted);
+  row("queued", s.queued);
+  row("dropped", s.dropped);
+  row("overflow", s.overflowed);
+  row("truncated", s.truncated);
+  const auto cv = s.load_cv();
+  table.rows.push_back({"load_cv", cv ? fmt::format("{:.4f}", *cv) : "n/a"});
+  row("router rows with NaN", s.nan_rows);
+  row("output rows with NaN", s.nan_logits);
+  row("KV cache peak [B]", s.peak_kv_bytes);
+  table.notes = {"assignments = kept + rerouted + queued + dropped, over tokens x layers x slots",
+                 "overflow = first choices that found their expert full",
+                 "load_cv = std/mean of kept + rerouted per expert, whole run, mean over layers"};
+  if (s.nan_rows > 0) {
+    table.notes.emplace_back(
+        "nan_router: NaN or +inf router logits count as -inf; the weights or the state are broken");
+  }
+  return table;
+}
+
+int run_trace(const TraceOptions& options) {
+  require_device(options.device, options.dtype, options.threads);
+  if (!options.signals.empty()) {
+    throw InputError("--signals", "unsupported in this version",
+                     "coupled runs need signals from the simulator; run without --signals");
+  }
+  if (!options.progress.empty() && options.progress != "json") {
+    throw InputError("--progress", fmt::format("unknown form \"{}\"", options.progress),
+                     "write --progress json");
+  }
+  if (options.batch == 0) {
+    throw InputError("--batch", "batch = 0. Violated: batch >= 1");
+  }
+  TraceRunOptions run;
+  run.batch = options.batch;
+  run.chunk = options.chunk;
+  run.seed = options.seed;
+  if (!options.policy.empty()) {
+    run.policy = scenario::read_policy_file(options.policy.string());
+  }
+  const Engine engine = Engine::load(options.model, {options.threads});
+  const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
+  const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
+
+  const bool json = options.progress == "json";
+  const bool terminal = !options.quiet && !json && isatty(STDERR_FILENO) == 1;
+  const auto begin = std::chrono::steady_clock::now();
+  auto shown = begin - std::chrono::seconds(1);
+  const TraceProgress progress = [&](std::string_view phase, std::uint64_t done,
+                                     std::uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - shown < std::chrono::milliseconds(100) && done != total) {
+      return;
+    }
+    shown = now;
+    if (json) {
+      print_json({{"event", "progress"},
+                  {"phase", phase},
+                  {"done", done},
+                  {"total", total},
+                  {"sim_time_ps", 0}});
+    } else if (terminal) {
+      fmt::print(stderr, "\rtrace: {} {}/{} tokens", phase, done, total);
+    }
+  };
+  const TraceRunSummary summary = record_trace(engine, prompts, run, options.output, progress);
+  if (terminal) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const auto tokens = static_cast<double>(summary.prefill_tokens + summary.decode_tokens);
+    fmt::print(stderr, "\rtrace: {} tokens in {:.1f} s ({:.0f} tokens/s)\n", tokens, seconds,
+               tokens / seconds);
+  }
+  if (json) {
+    print_json({{"event", "done"}, {"output", options.output.string()}});
+  } else if (!options.quiet) {
+    fmt::print("{}", render(trace_summary_table(summary), options.format));
+  }
+  return 0;
+}
+
+}  // namespace switchyard::cli

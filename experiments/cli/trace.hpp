@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verb `trace`: run the engine over prompts, write the routing trace, print a summary.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "engine/base/table.hpp"
+#include "engine/nn/trace_run.hpp"
+
+namespace switchyard::cli {
+
+struct TraceOptions {
+  std::filesystem::path model;    ///< Checkpoint folder.
+  std::filesystem::path prompts;  ///< .txt or .jsonl
+  std::filesystem::path output;   ///< -o
+  std::filesystem::path policy;   ///< Empty: no capacity limit.
+  std::filesystem::path signals;  ///< Refused: not supported by this version.
+  std::uint32_t max_new = 32;  ///< Per prompt, unless the prompt says otherwise; 0: prefill only.
+  std::uint32_t batch = 16;    ///< >= 1
+  std::uint32_t chunk = 0;     ///< 0: whole prompts.
+  std::uint64_t seed = 1;
+  std::string dtype = "f32";   ///< f32; bf16 is refused by the CPU engine.
+  std::string device = "cpu";  ///< cpu | cuda
+  unsigned threads = 0;        ///< 0: the cores this process may use. No effect on any output.
+  bool quiet = false;          ///< No summary, no progress on the terminal.
+  std::string progress;        ///< "" or "json".
+  TableFormat format = TableFormat::kText;
+};
+
+/// Exit code 0, or throws InputError / CapabilityError. Writes `output`, prints the summary table
+/// (or, with progress = json, event lines) to stdout, progress and speed to a terminal's stderr.
+int run_trace(const TraceOptions& options);
+
+/// The table that run_trace prints.
+[[nodiscard]] Table trace_summary_table(const TraceRunSummary& summary);
+
+/// InputError or CapabilityError when the CPU engine cannot serve the options.
+void require_device(const std::string& device, const std::string& dtype, unsigned threads);
+
+}  // namespace switchyard::cli
