@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Helpers of the engine's tests: the committed Hugging Face fixtures, and copies of them with some
+// tensors changed.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/model/safetensors.hpp"
+
+namespace switchyard::testing_support {
+
+inline std::filesystem::path fixture(const std::string& variant) {
+  return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/mixtral_tiny" / variant;
+}
+
+/// A folder below the test's working folder, emptied.
+inline std::filesystem::path fresh_folder(const std::string& name) {
+  const std::filesystem::path folder = std::filesystem::current_path() / name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+using Tensors = std::map<std::string, model::TensorData>;
+
+/// Copies a fixture checkpoint into a fresh folder after `change` had its way with the tensors.
+inline std::filesystem::path changed_checkpoint(const std::string& variant, const std::string& name,
+                                                const std::function<void(Tensors&)>& change) {
+  const auto folder = fresh_folder(name);
+  write_file(folder / "config.json", read_file(fixture(variant) / "config.json"));
+  const auto weights = model::Safetensors::open(fixture(variant) / "model.safetensors");
+  Tensors tensors;
+  for (const auto& [key, view] : weights.tensors()) {
+    tensors[key] = {key, view.dtype, view.shape, {view.data.begin(), view.data.end()}};
+  }
+  change(tensors);
+  std::vector<model::TensorData> list;
+  for (auto& [key, tensor] : tensors) {
+    tensor.name = key;
+    list.push_back(tensor);
+  }
+  model::write_safetensors(folder / "model.safetensors", list);
+  return folder;
+}
+
+/// Overwrites value `index` of an F32 tensor.
+inline void set_value(model::TensorData& tensor, std::size_t index, float value) {
+  ASSERT_EQ(tensor.dtype, model::DType::kF32);
+  ASSERT_LE((index + 1) * sizeof value, tensor.bytes.size());
+  std::memcpy(tensor.bytes.data() + index * sizeof value, &value, sizeof value);
+}
+
+/// Integers of an I32 tensor of an expectation file.
+inline std::vector<std::uint32_t> ids_of(const model::Safetensors& file, const std::string& name) {
+  const model::TensorView* t = file.find(name);
+  if (t == nullptr || t->dtype != model::DType::kI32) {
+    ADD_FAILURE() << name << " is missing or not I32";
+    return {};
+  }
+  std::vector<std::uint32_t> out(t->count());
+  std::memcpy(out.data(), t->data.data(), out.size() * sizeof out[0]);
+  return out;
+}
+
+inline std::vector<float> floats_of(const model::Safetensors& file, const std::string& name) {
+  const model::TensorView* t = file.find(name);
+  if (t == nullptr) {
+    ADD_FAILURE() << name << " is missing";
+    return {};
+  }
+  return t->to_float();
+}
+
+}  // namespace switchyard::testing_support
