@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops allocate nothing after the first call of a shape. Counts every operator new of
+// this binary.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "tests/routing/helpers.hpp"
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+}
+
+// Not inlined: g++ 12 otherwise takes malloc and free for a mismatched pair.
+__attribute__((noinline)) void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* p = std::malloc(size == 0 ? 1 : size)) {
+    return p;
+  }
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+namespace switchyard {
+namespace {
+
+TEST(Allocation, TheCounterCounts) {
+  const std::uint64_t before = allocations;
+  const std::vector<int> v(100, 1);
+  EXPECT_EQ(v[99], 1);
+  EXPECT_GT(allocations, before);
+}
+
+TEST(Allocation, RankAndDecideAllocateNothingAfterWarmUp) {
+  const std::uint32_t tokens = 64;
+  const char* policies[] = {
+      "capacity.rule=none",
+      "capacity.rule=share",
+      "capacity.rule=share capacity.mode=rounds capacity.exhausted=drop_token",
+      "capacity.rule=share capacity.factor=0.5 capacity.order=prob capacity.exhausted=queue",
+      "capacity.rule=share capacity.order=random capacity.max_score_drop=0.5",
+      "capacity.rule=mesh capacity.group_size=16 capacity.min_capacity=1 weights.renorm=first"};
+  for (const GateSpec& gate :
+       {gate_mixtral(16, 2), gate_deepseek_v3(128, 8, 8, 4), gate_gpt_oss(128, 4)}) {
+    Draw draw(5);
+    std::vector<float> block[2];
+    for (auto& z : block) {
+      z = draw.logits(tokens * gate.experts);
+    }
+    const std::vector<float> bias(gate.score == GateScore::kSigmoid ? gate.experts : 0, 0.1F);
+    const Step step(tokens);
+    for (const char* text : policies) {
+      const RoutingPolicy policy = policy_of(text);
+      RankWorkspace rank_workspace;
+      DecideWorkspace workspace;
+      Candidates candidates;
+      LayerDecision decision;
+      const auto run = [&](const std::vector<float>& z) {
+        rank_candidates(gate, z, bias, stored_candidates(gate.experts, gate.top_k), rank_workspace,
+                        candidates);
+        decide(gate, policy, step.context, candidates.view(), bias, workspace, decision);
+      };
+      run(block[0]);
+      run(block[1]);
+      const std::uint64_t before = allocations;
+      run(block[0]);
+      run(block[1]);
+      EXPECT_EQ(allocations - before, 0U) << text << ", E = " << gate.experts;
+      EXPECT_EQ(decision.assignments, std::uint64_t{tokens} * gate.top_k);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

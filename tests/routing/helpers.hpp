@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the tests of engine/routing.
+#pragma once
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/random.hpp"
+#include "engine/routing/decide.hpp"
+
+namespace switchyard {
+
+using Rows = std::vector<std::vector<double>>;
+
+/// log(P) as the logits of softmax gates: the gate then gives P back.
+inline std::vector<float> log_rows(const Rows& p) {
+  std::vector<float> out;
+  for (const auto& row : p) {
+    for (const double v : row) {
+      out.push_back(static_cast<float>(std::log(v)));
+    }
+  }
+  return out;
+}
+
+/// One step of `tokens` decode tokens, one per sequence.
+struct Step {
+  std::vector<std::uint32_t> sequence, position;
+  std::vector<std::uint8_t> phase;
+  StepContext context;
+  explicit Step(std::uint32_t tokens, Phase kind = Phase::kDecode, std::uint64_t seed = 1) {
+    for (std::uint32_t t = 0; t < tokens; ++t) {
+      sequence.push_back(t);
+      position.push_back(100);
+      phase.push_back(static_cast<std::uint8_t>(kind));
+    }
+    context = make_step(sequence, position, phase, seed, 0, 0);
+  }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+};
+
+inline Candidates ranked(const GateSpec& gate, const std::vector<float>& logits,
+                         const std::vector<float>& bias = {}, std::uint32_t width = 0) {
+  RankWorkspace workspace;
+  Candidates out;
+  rank_candidates(gate, logits, bias,
+                  width == 0 ? stored_candidates(gate.experts, gate.top_k) : width, workspace, out);
+  return out;
+}
+
+inline LayerDecision decided(const GateSpec& gate, const RoutingPolicy& policy,
+                             const StepContext& step, const Candidates& candidates,
+                             const std::vector<float>& bias = {}) {
+  validate(gate, "test");
+  validate(policy, gate.experts, gate.top_k, "test");
+  DecideWorkspace workspace;
+  LayerDecision out;
+  decide(gate, policy, step, candidates.view(), bias, workspace, out);
+  return out;
+}
+
+/// Rank and decide a block of decode tokens.
+inline LayerDecision route(const GateSpec& gate, const RoutingPolicy& policy,
+                           const std::vector<float>& logits, const std::vector<float>& bias = {},
+                           std::uint32_t width = 0) {
+  const Candidates c = ranked(gate, logits, bias, width);
+  const Step step(c.tokens);
+  return decided(gate, policy, step.context, c, bias);
+}
+
+/// Policy from the short form of policy_from_text.
+inline RoutingPolicy policy_of(const std::string& text) { return policy_from_text(text, "test"); }
+
+/// "0K 1D" of token t: expert and K kept, R rerouted, Q queued, D dropped (the first choice), "-"
+/// for a slot without expert.
+inline std::string show(const LayerDecision& d, std::uint32_t t) {
+  std::string text;
+  for (std::uint32_t j = 0; j < d.slots; ++j) {
+    const std::uint64_t i = row_offset(t, d.slots, j);
+    text += j == 0 ? "" : " ";
+    switch (static_cast<SlotOutcome>(d.outcome[i])) {
+      case SlotOutcome::kNoSlot:
+        text += "-";
+        break;
+      case SlotOutcome::kDropped:
+        text += fmt::format("{}D", d.first[i]);
+        break;
+      default:
+        text += fmt::format("{}{}", d.chosen[i], "?KRQ"[d.outcome[i]]);
+    }
+  }
+  return text;
+}
+
+inline std::string show(const LayerDecision& d) {
+  std::string text;
+  for (std::uint32_t t = 0; t < d.tokens; ++t) {
+    text += (t == 0 ? "" : " | ") + show(d, t);
+  }
+  return text;
+}
+
+/// Reproducible random draws for property tests.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : seed_(seed) {}
+  double uniform() { return random_uniform(seed_, random_purpose("test"), {0, 0, 0, n_++}); }
+  /// 0…n-1.
+  std::uint32_t below(std::uint32_t n) {
+    return static_cast<std::uint32_t>(uniform() * static_cast<double>(n));
+  }
+  std::vector<float> logits(std::uint32_t count) {
+    std::vector<float> z(count);
+    for (float& v : z) {
+      v = static_cast<float>(4.0 * uniform() - 2.0);
+    }
+    return z;
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::uint32_t n_ = 0;
+};
+
+}  // namespace switchyard
