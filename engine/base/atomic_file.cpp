@@ -28,6 +28,10 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   if (fs::is_directory(target_, ec)) {
     throw InputError(target_.string(), "is a folder, not a file");
   }
+  if (fs::exists(target_, ec) && !fs::is_regular_file(target_, ec)) {
+    // The rename in commit() would replace a device or a pipe.
+    throw InputError(target_.string(), "exists and is not a regular file");
+  }
   temporary_ = target_;
   temporary_ += fmt::format(".{}.tmp", ::getpid());
   const int fd = ::open(temporary_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
@@ -65,8 +69,9 @@ void write_file(const fs::path& target, std::string_view content) {
   std::FILE* f = std::fopen(file.temporary().c_str(), "wb");
   bool ok = f != nullptr && std::fwrite(content.data(), 1, content.size(), f) == content.size();
   ok = ok && std::fflush(f) == 0;
-  const int reason = errno;
-  if (f != nullptr && std::fclose(f) != 0) {
+  int reason = errno;
+  if (f != nullptr && std::fclose(f) != 0 && ok) {
+    reason = errno;
     ok = false;
   }
   if (!ok) {

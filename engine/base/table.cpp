@@ -22,9 +22,14 @@ bool is_number(std::string_view s) {
       (digits.size() > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9')) {
     return false;  // "-inf", "nan", "007" are text
   }
+  if (const std::size_t dot = s.find('.');
+      dot != std::string_view::npos &&
+      (dot + 1 == s.size() || s[dot + 1] < '0' || s[dot + 1] > '9')) {
+    return false;  // "1.", "1.e5" are no numbers in JSON
+  }
   double v = 0;
   const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), v);
-  return ec == std::errc{} && end == s.data() + s.size() && s.back() != '.';
+  return ec == std::errc{} && end == s.data() + s.size();
 }
 
 /// Columns a text takes on a terminal: code points, wide CJK counted twice.

@@ -77,12 +77,23 @@ double parse_value(std::string_view text, std::span<const Unit> units, std::stri
   }
   for (const Unit& u : units) {
     if (u.name == unit) {
-      return number * u.factor;
+      const double value = number * u.factor;
+      if (!std::isfinite(value)) {
+        throw InputError(where, fmt::format("{} = \"{}\". Violated: finite and >= 0", key, text));
+      }
+      return value;
     }
   }
   std::vector<std::string> names;
   for (const Unit& u : units) {
     names.emplace_back(u.name);
+  }
+  // "Gb/s" and "Gbps" are bits to some and bytes to others: naming the nearest would hide a factor
+  // of 8.
+  if (units.data() == kRateUnits.data() && unit.find("bit") == std::string_view::npos &&
+      (unit.ends_with("bps") || unit.ends_with("Bps") || unit.ends_with("b/s"))) {
+    throw InputError(where, fmt::format("{} = \"{}\": unknown unit \"{}\"", key, text, unit),
+                     "write \"Gbit/s\" for bits or \"GB/s\" for bytes");
   }
   const std::string near = nearest_name(unit, names);
   throw InputError(where, fmt::format("{} = \"{}\": unknown unit \"{}\"", key, text, unit),
@@ -116,7 +127,11 @@ SimTime parse_duration(std::string_view text, const std::string& where, const st
   return SimTime::from_ps(static_cast<std::int64_t>(ps));
 }
 double parse_percent(std::string_view text, const std::string& where, const std::string& key) {
-  return parse_value(text, kPercentUnits, "\"92 %\"", where, key);
+  const double v = parse_value(text, kPercentUnits, "\"92 %\"", where, key);
+  if (v > 1e4) {
+    throw InputError(where, fmt::format("{} = \"{}\". Violated: <= 1e6 %", key, text));
+  }
+  return v;
 }
 FlopsPerSecond parse_flops(std::string_view text, const std::string& where,
                            const std::string& key) {

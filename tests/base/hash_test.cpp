@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/base/hash.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace switchyard {
+namespace {
+
+// xxHash's published values for the empty input.
+TEST(Hash, EmptyInputHasThePublishedValue) {
+  EXPECT_EQ(hex64(hash64(std::string_view())), "2d06800538d394c2");
+  EXPECT_EQ(hash128({}).hex(), "99aa06d3014798d86001c324468d497f");
+}
+
+TEST(Hash, StreamingInPiecesEqualsOneShot) {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) {
+    text += static_cast<char>('a' + i % 26);
+  }
+  const Hash128 whole = hash128(std::as_bytes(std::span(text)));
+  for (const std::size_t piece : {1U, 7U, 256U, 4999U, 5000U}) {
+    Hasher128 h;
+    for (std::size_t at = 0; at < text.size(); at += piece) {
+      h.update(std::string_view(text).substr(at, piece));
+    }
+    EXPECT_EQ(h.digest(), whole) << piece;
+  }
+  text[4000] ^= 1;
+  EXPECT_FALSE(hash128(std::as_bytes(std::span(text))) == whole);
+}
+
+TEST(Hash, HexIsPaddedAndLowerCase) {
+  EXPECT_EQ(hex64(0xABCU), "0000000000000abc");
+  EXPECT_EQ((Hash128{1, 2}).hex(), "00000000000000020000000000000001");
+}
+
+}  // namespace
+}  // namespace switchyard
