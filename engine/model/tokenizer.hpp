@@ -5,7 +5,9 @@
 // of its own, so encode/decode is lossless on any bytes when the vocabulary has all 256 bytes.
 //
 // Not modelled: SentencePiece and Unigram models, normalizers, templates that insert tokens (a
-// post-processor other than ByteLevel is refused by name), truncation and padding.
+// post-processor other than ByteLevel is refused by name), truncation and padding. Letters and
+// digits are those of PCRE2's Unicode tables (14 in Debian 12): a letter added later splits off a
+// piece of its own where Hugging Face joins it to its neighbours. The bytes stay the same.
 #pragma once
 #include <cstddef>
 #include <cstdint>
