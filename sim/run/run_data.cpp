@@ -20,6 +20,12 @@ void append_all(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+/// to[i] += from[i]; equal lengths.
+template <class T, class U>
+void add_all(std::vector<T>& to, const std::vector<U>& from) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
 float demand_over_capacity(std::uint32_t kept, std::uint32_t overflow, std::uint32_t capacity) {
   if (capacity == kUnlimited) return std::numeric_limits<float>::quiet_NaN();
   const double demand = static_cast<double>(kept) + static_cast<double>(overflow);
@@ -102,6 +108,10 @@ void check_lengths(const Inventory& inv, const StepRecord& s) {
   expect_size(s.link_bytes.size(), inv.links.size(), "link_bytes");
   expect_size(s.link_busy_ps.size(), inv.links.size(), "link_busy_ps");
   expect_size(s.pair_bytes.size(), g * g, "pair_bytes");
+  for (const Reroute& r : s.reroutes) {
+    SWITCHYARD_ASSERT(r.layer < inv.moe_layers.size() && r.from < inv.experts && r.to < inv.experts,
+                      fmt::format("reroute in layer {}: {} -> {}", r.layer, r.from, r.to));
+  }
 }
 
 void add_totals(RunData& run, const StepRecord& step) {
@@ -117,34 +127,30 @@ void add_totals(RunData& run, const StepRecord& step) {
   t.overflow += s.overflow;
   t.bytes_sent += s.bytes_sent;
   t.bytes_received += s.bytes_received;
-  if (!s.warmup) {
-    for (std::size_t i = 0; i < step.expert_kept.size(); ++i) {
-      t.expert_kept[i] += step.expert_kept[i];
-      t.expert_overflow[i] += step.expert_overflow[i];
-    }
-    if (!step.expert_time_ps.empty()) {
-      t.expert_time_ps.resize(step.expert_time_ps.size());
-      for (std::size_t i = 0; i < step.expert_time_ps.size(); ++i) {
-        t.expert_time_ps[i] += step.expert_time_ps[i];
-      }
-    }
-  }
   const std::size_t gpus = inv.gpus.size();
-  for (const Reroute& r : step.reroutes) {
-    SWITCHYARD_ASSERT(r.layer < inv.moe_layers.size() && r.from < inv.experts && r.to < inv.experts,
-                      fmt::format("reroute in layer {}: {} -> {}", r.layer, r.from, r.to));
-    t.reroute_experts[std::size_t{r.from} * inv.experts + r.to] += r.count;
-    const std::size_t row = std::size_t{r.layer} * inv.experts;
-    const std::uint32_t from = inv.placement[(row + r.from) * inv.replicas];
-    const std::uint32_t to = inv.placement[(row + r.to) * inv.replicas];
-    if (from < gpus && to < gpus) t.reroute_gpus[from * gpus + to] += r.count;
-  }
-  for (std::size_t i = 0; i < t.pair_bytes.size(); ++i) t.pair_bytes[i] += step.pair_bytes[i];
   for (std::size_t i = 0; i < t.gpu_memory.size(); ++i) {
     t.gpu_memory[i] = std::max(t.gpu_memory[i], step.gpu_memory[i]);
   }
   for (std::size_t i = 0; i < gpus; ++i) {
     t.gpu_memory_peak[i] = std::max(t.gpu_memory_peak[i], step.gpu_memory_peak[i]);
+  }
+  if (s.warmup) return;
+  add_all(t.expert_kept, step.expert_kept);
+  add_all(t.expert_overflow, step.expert_overflow);
+  if (!step.expert_time_ps.empty()) {
+    t.expert_time_ps.resize(step.expert_time_ps.size());
+    add_all(t.expert_time_ps, step.expert_time_ps);
+  }
+  add_all(t.pair_bytes, step.pair_bytes);
+  add_all(t.gpu_phase_ps, step.gpu_phase_ps);
+  add_all(t.link_bytes, step.link_bytes);
+  add_all(t.link_busy_ps, step.link_busy_ps);
+  for (const Reroute& r : step.reroutes) {
+    t.reroute_experts[std::size_t{r.from} * inv.experts + r.to] += r.count;
+    const std::size_t row = std::size_t{r.layer} * inv.experts;
+    const std::uint32_t from = inv.placement[(row + r.from) * inv.replicas];
+    const std::uint32_t to = inv.placement[(row + r.to) * inv.replicas];
+    if (from < gpus && to < gpus) t.reroute_gpus[from * gpus + to] += r.count;
   }
 }
 
@@ -187,7 +193,8 @@ void append_step_lod(RunData& run, const StepRecord& step) {
                                                   static_cast<double>(s.rerouted),
                                                   static_cast<double>(s.queued),
                                                   static_cast<double>(s.dropped),
-                                                  s.imbalance};
+                                                  s.imbalance,
+                                                  s.imbalance_max};
   std::array<std::uint8_t, kStepSeries> flags{};
   flags.fill(s.overflow > 0 ? 1 : 0);
   run.lod.steps.append(series, flags);
@@ -243,6 +250,9 @@ RunData make_run(RunMeta meta, Inventory inventory) {
   run.totals.pair_bytes.assign(g * g, 0);
   run.totals.gpu_memory.assign(g * kMemoryCategories, 0);
   run.totals.gpu_memory_peak.assign(g, 0);
+  run.totals.gpu_phase_ps.assign(g * kPhases, 0);
+  run.totals.link_bytes.assign(inv.links.size(), 0);
+  run.totals.link_busy_ps.assign(inv.links.size(), 0);
   run.lod.steps = Lod<double, double>(kStepSeries);
   run.lod.step_start = Lod<std::int64_t, std::int64_t>(1);
   run.lod.experts = make_expert_lod(inv.experts);

@@ -101,7 +101,7 @@ struct RunMeta {
   std::string product_version;  ///< version() of the program that wrote the run.
   std::string scenario_name;    ///< Name for people, e.g. "normative".
   std::string scenario_text;    ///< Canonical text: the scenario as resolved, `key = value` lines.
-  std::string scenario_hash;    ///< 16 hex digits.
+  std::string scenario_hash;    ///< Hex digits.
   std::string model_name, model_hash;
   std::string hardware_name, hardware_hash;
   std::string trace_hash;      ///< Of the routing trace; empty for synthetic routing.
@@ -164,6 +164,7 @@ struct StepScalars {
   std::uint64_t longest_queue = 0;  ///< Max over experts of assignments beyond C.
   double gate_entropy = kNoData;    ///< Mean over tokens and layers, bits; in [0, log2 E].
   double imbalance = kNoData;       ///< Mean over layers of LayerRecord::imbalance.
+  double imbalance_max = kNoData;   ///< Largest over layers.
   std::uint64_t hbm_bytes = 0;      ///< Read and written by all GPUs.
   double flops = 0;                 ///< Done by all GPUs.
   std::uint64_t kernels = 0;        ///< Kernels launched, all GPUs.
@@ -229,18 +230,22 @@ struct Metric {
   std::string unit;
 };
 
-/// Whole-run sums. Exist at every detail; warm-up steps are included except where said.
+/// Whole-run sums; they exist at every detail. The counters and the memory cover all steps, so that
+/// they can be checked for conservation; the arrays below them leave warm-up steps out.
 struct Totals {
   std::uint64_t steps = 0, assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0,
                 overflow = 0, bytes_sent = 0, bytes_received = 0;
-  // [L][E], without warm-up steps.
-  std::vector<std::uint64_t> expert_kept, expert_overflow;
-  std::vector<std::int64_t> expert_time_ps;    ///< [L][E]; empty without data.
+  std::vector<std::uint64_t> gpu_memory;       ///< [G][C] high water.
+  std::vector<std::uint64_t> gpu_memory_peak;  ///< [G]
+  // Without warm-up steps:
+  std::vector<std::uint64_t> expert_kept, expert_overflow;  ///< [L][E]
+  std::vector<std::int64_t> expert_time_ps;                 ///< [L][E]; empty without data.
   std::vector<std::uint64_t> reroute_experts;  ///< [E][E] from, to; summed over layers.
   std::vector<std::uint64_t> reroute_gpus;     ///< [G][G] from, to (first replica's GPU).
   std::vector<std::uint64_t> pair_bytes;       ///< [G][G]
-  std::vector<std::uint64_t> gpu_memory;       ///< [G][C] high water.
-  std::vector<std::uint64_t> gpu_memory_peak;  ///< [G]
+  std::vector<std::int64_t> gpu_phase_ps;      ///< [G][P]
+  std::vector<std::uint64_t> link_bytes;       ///< [K]
+  std::vector<std::int64_t> link_busy_ps;      ///< [K]
 };
 
 /// Expert x step numbers of one layer or of the sum over layers. Each [S][E].
@@ -287,10 +292,12 @@ enum class StepSeries : std::uint8_t {
   kQueued,
   kDropped,
   kImbalance,
+  kImbalanceMax,
 };
-inline constexpr std::size_t kStepSeries = 7;
+inline constexpr std::size_t kStepSeries = 8;
 inline constexpr std::array<std::string_view, kStepSeries> kStepSeriesNames = {
-    "duration", "tokens", "overflow", "rerouted", "queued", "dropped", "imbalance"};
+    "duration", "tokens",  "overflow",  "rerouted",
+    "queued",   "dropped", "imbalance", "imbalance max"};
 struct RunLod {
   Lod<double, double> steps;                     ///< Width kStepSeries; flag: overflow > 0.
   Lod<std::int64_t, std::int64_t> step_start;    ///< Width 1: max = start of the bin's last step.
