@@ -159,7 +159,7 @@ struct StepScalars {
   /// Along the step's critical path; sums to end - start.
   std::array<std::int64_t, kPhases> phase_ps{};
   /// Assignments over all layers: assignments = kept + rerouted + queued + dropped. `overflow`
-  /// counts refusals by a full expert (one assignment may be refused several times).
+  /// counts first choices that found the expert full (whatever became of them).
   std::uint64_t assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0, overflow = 0;
   std::uint64_t longest_queue = 0;  ///< Max over experts of assignments beyond C.
   double gate_entropy = kNoData;    ///< Mean over tokens and layers, bits; in [0, log2 E].
@@ -178,7 +178,7 @@ struct StepRecord {
   StepScalars scalars;
   std::vector<LayerRecord> layers;  ///< [L]
   // Experts, [L][E], assignments. kept: run there in this step (own, rerouted to it, waves
-  // included); overflow: refusals; capacity: C of that step, kUnlimited without a limit.
+  // included); overflow: first choices that found it full; capacity: C, kUnlimited without a limit.
   std::vector<std::uint32_t> expert_kept, expert_overflow, expert_rerouted_in, expert_queued,
       expert_dropped, expert_capacity;
   std::vector<std::int64_t> expert_time_ps;  ///< [L][E] kernel time; may be empty (no data).
@@ -327,6 +327,7 @@ struct RunData {
   std::vector<Event> events;
   std::vector<CriticalEntry> critical_path;
   std::vector<Metric> metrics;
+  std::vector<std::string> notes;  ///< What a reader should know ("routing: cycled 4 -> 64", …).
 };
 
 /// A run without steps, its arrays sized for the inventory.

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/run/metrics.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace switchyard::run {
+namespace {
+
+struct Average {
+  double sum = 0, max = kNoData;
+  std::size_t n = 0;
+  void add(double v) {
+    if (std::isnan(v)) return;
+    sum += v;
+    max = n == 0 ? v : std::max(max, v);
+    ++n;
+  }
+  [[nodiscard]] double mean() const { return n == 0 ? kNoData : sum / static_cast<double>(n); }
+};
+
+double ratio(double a, double b) { return b > 0 ? a / b : kNoData; }
+
+/// Sums over the measured (not warm-up) steps.
+struct Measured {
+  std::size_t steps = 0;
+  double tokens = 0, assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0, overflow = 0,
+         bytes_sent = 0, hbm_bytes = 0, flops = 0, kernels = 0;
+  double longest_queue = kNoData;
+  double span_s = kNoData;  ///< First start to last end.
+  double step_s = 0;        ///< Sum of durations.
+  std::array<double, kPhases> phase_s{};
+  Average imbalance, imbalance_max, entropy;
+  std::vector<double> durations_us;
+  std::int64_t begin_ps = 0, end_ps = 0;
+};
+
+Measured measure(const RunData& run) {
+  Measured m;
+  for (const StepScalars& s : run.steps) {
+    if (s.warmup) continue;
+    if (m.steps++ == 0) m.begin_ps = s.start_ps;
+    m.end_ps = s.end_ps;
+    m.tokens += static_cast<double>(s.tokens);
+    m.assignments += static_cast<double>(s.assignments);
+    m.kept += static_cast<double>(s.kept);
+    m.rerouted += static_cast<double>(s.rerouted);
+    m.queued += static_cast<double>(s.queued);
+    m.dropped += static_cast<double>(s.dropped);
+    m.overflow += static_cast<double>(s.overflow);
+    m.bytes_sent += static_cast<double>(s.bytes_sent);
+    m.hbm_bytes += static_cast<double>(s.hbm_bytes);
+    m.flops += s.flops;
+    m.kernels += static_cast<double>(s.kernels);
+    m.longest_queue = std::fmax(m.longest_queue, static_cast<double>(s.longest_queue));
+    const double us = static_cast<double>(s.end_ps - s.start_ps) * 1e-6;
+    m.step_s += us * 1e-6;
+    m.durations_us.push_back(us);
+    for (std::size_t p = 0; p < kPhases; ++p) {
+      m.phase_s[p] += static_cast<double>(s.phase_ps[p]) * 1e-12;
+    }
+    m.imbalance.add(s.imbalance);
+    m.imbalance_max.add(s.imbalance_max);
+    m.entropy.add(s.gate_entropy);
+  }
+  if (m.steps > 0) m.span_s = static_cast<double>(m.end_ps - m.begin_ps) * 1e-12;
+  return m;
+}
+
+struct Load {
+  Average cv, top3, peak;
+};
+/// Statistics of kept assignments per expert, one entry per layer with any.
+Load load_statistics(const RunData& run) {
+  Load load;
+  const std::size_t experts = run.inventory.experts;
+  if (experts == 0) return load;
+  for (std::size_t l = 0; (l + 1) * experts <= run.totals.expert_kept.size(); ++l) {
+    std::vector<double> kept(
+        run.totals.expert_kept.begin() + static_cast<std::ptrdiff_t>(l * experts),
+        run.totals.expert_kept.begin() + static_cast<std::ptrdiff_t>((l + 1) * experts));
+    const double sum = std::accumulate(kept.begin(), kept.end(), 0.0);
+    if (sum <= 0) continue;
+    const double mean = sum / static_cast<double>(experts);
+    double square = 0;
+    for (const double v : kept) square += (v - mean) * (v - mean);
+    load.cv.add(std::sqrt(square / static_cast<double>(experts)) / mean);
+    std::sort(kept.rbegin(), kept.rend());
+    load.top3.add(std::accumulate(
+                      kept.begin(),
+                      kept.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(3, experts)),
+                      0.0) /
+                  sum);
+    load.peak.add(kept.front() / mean);
+  }
+  return load;
+}
+
+struct Requests {
+  std::vector<double> ttft_ms, tpot_ms;
+};
+/// Requests that finished within the measured steps.
+Requests request_times(const RunData& run, const Measured& m) {
+  Requests r;
+  if (m.steps == 0) return r;
+  for (const RequestRecord& q : run.requests) {
+    if (q.outcome != RequestOutcome::kFinished || q.first_token_ps < 0 || q.end_ps < m.begin_ps ||
+        q.end_ps > m.end_ps) {
+      continue;
+    }
+    r.ttft_ms.push_back(static_cast<double>(q.first_token_ps - q.arrival_ps) * 1e-9);
+    if (q.output_tokens > 1) {
+      r.tpot_ms.push_back(static_cast<double>(q.end_ps - q.first_token_ps) * 1e-9 /
+                          static_cast<double>(q.output_tokens - 1));
+    }
+  }
+  return r;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return values.empty() ? kNoData
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
+}
+
+/// Share of GPU time in the given phases: Σ over GPUs / (G · span).
+double gpu_share(const RunData& run, const Measured& m, std::initializer_list<Phase> phases) {
+  double s = 0;
+  for (std::size_t g = 0; (g + 1) * kPhases <= run.totals.gpu_phase_ps.size(); ++g) {
+    for (const Phase p : phases) {
+      s += static_cast<double>(run.totals.gpu_phase_ps[g * kPhases + static_cast<std::size_t>(p)]) *
+           1e-12;
+    }
+  }
+  return ratio(s, static_cast<double>(run.inventory.gpus.size()) * m.span_s);
+}
+
+/// Peak of all GPUs per second; NaN when one of them is not known.
+template <class F>
+double cluster_peak(const RunData& run, F&& value) {
+  double s = 0;
+  for (const GpuInfo& g : run.inventory.gpus) {
+    if (!(value(g) > 0)) return kNoData;
+    s += value(g);
+  }
+  return s;
+}
+
+std::vector<double> values_of(const RunData& run) {
+  const Measured m = measure(run);
+  const Load load = load_statistics(run);
+  const Requests requests = request_times(run, m);
+  const auto gpus = static_cast<double>(run.inventory.gpus.size());
+  const auto phase = [&m](Phase p) { return m.phase_s[static_cast<std::size_t>(p)]; };
+
+  Average link;
+  for (std::size_t k = 0; k < run.totals.link_bytes.size() && m.steps > 0; ++k) {
+    link.add(ratio(static_cast<double>(run.totals.link_bytes[k]),
+                   run.inventory.links[k].bandwidth.value * m.span_s));
+  }
+  Average memory;
+  Average memory_share;
+  for (std::size_t g = 0; g < run.totals.gpu_memory_peak.size(); ++g) {
+    const auto peak = static_cast<double>(run.totals.gpu_memory_peak[g]);
+    memory.add(peak * 1e-9);
+    memory_share.add(ratio(peak, static_cast<double>(run.inventory.gpus[g].memory_bytes)));
+  }
+  const double experts = run.inventory.experts;
+  const double active = experts > 0 ? run.inventory.top_k / experts : kNoData;
+  const double floor = experts > 0 && active > 0 && m.tokens > 0
+                           ? std::sqrt((1 - active) / (m.tokens * active))
+                           : kNoData;
+
+  return {
+      static_cast<double>(m.steps),
+      m.tokens,
+      m.span_s * 1e3,
+      ratio(m.tokens, m.span_s),
+      ratio(m.tokens, m.span_s * gpus),
+      mean_of(m.durations_us),
+      nearest_rank(m.durations_us, 50),
+      nearest_rank(m.durations_us, 99),
+      mean_of(requests.ttft_ms),
+      nearest_rank(requests.ttft_ms, 50),
+      nearest_rank(requests.ttft_ms, 99),
+      mean_of(requests.tpot_ms),
+      nearest_rank(requests.tpot_ms, 50),
+      nearest_rank(requests.tpot_ms, 99),
+      ratio(phase(Phase::kAttention), m.step_s),
+      ratio(phase(Phase::kRouter) + phase(Phase::kDispatch), m.step_s),
+      ratio(phase(Phase::kDispatch) + phase(Phase::kCombine), m.step_s),
+      ratio(phase(Phase::kExpert), m.step_s),
+      ratio(phase(Phase::kHost), m.step_s),
+      ratio(phase(Phase::kWait), m.step_s),
+      m.imbalance.mean(),
+      m.imbalance_max.max,
+      load.cv.mean(),
+      floor,
+      load.top3.mean(),
+      load.top3.max,
+      load.peak.max,
+      m.entropy.mean(),
+      ratio(m.overflow, m.assignments),
+      ratio(m.rerouted, m.assignments),
+      ratio(m.queued, m.assignments),
+      ratio(m.dropped, m.assignments),
+      m.longest_queue,
+      gpu_share(run, m,
+                {Phase::kAttention, Phase::kRouter, Phase::kDispatch, Phase::kExpert,
+                 Phase::kCombine, Phase::kDense, Phase::kCollective, Phase::kHead}),
+      gpu_share(run, m,
+                {Phase::kAttention, Phase::kRouter, Phase::kExpert, Phase::kDense, Phase::kHead}),
+      ratio(m.hbm_bytes,
+            cluster_peak(run, [](const GpuInfo& g) { return g.hbm.value; }) * m.span_s),
+      ratio(m.flops, cluster_peak(run, [](const GpuInfo& g) { return g.peak.value; }) * m.span_s),
+      link.mean(),
+      link.max,
+      ratio(m.bytes_sent * 1e-3, m.tokens),
+      ratio(m.kernels, static_cast<double>(m.steps)),
+      memory.max,
+      memory_share.max,
+  };
+}
+
+}  // namespace
+
+const std::vector<MetricDefinition>& metric_definitions() {
+  using enum Better;
+  static const std::vector<MetricDefinition> kDefinitions = {
+      {"measured steps", "", kNeither, "steps that are not warm-up"},
+      {"tokens", "", kNeither, "tokens processed in measured steps"},
+      {"span", "ms", kNeither, "end of the last measured step - start of the first"},
+      {"tokens per second", "1/s", kHigher, "tokens / span"},
+      {"tokens per second and GPU", "1/s", kHigher, "tokens / span / GPUs"},
+      {"step time mean", "us", kLower, "mean duration of a measured step"},
+      {"step time p50", "us", kLower, "nearest rank over measured steps"},
+      {"step time p99", "us", kLower, "nearest rank over measured steps"},
+      {"TTFT mean", "ms", kLower, "first token - arrival, over requests finished in the span"},
+      {"TTFT p50", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"TTFT p99", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"TPOT mean", "ms", kLower,
+       "(end - first token) / (output tokens - 1), over requests finished in the span"},
+      {"TPOT p50", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"TPOT p99", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"attention share", "", kNeither, "attention time on the critical path / step time"},
+      {"routing share", "", kLower, "(router + dispatch) on the critical path / step time"},
+      {"scatter and gather share", "", kLower,
+       "(dispatch + combine) on the critical path / step time"},
+      {"expert share", "", kNeither, "expert time on the critical path / step time"},
+      {"host share", "", kLower, "host time on the critical path / step time"},
+      {"wait share", "", kLower, "waiting on the critical path / step time"},
+      {"imbalance mean", "", kLower,
+       "max/mean over GPUs of the assignments run there, mean over layers and steps"},
+      {"imbalance max", "", kLower, "max/mean over GPUs, largest over layers and steps"},
+      {"load_cv", "", kLower,
+       "population std / mean of kept assignments per expert over all tokens, mean over layers"},
+      {"load_cv floor", "", kNeither, "what counting alone gives: sqrt((1 - k/E) / (tokens k/E))"},
+      {"top3_share mean", "", kLower,
+       "kept assignments of the 3 busiest experts / all, mean over layers"},
+      {"top3_share max", "", kLower, "the same, largest over layers"},
+      {"expert load max", "", kLower, "max/mean over experts of kept assignments, largest layer"},
+      {"gate entropy", "bit", kNeither, "per token over all experts, mean over steps"},
+      {"overflow share", "", kLower, "first choices that found the expert full / assignments"},
+      {"reroute share", "", kLower, "rerouted / assignments"},
+      {"queue share", "", kLower, "queued / assignments"},
+      {"drop share", "", kLower, "dropped / assignments"},
+      {"longest queue", "", kLower, "most assignments beyond capacity at one expert in one step"},
+      {"busy", "", kHigher, "GPU time in kernels, communication included / (GPUs span)"},
+      {"compute_busy", "", kHigher,
+       "GPU time in attention, router, experts, dense layers and head / (GPUs span)"},
+      {"MBU", "", kHigher, "HBM bytes / (sum of peak HBM rates span)"},
+      {"MFU", "", kHigher, "FLOP / (sum of peak rates span)"},
+      {"link use mean", "", kNeither, "bytes / (bandwidth span), mean over links"},
+      {"link use max", "", kLower, "the same, busiest link"},
+      {"bytes sent per token", "kB", kLower, "bytes sent by GPUs / tokens"},
+      {"kernels per step", "", kLower, "kernels launched on all GPUs / measured steps"},
+      {"memory high water", "GB", kLower, "largest over GPUs, 1 GB = 1e9 B"},
+      {"memory high water share", "", kLower, "largest over GPUs of high water / memory"},
+  };
+  return kDefinitions;
+}
+
+const MetricDefinition* find_metric(std::string_view name) {
+  for (const MetricDefinition& d : metric_definitions()) {
+    if (d.name == name) return &d;
+  }
+  return nullptr;
+}
+
+std::vector<Metric> compute_metrics(const RunData& run) {
+  const std::vector<double> values = values_of(run);
+  const std::vector<MetricDefinition>& definitions = metric_definitions();
+  SWITCHYARD_ASSERT(values.size() == definitions.size(),
+                    fmt::format("{} values, {} definitions", values.size(), definitions.size()));
+  std::vector<Metric> metrics;
+  metrics.reserve(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    metrics.push_back({definitions[i].name, values[i], definitions[i].unit});
+  }
+  return metrics;
+}
+
+double nearest_rank(std::vector<double> values, double percent) {
+  if (values.empty()) return kNoData;
+  std::sort(values.begin(), values.end());
+  // ceil with a guard against 0.99·100 = 99.00000000000001.
+  const double rank = std::ceil(percent / 100 * static_cast<double>(values.size()) - 1e-9);
+  const auto i = static_cast<std::size_t>(std::max(rank, 1.0)) - 1;
+  return values[std::min(i, values.size() - 1)];
+}
+
+std::string format_value(double value) {
+  return std::isnan(value) ? "n/a" : fmt::format("{:.6g}", value);
+}
+
+}  // namespace switchyard::run

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Summary metrics of a run (claims.md §1), computed from scalars, totals, requests and tokens, so
+// that they do not depend on the run's detail. Warm-up steps are left out. A metric without data is
+// NaN and prints n/a; none is guessed.
+// Not modelled: energy and cost (they need power figures), quality of the answers.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/run/run_data.hpp"
+
+namespace switchyard::run {
+
+enum class Better { kLower, kHigher, kNeither };
+
+struct MetricDefinition {
+  std::string name;
+  std::string unit;  ///< Empty for pure numbers and ratios.
+  Better better = Better::kNeither;
+  std::string definition;  ///< One sentence or formula.
+};
+
+/// All metrics of compute_metrics, in its order.
+const std::vector<MetricDefinition>& metric_definitions();
+/// Null when the name is not one of ours (a metric that a simulator added).
+const MetricDefinition* find_metric(std::string_view name);
+
+/// One value per definition, in order.
+std::vector<Metric> compute_metrics(const RunData& run);
+
+/// Nearest rank: the ceil(percent/100·n)-th smallest value; NaN for none. percent in (0, 100].
+double nearest_rank(std::vector<double> values, double percent);
+
+/// "1.234", up to six digits; "n/a" for NaN.
+std::string format_value(double value);
+
+}  // namespace switchyard::run
