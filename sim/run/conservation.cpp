@@ -150,8 +150,9 @@ void check_links(Report& report, const RunData& run, std::size_t s, std::size_t 
     const double bandwidth = run.inventory.links[k].bandwidth.value;
     const double most = bandwidth * (seconds * (1 + 1e-9) + 1e-12) + 1;
     if (static_cast<double>(bytes[k]) > most) {
-      report.add("floor", fmt::format("step {}, link {}", s, run.inventory.links[k].name),
-                 fmt::format("{} B in {} s at {} B/s", bytes[k], seconds, bandwidth));
+      report.add(
+          "floor", fmt::format("step {}, link {}", s, run.inventory.links[k].name),
+          fmt::format("{} B in {} ps at {:.6g} B/s", bytes[k], x.end_ps - x.start_ps, bandwidth));
     }
   }
 }

@@ -13,8 +13,8 @@
 //   time             end ≥ start, steps in order without overlap; phases sum to the duration along
 //                    the critical path and for each GPU
 //   floor            each exchange takes at least its physical floor; no link carries more than
-//                    bandwidth · duration of the step (relative tolerance 1e-9 plus one byte per ps
-//                    of rounding at that bandwidth)
+//                    bandwidth · duration of the step (within 1e-9, one picosecond and one byte of
+//                    rounding)
 //   requests         arrival ≤ first token ≤ end
 // Checked here as far as the blocks are there. Not checked here (the simulator does, it has the
 // data): pages allocated = freed + live, actors left waiting, ∫N dt = Σ sojourn times.

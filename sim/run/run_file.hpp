@@ -83,11 +83,13 @@ class RunReader {
   RunReader(RunReader&&) noexcept;
   RunReader& operator=(RunReader&&) noexcept;
 
-  /// Meta, inventory, totals and metrics.
+  /// Meta, inventory, metrics, notes and the counters of the totals.
   [[nodiscard]] const RunData& base() const;
   [[nodiscard]] std::uint64_t steps() const { return base().totals.steps; }
   [[nodiscard]] bool has(Detail needed) const { return base().meta.detail >= needed; }
 
+  /// Counters and arrays.
+  [[nodiscard]] Totals read_totals() const;
   [[nodiscard]] std::vector<StepScalars> read_steps(std::uint64_t first, std::uint64_t count) const;
   [[nodiscard]] LayerSteps read_layers(std::uint64_t first, std::uint64_t count) const;
   /// Sum over layers.
@@ -107,8 +109,9 @@ class RunReader {
   /// the coarsest).
   [[nodiscard]] RunLod read_lod(std::size_t finest) const;
   [[nodiscard]] ExpertLod read_layer_lod(std::uint32_t layer, std::size_t finest) const;
-  /// The finest level with which read_lod reads at most `most_bytes`; the coarsest if none does.
-  [[nodiscard]] std::size_t overview_level(std::uint64_t most_bytes = 900'000) const;
+  /// The finest level with which read_lod brings what was read, base() included, to at most
+  /// `most_bytes`; the coarsest if none does.
+  [[nodiscard]] std::size_t overview_level(std::uint64_t most_bytes = 1'000'000) const;
   /// read_lod(overview_level()): the first picture.
   [[nodiscard]] RunLod overview() const;
 

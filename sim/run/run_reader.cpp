@@ -33,7 +33,8 @@ struct RunReader::State {
 
   h5::FileReader file;
   RunData base;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;       // Of values read.
+  std::uint64_t base_bytes = 0;  // Of those, by the constructor.
 
   // Extents.
   [[nodiscard]] std::uint64_t gpus() const { return base.inventory.gpus.size(); }
@@ -167,7 +168,8 @@ struct RunReader::State {
 
   void read_meta();
   void read_inventory();
-  void read_totals();
+  void read_metrics();
+  Totals read_totals();
   void check_blocks() const;
   void check_lod(const std::string& name, std::uint64_t width) const;
 
@@ -296,8 +298,8 @@ void RunReader::State::read_inventory() {
   }
 }
 
-void RunReader::State::read_totals() {
-  Totals& t = base.totals;
+Totals RunReader::State::read_totals() {
+  Totals t = base.totals;  // The counters.
   t.gpu_memory = read<std::uint64_t>("totals/gpu_memory");
   t.gpu_memory_peak = read<std::uint64_t>("totals/gpu_memory_peak");
   t.expert_kept = read<std::uint64_t>("totals/expert_kept");
@@ -314,7 +316,10 @@ void RunReader::State::read_totals() {
   t.link_bytes = read<std::uint64_t>("totals/link_bytes");
   t.link_busy_ps = read<std::int64_t>("totals/link_busy");
   check_plain("totals/link_busy", t.link_busy_ps);
+  return t;
+}
 
+void RunReader::State::read_metrics() {
   std::vector<std::string> names = strings("metric/name");
   const std::vector<double> values = read<double>("metric/value");
   std::vector<std::string> units = strings("metric/unit");
@@ -398,7 +403,8 @@ RunReader::RunReader(const std::filesystem::path& path, const h5::ReadOptions& o
   state_->read_meta();
   state_->read_inventory();
   state_->check_blocks();
-  state_->read_totals();
+  state_->read_metrics();
+  state_->base_bytes = state_->bytes;
 }
 RunReader::~RunReader() = default;
 RunReader::RunReader(RunReader&&) noexcept = default;
@@ -406,6 +412,7 @@ RunReader& RunReader::operator=(RunReader&&) noexcept = default;
 
 const RunData& RunReader::base() const { return state_->base; }
 std::uint64_t RunReader::bytes_read() const { return state_->bytes; }
+Totals RunReader::read_totals() const { return state_->read_totals(); }
 
 std::vector<StepScalars> RunReader::read_steps(std::uint64_t first, std::uint64_t count) const {
   State& s = *state_;
@@ -655,7 +662,7 @@ std::size_t RunReader::overview_level(std::uint64_t most_bytes) const {
                      static_cast<double>(s.links()) * (17 + 13) +
                      static_cast<double>(s.experts()) * (13 + 13 + 13);
   const std::size_t top = lod_levels(s.steps());
-  double bytes = 0;
+  double bytes = static_cast<double>(s.base_bytes);
   std::size_t level = top;
   for (std::size_t l = top; l >= 1; --l) {
     bytes += bin * static_cast<double>(lod_bins(s.steps(), l));
@@ -671,6 +678,7 @@ RunData read_run(const std::filesystem::path& path, const RunParts& parts,
                  const h5::ReadOptions& options) {
   const RunReader reader(path, options);
   RunData run = reader.base();
+  run.totals = reader.read_totals();
   const std::uint64_t n = reader.steps();
   const auto layers = static_cast<std::uint32_t>(run.inventory.moe_layers.size());
   if (reader.has(Detail::kSteps)) {

@@ -25,11 +25,12 @@ std::vector<SchemaEntry> entries() {
     all.push_back({name, shape, type, unit, meaning, true});
   };
   const auto lod = [&all](const std::string& name, const char* width, ElementType max,
-                          ElementType sum, const char* unit, const std::string& meaning) {
+                          ElementType sum, const char* unit, const std::string& meaning,
+                          const std::string& flag) {
     const std::string shape = std::string("bins,") + width;
     all.push_back({name + "_max", shape, max, unit, meaning + ": largest value in the bin", true});
     all.push_back({name + "_sum", shape, sum, unit, meaning + ": sum over the bin", true});
-    all.push_back({name + "_flag", shape, kU8, "", meaning + ": OR of the flags", true});
+    all.push_back({name + "_flag", shape, kU8, "", "1 = " + flag, true});
   };
 
   add("@product_version", "", kText, "", "version of the program that wrote the file");
@@ -95,7 +96,8 @@ std::vector<SchemaEntry> entries() {
   add("totals/gpu_phase", "G,10", kI64, "ps", "time by phase, without warm-up");
   add("totals/link_bytes", "K", kU64, "B", "carried, without warm-up");
   add("totals/link_busy", "K", kI64, "ps", "busy time, without warm-up");
-  add("metric/name", "Metrics", kText, "", "summary metrics; definitions: `inspect --format md`");
+  add("metric/name", "Metrics", kText, "",
+      "summary metrics; their definitions: `switchyard inspect`");
   add("metric/value", "Metrics", kF64, "", "NaN = n/a");
   add("metric/unit", "Metrics", kText, "", "unit of the value");
 
@@ -188,18 +190,19 @@ std::vector<SchemaEntry> entries() {
   add("critical/start", "Critical", kI64, "ps", "start");
   add("critical/duration", "Critical", kI64, "ps", "duration");
 
-  lod("lod/steps", "8", kF64, kF64, "", "scalars of steps (names/step_series); flag: overflow");
-  lod("lod/step_start", "1", kI64, kI64, "ps", "start of steps");
-  lod("lod/gpu_phase", "GP", kI64, kI64, "ps",
-      "time by GPU and phase (10 per GPU); flag: the GPU is the straggler");
-  lod("lod/link_bytes", "K", kU64, kU64, "B", "bytes carried; flag: use >= 0.9");
-  lod("lod/link_use", "K", kF32, kF64, "", "share of capacity; flag: use >= 0.9");
-  lod("lod_expert/*/kept", "E", kU32, kU64, "assignments",
-      "expert/*/kept; flag: overflow in any layer");
-  lod("lod_expert/*/overflow", "E", kU32, kU64, "assignments",
-      "expert/*/overflow; flag: overflow in any layer");
-  lod("lod_expert/*/fill", "E", kF32, kF64, "",
-      "expert/*/fill (NaN counts as 0); flag: overflow in any layer");
+  lod("lod/steps", "8", kF64, kF64, "", "scalars of steps (names/step_series)",
+      "overflow in one of the steps");
+  lod("lod/step_start", "1", kI64, kI64, "ps", "start of steps", "never set");
+  lod("lod/gpu_phase", "GP", kI64, kI64, "ps", "time by GPU and phase (10 per GPU)",
+      "the GPU is the straggler of one of the steps");
+  lod("lod/link_bytes", "K", kU64, kU64, "B", "bytes carried", "use >= 0.9 in one of the steps");
+  lod("lod/link_use", "K", kF32, kF64, "", "share of capacity", "use >= 0.9 in one of the steps");
+  lod("lod_expert/*/kept", "E", kU32, kU64, "assignments", "expert/*/kept",
+      "overflow in one of the steps and layers");
+  lod("lod_expert/*/overflow", "E", kU32, kU64, "assignments", "expert/*/overflow",
+      "overflow in one of the steps and layers");
+  lod("lod_expert/*/fill", "E", kF32, kF64, "", "expert/*/fill (NaN counts as 0)",
+      "overflow in one of the steps and layers");
   return all;
 }
 }  // namespace

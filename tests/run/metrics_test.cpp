@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/run/metrics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "tests/run/sample_run.hpp"
+
+namespace switchyard::run {
+namespace {
+
+using testing::sample_run;
+
+std::map<std::string, double> values(const RunData& run) {
+  std::map<std::string, double> out;
+  for (const Metric& m : compute_metrics(run)) out[m.name] = m.value;
+  return out;
+}
+
+TEST(Metrics, OfTheSampleRunAreThoseComputedByHand) {
+  // 10 steps of 100 us, 8 of them measured (2…9): span 0.8 ms, 32 tokens, 128 assignments. Steps 5
+  // and 9 reroute one in layer 0, step 5 drops one in layer 1.
+  const auto m = values(sample_run(10, Detail::kLayers));
+  EXPECT_EQ(m.at("measured steps"), 8);
+  EXPECT_EQ(m.at("tokens"), 32);
+  EXPECT_DOUBLE_EQ(m.at("span"), 0.8);
+  EXPECT_DOUBLE_EQ(m.at("tokens per second"), 40'000);
+  EXPECT_DOUBLE_EQ(m.at("tokens per second and GPU"), 20'000);
+  EXPECT_DOUBLE_EQ(m.at("step time mean"), 100);
+  EXPECT_DOUBLE_EQ(m.at("step time p99"), 100);
+  // Finished within 0.2…1.0 ms: TTFT 0.1, 0.2, 0.3 ms; TPOT 0.1 ms each.
+  EXPECT_DOUBLE_EQ(m.at("TTFT mean"), 0.2);
+  EXPECT_DOUBLE_EQ(m.at("TTFT p50"), 0.2);
+  EXPECT_DOUBLE_EQ(m.at("TTFT p99"), 0.3);
+  EXPECT_DOUBLE_EQ(m.at("TPOT p50"), 0.1);
+  EXPECT_NEAR(m.at("attention share"), 0.30, 1e-12);
+  EXPECT_NEAR(m.at("routing share"), 0.15, 1e-12);
+  EXPECT_NEAR(m.at("scatter and gather share"), 0.20, 1e-12);
+  EXPECT_NEAR(m.at("expert share"), 0.30, 1e-12);
+  EXPECT_NEAR(m.at("host share"), 0.10, 1e-12);
+  EXPECT_EQ(m.at("wait share"), 0);
+  // Imbalance: step 5 (1.5 + 10/7)/2, step 9 (1.5 + 1)/2, six steps of 1.
+  EXPECT_NEAR(m.at("imbalance mean"), ((1.5 + 10.0 / 7) / 2 + 1.25 + 6) / 8, 1e-12);
+  EXPECT_DOUBLE_EQ(m.at("imbalance max"), 1.5);
+  // Layer 0: 18 18 16 12 of 64 (mean 16, variance (4+4+0+16)/4 = 6); layer 1: 17 16 16 14 of 63
+  // (mean 15.75, variance (1.5625+0.0625+0.0625+3.0625)/4 = 1.1875).
+  EXPECT_NEAR(m.at("load_cv"), (std::sqrt(6.0) / 16 + std::sqrt(1.1875) / 15.75) / 2, 1e-12);
+  // sqrt((1 - 2/4) / (32 * 2/4)) = sqrt(1/32)
+  EXPECT_NEAR(m.at("load_cv floor"), std::sqrt(1.0 / 32), 1e-12);
+  EXPECT_NEAR(m.at("top3_share mean"), (52.0 / 64 + 49.0 / 63) / 2, 1e-12);
+  EXPECT_NEAR(m.at("top3_share max"), 52.0 / 64, 1e-12);
+  EXPECT_NEAR(m.at("expert load max"), 18.0 / 16, 1e-12);
+  EXPECT_EQ(m.at("gate entropy"), 1.5);
+  EXPECT_DOUBLE_EQ(m.at("overflow share"), 3.0 / 128);
+  EXPECT_DOUBLE_EQ(m.at("reroute share"), 2.0 / 128);
+  EXPECT_EQ(m.at("queue share"), 0);
+  EXPECT_DOUBLE_EQ(m.at("drop share"), 1.0 / 128);
+  EXPECT_EQ(m.at("longest queue"), 1);
+  // Busy: GPU 0 90 of 100 us, GPU 1 80 (it waits 10). Compute: 70 and 60.
+  EXPECT_NEAR(m.at("busy"), 0.85, 1e-12);
+  EXPECT_NEAR(m.at("compute_busy"), 0.65, 1e-12);
+  // 50 000 B per step of 100 us, peak 2 GB/s: 0.25. 4e7 FLOP per 100 us, peak 2e12/s: 0.2.
+  EXPECT_NEAR(m.at("MBU"), 0.25, 1e-12);
+  EXPECT_NEAR(m.at("MFU"), 0.2, 1e-12);
+  // 4000 and 3000 B per 100 us of 1 GB/s.
+  EXPECT_NEAR(m.at("link use mean"), 0.035, 1e-12);
+  EXPECT_NEAR(m.at("link use max"), 0.04, 1e-12);
+  EXPECT_NEAR(m.at("bytes sent per token"), 1.75, 1e-12);
+  EXPECT_EQ(m.at("kernels per step"), 20);
+  EXPECT_DOUBLE_EQ(m.at("memory high water"), 419e-9);
+  EXPECT_DOUBLE_EQ(m.at("memory high water share"), 0.419);
+}
+
+TEST(Metrics, DoNotDependOnTheDetail) {
+  const auto a = compute_metrics(sample_run(10, Detail::kSummary));
+  const auto b = compute_metrics(sample_run(10, Detail::kTokens));
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].value, b[i].value) << a[i].name;
+}
+
+TEST(Metrics, WithoutDataAreNotAvailable) {
+  for (const auto& [name, value] : values(sample_run(0, Detail::kLayers))) {
+    if (name == "measured steps" || name == "tokens" || name.starts_with("memory")) {
+      EXPECT_EQ(value, 0) << name;
+    } else {
+      EXPECT_TRUE(std::isnan(value)) << name << " = " << value;
+    }
+  }
+  RunData run = sample_run(10, Detail::kLayers);
+  run.inventory.gpus[1].hbm.value = 0;
+  run.inventory.gpus[1].peak.value = 0;
+  run.requests.clear();
+  const auto m = values(run);
+  for (const char* name : {"MBU", "MFU", "TTFT p50", "TPOT p99"}) {
+    EXPECT_TRUE(std::isnan(m.at(name))) << name;
+  }
+  EXPECT_EQ(format_value(m.at("MBU")), "n/a");
+}
+
+TEST(Metrics, HaveADefinitionEachAndNoNameTwice) {
+  std::map<std::string, int> names;
+  for (const MetricDefinition& d : metric_definitions()) {
+    EXPECT_FALSE(d.definition.empty()) << d.name;
+    EXPECT_EQ(++names[d.name], 1) << d.name;
+    EXPECT_EQ(find_metric(d.name), &d);
+  }
+  EXPECT_EQ(find_metric("no such metric"), nullptr);
+}
+
+TEST(NearestRank, TakesTheValueAtTheRoundedUpRank) {
+  const std::vector<double> five = {15, 20, 35, 40, 50};
+  EXPECT_EQ(nearest_rank(five, 5), 15);   // rank 0.25 -> 1
+  EXPECT_EQ(nearest_rank(five, 30), 20);  // 1.5 -> 2
+  EXPECT_EQ(nearest_rank(five, 40), 20);  // 2
+  EXPECT_EQ(nearest_rank(five, 50), 35);  // 2.5 -> 3
+  EXPECT_EQ(nearest_rank(five, 100), 50);
+  std::vector<double> hundred(100);
+  for (std::size_t i = 0; i < 100; ++i) hundred[i] = static_cast<double>(i + 1);
+  EXPECT_EQ(nearest_rank(hundred, 99), 99);
+  EXPECT_TRUE(std::isnan(nearest_rank({}, 50)));
+}
+
+}  // namespace
+}  // namespace switchyard::run
