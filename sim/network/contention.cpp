@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <map>
 #include <simgrid/s4u.hpp>
-#include <unordered_map>
 
 #include "engine/base/error.hpp"
 
@@ -72,12 +71,6 @@ struct ContentionSession::Impl {
     }
     zone->seal();
     route_known.assign(static_cast<std::size_t>(routes.endpoints) * routes.endpoints, false);
-    sg::Activity::on_completion_cb([this](const sg::Activity& a) {
-      if (const auto it = running.find(&a); it != running.end()) {
-        *it->second = sg::Engine::get_clock();
-        running.erase(it);
-      }
-    });
     sg::Engine::on_deadlock_cb([this] { deadlocked = true; });
   }
 
@@ -127,7 +120,6 @@ struct ContentionSession::Impl {
   std::vector<sg::SemaphorePtr> gate;
   std::vector<DeadlockError::Entry>
       waits;  ///< Per activity; `who` is empty while it does not wait.
-  std::unordered_map<const sg::Activity*, double*> running;  ///< Looked up by key only.
 };
 
 ContentionSession::ContentionSession(ContentionKind kind, const cluster::RouteTable& routes) {
@@ -158,7 +150,6 @@ std::vector<ActivityResult> ContentionSession::Impl::run(std::span<const Activit
   dependants.assign(count, {});
   gate.clear();
   waits.assign(count, {});
-  running.clear();
   for (std::uint32_t a = 0; a < count; ++a) {
     const Activity& activity = activities[a];
     SWITCHYARD_ASSERT(activity.ready.empty() || activity.ready.size() == routes.endpoints,
@@ -240,7 +231,7 @@ void ContentionSession::Impl::run_flow(std::uint32_t index, SimTime base) {
     SimTime can_start, start;  // Without and with latency.
     std::uint32_t src = 0, dst = 0;
     std::uint64_t bytes = 0;
-    double begin = 0, finish = -1;
+    double begin = 0;
     SimTime end;
   };
   const auto ready = [&](std::uint32_t e) {
@@ -276,17 +267,18 @@ void ContentionSession::Impl::run_flow(std::uint32_t index, SimTime base) {
     sg::CommPtr comm = sg::Comm::sendto_init(hosts[f.src], hosts[f.dst]);
     comm->set_payload_size(f.bytes);
     f.begin = sg::Engine::get_clock();
-    running[comm.get()] = &f.finish;
     comm->start();
     comms.push_back(comm);
   }
-  for (const sg::CommPtr& comm : comms) {
-    comm->wait();
+  for (std::size_t k = 0; k < comms.size(); ++k) {
+    // The time it finished, not the time this actor saw it: completion callbacks fire in wait().
+    comms[k]->wait();
+    Flow& f = flows[order[k]];
+    f.end = f.start + to_time(comms[k]->get_finish_time() - f.begin);
   }
   result.start = result.end = base;
   bool first = true;
-  for (Flow& f : flows) {
-    f.end = f.start + to_time(f.finish - f.begin);
+  for (const Flow& f : flows) {
     result.end = std::max(result.end, f.end);
     result.start = first ? f.can_start : std::min(result.start, f.can_start);
     first = false;
@@ -330,16 +322,14 @@ void ContentionSession::Impl::run_coflow(std::uint32_t index, SimTime base) {
     }
     const SimTime begin = result.start + alpha;
     sleep_until(begin);
-    double finish = -1;
     sg::ExecPtr task = sg::Exec::init();
     task->set_hosts(task_hosts);
     task->set_flops_amounts(std::vector<double>(m, 0.0));
     task->set_bytes_amounts(bytes);
     const double clock = sg::Engine::get_clock();
-    running[task.get()] = &finish;
     task->start();
     task->wait();
-    result.end = begin + to_time(finish - clock);
+    result.end = begin + to_time(task->get_finish_time() - clock);
   }
   for (const Transfer& t : activity.transfers) {
     result.transfer_end.push_back(

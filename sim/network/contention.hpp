@@ -4,8 +4,8 @@
 //   flow    one Comm per ordered pair, max-min fair (CM02 engine). A pair starts once the activity,
 //           its sender and its receiver are ready, plus the latency of its own route.
 //   coflow  one ptask_L07 parallel task per activity. It starts once all its endpoints are ready,
-//           plus the largest latency among its pairs, and all its pairs end together. Several at
-//           once share a link so that each makes the same progress per second.
+//           plus the largest latency among its pairs, and all its pairs end together. Tasks that
+//           meet on a link get equal shares of its bandwidth (max-min fair among tasks).
 //
 // SimGrid sees no latency at all (with one inside, CM02 shares links in inverse proportion to it)
 // and no absolute time of ours: every batch starts at its own zero, durations are converted to

@@ -12,7 +12,9 @@
 // nvlink_domain (load S·15/2 = 3.84 GB on the slowest link); hierarchical 24.24 ms on mixed_nic
 // (7 + 7 ms inside over PCIe, 256 MB / 25 GB/s = 10.24 ms between) and 11.73 ms on nvlink_nic.
 // A NIC-joined ring is slower than either (153.6 ms): the two links between the groups carry as
-// much as every other.
+// much as every other. The bidirectional ring sends S·n/8 = 1.024 GB to each neighbour, but all
+// fabrics here give a GPU one port per switch that carries both: 64 ms on mixed_server (a ring of
+// cables, one per neighbour, would need 32).
 #pragma once
 #include <array>
 #include <cstdint>

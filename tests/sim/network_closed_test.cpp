@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+// Closed form and algorithms: no SimGrid session is made here.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "engine/base/error.hpp"
+#include "sim/network/mixed_fabric.hpp"
+#include "tests/sim/network_util.hpp"
+
+namespace switchyard::network {
+namespace {
+
+using test::Draw;
+
+/// The definition, pair by pair, in plain arithmetic.
+struct Oracle {
+  double seconds = 0;  // Without latency.
+  std::int64_t alpha_ps = 0;
+  std::vector<std::uint64_t> link_bytes;
+};
+Oracle oracle(const cluster::RouteTable& t, const std::vector<std::uint64_t>& bytes) {
+  Oracle o;
+  o.link_bytes.assign(t.links(), 0);
+  for (std::uint32_t i = 0; i < t.endpoints; ++i) {
+    for (std::uint32_t j = 0; j < t.endpoints; ++j) {
+      const std::uint64_t b = i == j ? 0 : bytes[t.pair(i, j)];
+      for (const std::uint32_t l : t.links_of(i, j)) {
+        o.link_bytes[l] += b;
+      }
+      o.alpha_ps = std::max(o.alpha_ps, b == 0 ? 0 : t.latency(i, j).ps());
+    }
+  }
+  for (std::size_t l = 0; l < t.links(); ++l) {
+    o.seconds = std::max(o.seconds, static_cast<double>(o.link_bytes[l]) / t.bandwidth[l]);
+  }
+  return o;
+}
+
+ExchangeResult exchange(Algorithm algorithm, const cluster::RouteTable& t,
+                        const std::vector<std::uint64_t>& bytes,
+                        const std::vector<SimTime>& ready = {}) {
+  NetworkModel model(Model::kBottleneck, algorithm, t);
+  ExchangeResult r;
+  model.exchange(bytes, ready.empty() ? std::vector<SimTime>(t.endpoints) : ready, r);
+  return r;
+}
+
+SimTime star_time(std::uint32_t n, std::uint64_t per_pair, double rate, std::int64_t latency_us) {
+  const auto routes = test::star(n, rate, SimTime::from_us(latency_us)).routes();
+  return exchange(Algorithm::kDirect, routes, test::uniform_matrix(n, per_pair)).duration;
+}
+
+TEST(Bottleneck, EightGpusWith256MiBEachAtNvlink4) {
+  // 7/8 · 2^28 B / 450 GB/s = 521.957831 us, plus 6 us.
+  EXPECT_EQ(star_time(8, (256ULL << 20) / 8, 450e9, 6).ps(), 527957831);
+}
+
+TEST(Bottleneck, FluidAllToAllAt400GigabitPerSecond) {
+  // (n − 1) · 65,536 B / 50 GB/s = (n − 1) · 1,310,720 ps, plus 2 us.
+  EXPECT_EQ(star_time(2, 64 << 10, 50e9, 2).ps(), 3310720);
+  EXPECT_EQ(star_time(4, 64 << 10, 50e9, 2).ps(), 5932160);
+  EXPECT_EQ(star_time(8, 64 << 10, 50e9, 2).ps(), 11175040);
+}
+
+TEST(Bottleneck, StarAt50GigabytePerSecond) {
+  EXPECT_NEAR(star_time(8, (256ULL << 20) / 8, 50e9, 5).us(), 4702.620, 0.0005);
+  EXPECT_NEAR(star_time(2, (256ULL << 20) / 2, 50e9, 5).us(), 2689.355, 0.0005);
+}
+
+// ASTRA-sim, congestion-unaware network backend, unit tests: 50 GiB/s, 500 ns a hop, 1 MiB from NPU
+// 1 to 4 of 16. 2^20 B / (50 · 2^30 B/s) = 19,531.25 ns; three hops on the ring, one when fully
+// connected; ASTRA-sim truncates to ns.
+TEST(Bottleneck, AstraRingAndFullyConnected) {
+  cluster::ClusterGraph ring, full;
+  for (auto* g : {&ring, &full}) {
+    for (int i = 0; i < 16; ++i) {
+      g->add_device(fmt::format("npu{}", i), cluster::DeviceKind::kGpu);
+    }
+  }
+  const BytesPerSecond rate{50.0 * (1ULL << 30)};
+  for (std::uint32_t i = 0; i < 16; ++i) {
+    ring.add_cable(i, (i + 1) % 16, rate, SimTime::from_ns(500));
+    for (std::uint32_t j = 0; j < i; ++j) {
+      full.add_cable(i, j, rate, SimTime::from_ns(500));
+    }
+  }
+  std::vector<std::uint64_t> bytes(256, 0);
+  bytes[1 * 16 + 4] = 1 << 20;
+  EXPECT_EQ(exchange(Algorithm::kDirect, ring.routes(), bytes).duration.ps() / 1000, 21031);
+  EXPECT_EQ(exchange(Algorithm::kDirect, full.routes(), bytes).duration.ps() / 1000, 20031);
+}
+
+void compare_with_oracle(const cluster::RouteTable& t, bool tiered, std::uint64_t seed) {
+  BottleneckModel model(t);
+  EXPECT_EQ(model.tiered(), tiered);
+  Draw draw(seed);
+  std::vector<std::uint64_t> links(t.links()), by_list(t.links());
+  for (const double density : {0.0, 0.02, 0.3, 1.0}) {
+    const auto bytes = test::random_matrix(draw, t.endpoints, density, 1, 1e9);
+    const Oracle o = oracle(t, bytes);
+    const BottleneckTime r = model.evaluate(bytes, links);
+    EXPECT_EQ(links, o.link_bytes) << "density " << density;
+    for (std::uint32_t i = 0; i < t.endpoints; ++i) {
+      bool takes_part = false;
+      for (std::uint32_t j = 0; j < t.endpoints; ++j) {
+        takes_part |= i != j && (bytes[t.pair(i, j)] > 0 || bytes[t.pair(j, i)] > 0);
+      }
+      EXPECT_EQ(model.participants()[i] != 0, takes_part) << i;
+    }
+    if (r.bytes == 0) {
+      EXPECT_EQ(r.duration, SimTime());
+      EXPECT_EQ(r.link, kNone);
+      EXPECT_EQ(r.straggler, kNone);
+      continue;
+    }
+    EXPECT_EQ(r.alpha.ps(), o.alpha_ps);
+    EXPECT_NEAR(static_cast<double>(r.duration.ps() - o.alpha_ps), o.seconds * 1e12, 0.51);
+    EXPECT_LE(r.floor, r.duration);
+    const auto phases = all_to_all(Algorithm::kDirect, bytes, t.node);
+    ASSERT_EQ(phases.size(), 1u);
+    const BottleneckTime s = model.evaluate(phases[0], by_list);
+    EXPECT_EQ(by_list, links);
+    EXPECT_EQ(s.duration, r.duration);
+    EXPECT_EQ(s.link, r.link);
+    EXPECT_EQ(s.straggler, r.straggler);
+    EXPECT_EQ(s.reason, r.reason);
+  }
+}
+
+TEST(Bottleneck, TierSumsEqualTheDefinition) {
+  compare_with_oracle(test::star(8, 450e9, SimTime::from_us(6)).routes(), true, 1);
+  compare_with_oracle(test::star(13, 450e9, SimTime::from_us(6)).routes(), true, 2);
+  compare_with_oracle(test::two_tier(8, true).routes(), true, 3);
+  compare_with_oracle(test::two_tier(4, false).routes(), true, 4);
+}
+
+TEST(Bottleneck, TierSumsHoldForServersOfUnequalSizeAndAnyOrderOfGpus) {
+  const auto t = test::two_tier(4, true).routes();
+  const std::vector<std::uint32_t> uneven{0,  1,  2,  8,  9,  10, 11, 12,
+                                          13, 16, 24, 25, 26, 27, 28, 29};
+  compare_with_oracle(t.subset(uneven), true, 5);
+  std::vector<std::uint32_t> mixed(32);
+  for (std::uint32_t i = 0; i < 32; ++i) {
+    mixed[i] = (i * 11) % 32;
+  }
+  BottleneckModel straight(t), permuted(t.subset(mixed));
+  Draw draw(6);
+  const auto bytes = test::random_matrix(draw, 32, 0.4, 1, 1e8);
+  std::vector<std::uint64_t> same(bytes.size()), a(t.links()), b(t.links());
+  for (std::uint32_t i = 0; i < 32; ++i) {
+    for (std::uint32_t j = 0; j < 32; ++j) {
+      same[i * 32 + j] = bytes[mixed[i] * 32 + mixed[j]];
+    }
+  }
+  const BottleneckTime x = straight.evaluate(bytes, a), y = permuted.evaluate(same, b);
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(x.duration, y.duration);
+  EXPECT_EQ(x.straggler, mixed[y.straggler]);
+}
+
+TEST(Bottleneck, RandomGraphsEqualTheDefinition) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    const auto t = test::random_graph(seed, 9, 4, true).routes();
+    compare_with_oracle(t, BottleneckModel(t).tiered(), seed);
+  }
+}
+
+TEST(Bottleneck, MoreBandwidthIsNeverSlowerAndMoreBytesNeverFaster) {
+  Draw draw(7);
+  auto bytes = test::random_matrix(draw, 8, 0.6, 1, 1e8);
+  const auto slow = test::star(8, 50e9, SimTime::from_us(1)).routes();
+  const auto fast = test::star(8, 51e9, SimTime::from_us(1)).routes();
+  const SimTime t = exchange(Algorithm::kDirect, slow, bytes).duration;
+  EXPECT_LT(exchange(Algorithm::kDirect, fast, bytes).duration, t);
+  for (auto& b : bytes) {
+    const std::uint64_t before = b;
+    b += 1000000;
+    EXPECT_GE(exchange(Algorithm::kDirect, slow, bytes).duration, t);
+    b = before;
+  }
+}
+
+TEST(Bottleneck, OneByteTakesAtLeastAPicosecondAndNoBytesNoTime) {
+  const auto t = test::star(2, 1e15, SimTime()).routes();
+  EXPECT_EQ(exchange(Algorithm::kDirect, t, {0, 1, 0, 0}).duration, SimTime::from_ps(1));
+  const ExchangeResult none =
+      exchange(Algorithm::kDirect, t, {5, 0, 0, 7}, {SimTime::from_ns(3), SimTime::from_ns(9)});
+  EXPECT_EQ(none.duration, SimTime());
+  EXPECT_EQ(none.bytes, 0u);
+  EXPECT_EQ(none.end, (std::vector<SimTime>{SimTime::from_ns(3), SimTime::from_ns(9)}));
+}
+
+TEST(Exchange, StartsWithTheLastParticipantAndLeavesTheOthersAlone) {
+  const auto t = test::star(4, 1e9, SimTime::from_us(2)).routes();
+  std::vector<std::uint64_t> bytes(16, 0);
+  bytes[0 * 4 + 1] = 3000;  // 3 us on the links of 0 and 1.
+  bytes[1 * 4 + 0] = 1000;
+  const std::vector<SimTime> ready{SimTime::from_us(10), SimTime::from_us(11), SimTime::from_us(50),
+                                   SimTime::from_us(0)};
+  const ExchangeResult r = exchange(Algorithm::kDirect, t, bytes, ready);
+  EXPECT_EQ(r.start, SimTime::from_us(11));
+  EXPECT_EQ(r.duration, SimTime::from_us(5));
+  EXPECT_EQ(r.end, (std::vector<SimTime>{SimTime::from_us(16), SimTime::from_us(16),
+                                         SimTime::from_us(50), SimTime::from_us(0)}));
+  EXPECT_EQ(r.bytes, 4000u);
+  EXPECT_EQ(t.link_name[r.bottleneck_link], "gpu0>switch");
+  EXPECT_EQ(r.straggler, 0u);
+  EXPECT_EQ(r.reason, StragglerReason::kLoad);
+}
+
+TEST(Exchange, NamesTheReasonOfTheStraggler) {
+  const auto t = test::star(3, 1e9, SimTime()).routes();
+  std::vector<std::uint64_t> bytes(9, 1000);
+  const ExchangeResult late =
+      exchange(Algorithm::kDirect, t, bytes, {SimTime(), SimTime::from_us(7), SimTime()});
+  EXPECT_EQ(late.straggler, 1u);
+  EXPECT_EQ(late.reason, StragglerReason::kLate);
+  bytes[2 * 3 + 0] = 9000;
+  EXPECT_EQ(exchange(Algorithm::kDirect, t, bytes).reason, StragglerReason::kLoad);
+
+  cluster::ClusterGraph g;
+  for (int i = 0; i < 3; ++i) {
+    g.add_device(fmt::format("gpu{}", i), cluster::DeviceKind::kGpu);
+  }
+  const auto hub = g.add_device("hub", cluster::DeviceKind::kSwitch);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    g.add_cable(i, hub, BytesPerSecond{i == 2 ? 0.5e9 : 1e9}, SimTime());
+  }
+  const ExchangeResult link =
+      exchange(Algorithm::kDirect, g.routes(), test::uniform_matrix(3, 1000));
+  EXPECT_EQ(link.straggler, 2u);
+  EXPECT_EQ(link.reason, StragglerReason::kLink);
+}
+
+/// Replays the phases: what each GPU holds, by (source, final destination) — the algorithms say
+/// which bytes travel, the amounts must allow a delivery.
+TEST(Algorithms, DeliverWhatTheMatrixSays) {
+  const std::vector<std::uint32_t> node{0, 0, 0, 1, 1, 2, 2, 2};
+  Draw draw(8);
+  const auto bytes = test::random_matrix(draw, 8, 0.7, 1, 1e6);
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing,
+                                    Algorithm::kRingBidirectional, Algorithm::kHierarchical}) {
+    std::vector<std::int64_t> net(8, 0);
+    for (const Phase& phase : all_to_all(algorithm, bytes, node)) {
+      std::map<std::pair<std::uint32_t, std::uint32_t>, int> seen;
+      for (const Transfer& t : phase) {
+        EXPECT_NE(t.src, t.dst);
+        EXPECT_GT(t.bytes, 0u);
+        EXPECT_EQ((seen[{t.src, t.dst}]++), 0) << name_of(algorithm);
+        net[t.src] -= static_cast<std::int64_t>(t.bytes);
+        net[t.dst] += static_cast<std::int64_t>(t.bytes);
+      }
+    }
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      std::int64_t expected = 0;
+      for (std::uint32_t j = 0; j < 8; ++j) {
+        expected += i == j ? 0
+                           : static_cast<std::int64_t>(bytes[j * 8 + i]) -
+                                 static_cast<std::int64_t>(bytes[i * 8 + j]);
+      }
+      EXPECT_EQ(net[i], expected) << name_of(algorithm) << ", GPU " << i;
+    }
+  }
+}
+
+std::uint64_t sent_up(const std::vector<Phase>& phases, std::uint32_t n) {
+  std::uint64_t sum = 0;
+  for (const Phase& phase : phases) {
+    for (const Transfer& t : phase) {
+      sum += t.src == 0 && t.dst == 1 % n ? t.bytes : 0;
+    }
+  }
+  return sum;
+}
+
+TEST(Algorithms, RingLoadsAreThoseOfTheFormulas) {
+  for (const std::uint32_t n : {3u, 4u, 5u, 8u, 16u}) {
+    const std::uint64_t b = 1000;  // S = n · b.
+    const std::vector<std::uint32_t> node(n, 0);
+    const auto uniform = test::uniform_matrix(n, b);
+    const auto one = all_to_all(Algorithm::kRing, uniform, node);
+    EXPECT_EQ(one.size(), n - 1);
+    EXPECT_EQ(sent_up(one, n), n * b * (n - 1) / 2);
+    const auto two = all_to_all(Algorithm::kRingBidirectional, uniform, node);
+    EXPECT_EQ(two.size(), n / 2);
+    EXPECT_EQ(sent_up(two, n), n % 2 == 0 ? n * n * b / 8 : (n * n - 1) * b / 8) << n;
+  }
+  // n = 16: 3.75 times as much one way.
+  EXPECT_EQ(16 * 15 / 2 * 8, 3.75 * 16 * 16);
+}
+
+TEST(Algorithms, RingPassesEachBlockOnlyAsFarAsItMustGo) {
+  std::vector<std::uint64_t> bytes(16, 0);
+  bytes[1 * 4 + 3] = 10;  // Two steps: 1 → 2, then 2 → 3.
+  const auto phases = all_to_all(Algorithm::kRing, bytes, std::vector<std::uint32_t>(4, 0));
+  ASSERT_EQ(phases.size(), 2u);
+  EXPECT_EQ(phases[0].size(), 1u);
+  EXPECT_EQ(phases[0][0].src, 1u);
+  EXPECT_EQ(phases[1][0].src, 2u);
+  EXPECT_EQ(phases[1][0].dst, 3u);
+}
+
+TEST(Algorithms, BidirectionalRingSplitsTheOppositeBlockAndTwoGpusSendDirectly) {
+  std::vector<std::uint64_t> bytes(16, 0);
+  bytes[0 * 4 + 2] = 7;
+  const auto phases =
+      all_to_all(Algorithm::kRingBidirectional, bytes, std::vector<std::uint32_t>(4, 0));
+  ASSERT_EQ(phases.size(), 2u);
+  ASSERT_EQ(phases[0].size(), 2u);
+  EXPECT_EQ(phases[0][0].dst, 1u);
+  EXPECT_EQ(phases[0][0].bytes, 3u);
+  EXPECT_EQ(phases[0][1].dst, 3u);
+  EXPECT_EQ(phases[0][1].bytes, 4u);
+  const auto pair =
+      all_to_all(Algorithm::kRingBidirectional, std::vector<std::uint64_t>{0, 9, 4, 0},
+                 std::vector<std::uint32_t>(2, 0));
+  ASSERT_EQ(pair.size(), 1u);
+  ASSERT_EQ(pair[0].size(), 2u);
+  EXPECT_EQ(pair[0][0].bytes, 9u);
+}
+
+TEST(Algorithms, HierarchicalGoesInsideBetweenInside) {
+  // GPU 1 (second of server 0) to GPU 4 (third of server 1): 1 → 3, the second there, → 4.
+  const std::vector<std::uint32_t> node{0, 0, 1, 1, 1};
+  std::vector<std::uint64_t> bytes(25, 0);
+  bytes[1 * 5 + 4] = 6;
+  bytes[1 * 5 + 0] = 2;
+  const auto phases = all_to_all(Algorithm::kHierarchical, bytes, node);
+  ASSERT_EQ(phases.size(), 3u);
+  EXPECT_EQ(phases[0][0].dst, 0u);
+  EXPECT_EQ(phases[0][0].bytes, 2u);
+  EXPECT_EQ(phases[1][0].src, 1u);
+  EXPECT_EQ(phases[1][0].dst, 3u);
+  EXPECT_EQ(phases[2][0].src, 3u);
+  EXPECT_EQ(phases[2][0].dst, 4u);
+}
+
+TEST(Algorithms, OneGpuOrNoBytesNeedNoPhase) {
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing,
+                                    Algorithm::kRingBidirectional, Algorithm::kHierarchical}) {
+    EXPECT_TRUE(all_to_all(algorithm, std::vector<std::uint64_t>{5}, std::vector<std::uint32_t>{0})
+                    .empty());
+    EXPECT_TRUE(
+        all_to_all(algorithm, std::vector<std::uint64_t>(9, 0), std::vector<std::uint32_t>(3, 0))
+            .empty());
+  }
+}
+
+TEST(Exchange, PhasesAddUpInTimeBytesAndFloor) {
+  // Ring of 4 on a star at 1 GB/s, 1000 B a pair, 2 us: phases carry 3000, 2000, 1000 B per link.
+  const auto t = test::star(4, 1e9, SimTime::from_us(2)).routes();
+  const ExchangeResult r = exchange(Algorithm::kRing, t, test::uniform_matrix(4, 1000));
+  EXPECT_EQ(r.duration, SimTime::from_us(3 + 2 + 1 + 3 * 2));
+  EXPECT_EQ(r.bytes, 12000u);
+  EXPECT_EQ(r.link_bytes, (std::vector<std::uint64_t>(8, 6000)));
+  EXPECT_NEAR(r.floor.us(), 6.0, 1e-4);
+  EXPECT_LE(r.floor, r.duration);
+}
+
+// Claim C21 at 0.512 GB per GPU (claims.md): the fluid values.
+TEST(MixedFabric, GivesTheFluidValuesOfTheClaim) {
+  const auto ms = [](Fabric f, Algorithm a) {
+    return fabric_all_to_all(f, a, 512000000).duration.us() / 1000;
+  };
+  EXPECT_NEAR(ms(Fabric::kMixedServer, Algorithm::kRing), 120.0, 1e-9);       // 3.84 GB / 32 GB/s
+  EXPECT_NEAR(ms(Fabric::kNvlinkDomain, Algorithm::kRing), 12.8, 1e-9);       // 3.84 / 300
+  EXPECT_NEAR(ms(Fabric::kMixedNic, Algorithm::kHierarchical), 24.24, 1e-9);  // 7 + 10.24 + 7
+  EXPECT_NEAR(ms(Fabric::kNvlinkNic, Algorithm::kHierarchical), 11.7333333, 1e-6);
+  EXPECT_NEAR(ms(Fabric::kMixedNic, Algorithm::kRing), 153.6, 1e-9);  // 3.84 / 25
+  // S·n/8 = 1.024 GB to each neighbour; a GPU with one port sends both through it.
+  EXPECT_NEAR(ms(Fabric::kMixedServer, Algorithm::kRingBidirectional), 2 * 1.024e3 / 32, 1e-9);
+  EXPECT_NEAR(ms(Fabric::kMixedServer, Algorithm::kDirect), 15.0, 1e-9);        // 0.48 / 32
+  EXPECT_NEAR(ms(Fabric::kMixedServer, Algorithm::kHierarchical), 22.0, 1e-9);  // 7 + 8 + 7
+  const FabricCell cell = fabric_all_to_all(Fabric::kMixedServer, Algorithm::kRing, 512000000);
+  EXPECT_EQ(cell.phases, 15u);
+  EXPECT_EQ(cell.busiest_link_bytes, 3840000000u);
+  EXPECT_THROW(static_cast<void>(fabric_all_to_all(Fabric::kMixedNic, Algorithm::kRing, 100)),
+               InputError);
+}
+
+// With the vendor's both-directions figures the claim's ring takes half as long.
+TEST(MixedFabric, TakesTheClaimsOwnFiguresAsAnOverride) {
+  const FabricRates both{BytesPerSecond{600e9}, BytesPerSecond{64e9}, BytesPerSecond{25e9}};
+  EXPECT_NEAR(
+      fabric_all_to_all(Fabric::kMixedServer, Algorithm::kRing, 512000000, both).duration.us(),
+      60000.0, 1e-6);
+}
+
+Activity copy(const char* name, std::uint32_t src, std::uint32_t dst, std::uint64_t bytes,
+              SimTime start) {
+  Activity a;
+  a.name = name;
+  a.transfers = {{src, dst, bytes}};
+  a.start = start;
+  return a;
+}
+
+TEST(Run, ClosedFormTimesActivitiesThatDoNotMeet) {
+  NetworkModel model(Model::kBottleneck, Algorithm::kDirect,
+                     test::star(4, 1e9, SimTime::from_us(2)).routes());
+  std::vector<Activity> batch{copy("third", 0, 1, 1000, SimTime()),
+                              copy("first", 0, 1, 1000, SimTime::from_us(1)),
+                              copy("aside", 2, 3, 500000, SimTime())};
+  batch[0].after = {1};
+  const auto r = model.run(batch);
+  EXPECT_EQ(r[1].end, SimTime::from_us(1 + 2 + 1));
+  EXPECT_EQ(r[0].start, SimTime::from_us(4));
+  EXPECT_EQ(r[0].end, SimTime::from_us(7));
+  EXPECT_EQ(r[2].end, SimTime::from_us(502));
+}
+
+TEST(Run, ClosedFormRefusesActivitiesThatMeet) {
+  NetworkModel model(Model::kBottleneck, Algorithm::kDirect,
+                     test::star(3, 1e9, SimTime()).routes());
+  const std::vector<Activity> batch{copy("exchange", 0, 1, 5000, SimTime()),
+                                    copy("kv copy", 0, 2, 5000, SimTime::from_us(4))};
+  try {
+    model.run(batch);
+    FAIL() << "no error";
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(),
+                 "network.model: exchange and kv copy use link gpu0>switch at the same time; the "
+                 "closed form holds only for traffic alone on its links; use model = \"auto\", "
+                 "\"coflow\" or \"flow\"");
+  }
+}
+
+TEST(Run, ReportsWhoWaitsForWhomInADeadlock) {
+  NetworkModel model(Model::kAuto, Algorithm::kDirect, test::star(3, 1e9, SimTime()).routes());
+  std::vector<Activity> batch{copy("a", 0, 1, 1000, SimTime()), copy("b", 1, 2, 1000, SimTime()),
+                              copy("c", 2, 0, 1000, SimTime())};
+  batch[1].after = {0, 2};
+  batch[2].after = {1};
+  try {
+    model.run(batch);
+    FAIL() << "no error";
+  } catch (const DeadlockError& e) {
+    EXPECT_STREQ(e.what(),
+                 "deadlock in the network model; b waits for c since 1000000 ps; c waits for b "
+                 "since 0 ps");
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::network

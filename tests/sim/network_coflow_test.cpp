@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// SimGrid ptask_L07 against the closed form; contended auto. One process per case.
+#include <gtest/gtest.h>
+
+#include "tests/sim/network_util.hpp"
+
+namespace switchyard::network {
+namespace {
+
+using test::Draw;
+
+void expect_equal_to_bottleneck(const cluster::RouteTable& routes, std::uint64_t seed) {
+  const std::uint32_t n = routes.endpoints;
+  NetworkModel coflow(Model::kCoflow, Algorithm::kDirect, routes);
+  NetworkModel closed(Model::kBottleneck, Algorithm::kDirect, routes);
+  Draw draw(seed);
+  ExchangeResult c, b;
+  for (int round = 0; round < 30; ++round) {
+    const auto bytes = test::random_matrix(draw, n, draw.between(0.05, 1.0), 1, 1e9);
+    std::vector<SimTime> ready;
+    for (std::uint32_t e = 0; e < n; ++e) {
+      ready.push_back(SimTime::from_us(draw.below(1000)));
+    }
+    coflow.exchange(bytes, ready, c);
+    closed.exchange(bytes, ready, b);
+    EXPECT_EQ(c.start, b.start);
+    EXPECT_NEAR(static_cast<double>(c.duration.ps()), static_cast<double>(b.duration.ps()),
+                static_cast<double>(b.duration.ps()) * 1e-9 + 1)
+        << "seed " << seed << ", round " << round;
+    EXPECT_GE(c.duration, c.floor);
+    EXPECT_EQ(c.straggler, b.straggler);
+    EXPECT_EQ(c.reason, b.reason);
+    EXPECT_EQ(c.link_bytes, b.link_bytes);
+  }
+}
+
+TEST(Coflow, EqualsTheBottleneckOnAStar) {
+  expect_equal_to_bottleneck(test::star(8, 450e9, SimTime::from_us(6)).routes(), 1);
+}
+TEST(Coflow, EqualsTheBottleneckOnTwoTiers) {
+  expect_equal_to_bottleneck(test::two_tier(2, true).routes(), 2);
+}
+class CoflowGraphs : public ::testing::TestWithParam<int> {};
+TEST_P(CoflowGraphs, EqualsTheBottleneckOnARandomGraph) {
+  const auto seed = static_cast<std::uint64_t>(GetParam());
+  expect_equal_to_bottleneck(test::random_graph(seed, 7, 3, true).routes(), seed);
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, CoflowGraphs, ::testing::Range(1, 6));
+
+TEST(Coflow, RunsPhasesOneAfterAnother) {
+  NetworkModel model(Model::kCoflow, Algorithm::kRing,
+                     test::star(4, 1e9, SimTime::from_us(2)).routes());
+  ExchangeResult r;
+  model.exchange(test::uniform_matrix(4, 1000), std::vector<SimTime>(4, SimTime::from_us(7)), r);
+  EXPECT_EQ(r.duration, SimTime::from_us(12));
+  EXPECT_EQ(r.end, std::vector<SimTime>(4, SimTime::from_us(19)));
+}
+
+/// A KV copy that starts in the middle of an exchange, both over GPU 0's uplink (1 GB/s):
+/// exchange 0 → 1, 0 → 2 with 5,000,000 B each from 0 (latency 0), copy 0 → 3 with 2,000,000 B from
+/// 5,000 us. Alone the exchange has 5,000,000 B left then; equal shares of 0.5 GB/s: the copy ends
+/// at 5,000 + 4,000 = 9,000 us, the exchange, with 3,000,000 B left and alone again, at 12,000 us.
+std::vector<Activity> kv_copy_in_an_exchange() {
+  std::vector<Activity> batch(3);
+  batch[0].transfers = {{0, 1, 5000000}, {0, 2, 5000000}};
+  batch[1].transfers = {{0, 3, 2000000}};
+  batch[1].start = SimTime::from_us(5000);
+  batch[2].transfers = {{1, 0, 1000000}};
+  batch[2].after = {0};
+  return batch;
+}
+void expect_kv_times(NetworkModel& model) {
+  const auto r = model.run(kv_copy_in_an_exchange());
+  EXPECT_NEAR(r[1].end.us(), 9000, 9000e-9);
+  EXPECT_NEAR(r[0].end.us(), 12000, 12000e-9);
+  EXPECT_NEAR(r[2].end.us(), 13000, 13000e-9);
+}
+TEST(Coflow, SharesALinkEquallyBetweenTasks) {
+  NetworkModel model(Model::kCoflow, Algorithm::kDirect, test::star(4, 1e9, SimTime()).routes());
+  expect_kv_times(model);
+}
+TEST(Auto, EndsAsCoflowDoesWhenACopyMeetsAnExchange) {
+  NetworkModel model(Model::kAuto, Algorithm::kDirect, test::star(4, 1e9, SimTime()).routes());
+  expect_kv_times(model);
+}
+
+TEST(Auto, NeedsNoSessionWhileNothingMeets) {
+  const auto routes = test::star(4, 1e9, SimTime()).routes();
+  NetworkModel model(Model::kAuto, Algorithm::kDirect, routes);
+  auto batch = kv_copy_in_an_exchange();
+  batch[1].start = SimTime::from_us(10000);
+  const auto r = model.run(batch);
+  EXPECT_EQ(r[0].end, SimTime::from_us(10000));
+  EXPECT_EQ(r[1].end, SimTime::from_us(12000));
+  EXPECT_EQ(r[2].end, SimTime::from_us(11000));
+  EXPECT_NO_THROW(
+      ContentionSession(ContentionKind::kCoflow, routes));  // The process still has its.
+}
+
+TEST(Coflow, ADeadlockNamesWhoWaitsForWhom) {
+  const auto routes = test::star(2, 1e9, SimTime()).routes();
+  ContentionSession session(ContentionKind::kCoflow, routes);
+  std::vector<Activity> batch(1);
+  batch[0].after = {0};
+  try {
+    session.run(batch);
+    FAIL() << "no error";
+  } catch (const DeadlockError& e) {
+    EXPECT_STREQ(e.what(),
+                 "deadlock in the network model; activity 0 waits for activity 0 since 0 ps");
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::network
