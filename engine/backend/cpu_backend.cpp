@@ -154,52 +154,46 @@ class CpuBackend final : public Backend {
     }
     const AttentionShape& shape = static_cast<CpuKvCache*>(caches[0])->shape();
     const std::size_t d = shape.head_dim;
+    prepare_rotation(inverse_frequency, *std::max_element(positions.begin(), positions.end()));
     std::size_t seen = 0;
     for (std::size_t r = 0; r < rows; ++r) {
       auto& cache = *static_cast<CpuKvCache*>(caches[r]);
       cache.reserve(positions[r] + std::size_t{1});
       seen += positions[r] + std::size_t{1};
+      const float* cosine = cosine_.data() + positions[r] * (d / 2);
+      const float* sine = sine_.data() + positions[r] * (d / 2);
       for (std::size_t h = 0; h < shape.heads; ++h) {
-        cpu::rope(q + (r * shape.heads + h) * d, d, positions[r], inverse_frequency.data());
+        cpu::rope(q + (r * shape.heads + h) * d, d, cosine, sine);
       }
       for (std::size_t h = 0; h < shape.kv_heads; ++h) {
         float* key = k + (r * shape.kv_heads + h) * d;
-        cpu::rope(key, d, positions[r], inverse_frequency.data());
+        cpu::rope(key, d, cosine, sine);
         std::copy_n(key, d, cache.key(layer, h, positions[r]));
         std::copy_n(v + (r * shape.kv_heads + h) * d, d, cache.value(layer, h, positions[r]));
       }
     }
+    // A unit of work: one row and the query heads that share one KV head.
     const std::size_t group = shape.heads / shape.kv_heads;
     const float scale = 1.0F / std::sqrt(static_cast<float>(d));
-    share(rows * shape.heads, seen * shape.heads * d * 2, [&](std::size_t item) {
-      const std::size_t r = item / shape.heads;
-      const std::size_t h = item % shape.heads;
+    share(rows * shape.kv_heads, seen * shape.heads * d * 2, [&](std::size_t item) {
+      const std::size_t r = item / shape.kv_heads;
+      const std::size_t h = item % shape.kv_heads;
       auto& cache = *static_cast<CpuKvCache*>(caches[r]);
       const std::size_t end = positions[r] + std::size_t{1};
       const std::size_t begin =
           shape.sliding_window > 0 && end > shape.sliding_window ? end - shape.sliding_window : 0;
-      thread_local std::vector<float> score;
-      if (score.size() < end - begin) {
-        score.resize(std::max(end - begin, score.size() * 2));
+      const std::size_t n = end - begin;
+      thread_local std::vector<float> score;  // [group][n]
+      if (score.size() < group * n) {
+        score.resize(std::max(group * n, score.size() * 2));
       }
-      const float* query = q + item * d;
-      const float* keys = cache.key(layer, h / group, begin);
-      const float* values = cache.value(layer, h / group, begin);
-      float top = -INFINITY;
-      for (std::size_t j = 0; j < end - begin; ++j) {
-        score[j] = cpu::dot(query, keys + j * d, d) * scale;
-        top = std::max(top, score[j]);
-      }
-      float sum = 0;
-      for (std::size_t j = 0; j < end - begin; ++j) {
-        score[j] = std::exp(score[j] - top);
-        sum += score[j];
-      }
-      const float inverse = 1.0F / sum;
-      float* to = out + item * d;
-      std::fill_n(to, d, 0.0F);
-      for (std::size_t j = 0; j < end - begin; ++j) {
-        cpu::axpy(score[j] * inverse, values + j * d, to, d);
+      const std::size_t first = (r * shape.heads + h * group) * d;
+      cpu::linear_block(q + first, d, group, {cache.key(layer, h, begin), WeightType::kF32, n, d},
+                        0, n, score.data(), n);
+      for (std::size_t j = 0; j < group; ++j) {
+        cpu::softmax(score.data() + j * n, n, scale);
+        cpu::weighted_sum(score.data() + j * n, cache.value(layer, h, begin), n, d,
+                          out + first + j * d);
       }
     });
   }
@@ -289,7 +283,27 @@ class CpuBackend final : public Backend {
     pool_.for_each(items, body);
   }
 
+  /// Cosines and sines of all positions up to `last`, [position][d/2]. The angle is rounded to
+  /// float32 as transformers does, its cosine computed in double and rounded once.
+  void prepare_rotation(std::span<const float> inverse_frequency, std::size_t last) {
+    const std::size_t half = inverse_frequency.size();
+    if (!std::equal(frequency_.begin(), frequency_.end(), inverse_frequency.begin(),
+                    inverse_frequency.end())) {
+      frequency_.assign(inverse_frequency.begin(), inverse_frequency.end());
+      cosine_.clear();
+      sine_.clear();
+    }
+    for (std::size_t p = half > 0 ? cosine_.size() / half : 0; p <= last; ++p) {
+      for (std::size_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(p) * inverse_frequency[i];
+        cosine_.push_back(static_cast<float>(std::cos(static_cast<double>(angle))));
+        sine_.push_back(static_cast<float>(std::sin(static_cast<double>(angle))));
+      }
+    }
+  }
+
   ThreadPool pool_;
+  std::vector<float> frequency_, cosine_, sine_;
   std::vector<float> norm_, gathered_, gate_, up_, expert_out_;
   std::vector<std::size_t> start_, cursor_, where_, active_;
 };

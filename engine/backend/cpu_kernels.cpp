@@ -3,10 +3,12 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -61,6 +63,15 @@ inline void tile(const float* x, std::size_t ldx, const T* w, std::size_t ldw, s
   }
   std::size_t k = 0;
   for (; k + 8 <= depth; k += 8) {
+    if (R < 3 && k % (64 / sizeof(T)) == 0) {
+      // Weights stream from memory: fetch a cache line of each of the next N rows, which are too
+      // short for the hardware to see as N streams. Fetching beyond the matrix's end is harmless.
+#pragma GCC unroll 12
+      for (int n = 0; n < N; ++n) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + static_cast<std::size_t>(n + N) * ldw + k),
+                     _MM_HINT_T0);
+      }
+    }
     __m256 xv[R];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -155,6 +166,78 @@ void linear_typed(const float* x, std::size_t ldx, std::size_t rows, const T* w,
   all_rows(x, ldx, rows, w, depth, depth, outputs, out, ldo);
 }
 
+/// All ones in the first n <= 8 lanes.
+inline __m256 mask_of(std::size_t n) {
+  return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                                                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+}
+inline __m256 load_some(const float* p, std::size_t n) {
+  return n == 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, _mm256_castps_si256(mask_of(n)));
+}
+inline void store_some(float* p, std::size_t n, __m256 v) {
+  if (n == 8) {
+    _mm256_storeu_ps(p, v);
+  } else {
+    _mm256_maskstore_ps(p, _mm256_castps_si256(mask_of(n)), v);
+  }
+}
+/// body(i, count) for i = 0, 8, … with count = 8, less at the end.
+template <class Body>
+inline void for_each_8(std::size_t n, const Body& body) {
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    body(i, 8);
+  }
+  if (i < n) {
+    body(i, n - i);
+  }
+}
+
+/// e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2)/2. A NaN operand comes second in max and min,
+/// which then return it.
+inline __m256 exp8(__m256 x) {
+  const __m256 lowest = _mm256_set1_ps(-87.33F);
+  __m256 c = _mm256_max_ps(lowest, x);
+  c = _mm256_min_ps(_mm256_set1_ps(88.37F), c);
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(c, _mm256_set1_ps(1.44269504088896341F)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375F), c);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4F), r);
+  __m256 y = _mm256_set1_ps(1.9875691500e-4F);
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.3981999507e-3F));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(8.3334519073e-3F));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(4.1665795894e-2F));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.6666665459e-1F));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(5.0000001201e-1F));
+  y = _mm256_add_ps(_mm256_fmadd_ps(y, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0F));
+  const __m256i power =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  y = _mm256_mul_ps(y, _mm256_castsi256_ps(power));
+  return _mm256_andnot_ps(_mm256_cmp_ps(x, lowest, _CMP_LT_OQ), y);
+}
+
+/// weighted_sum() of 8 C columns, sums in registers.
+template <int C>
+inline void weighted_columns(const float* p, const float* values, std::size_t n, std::size_t d,
+                             float* out) {
+  __m256 acc[C];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    acc[c] = _mm256_setzero_ps();
+  }
+  for (std::size_t j = 0; j < n; ++j) {
+    const __m256 weight = _mm256_broadcast_ss(p + j);
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      acc[c] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(values + j * d + 8 * c), acc[c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    _mm256_storeu_ps(out + 8 * c, acc[c]);
+  }
+}
+
 }  // namespace
 
 float dot(const float* a, const float* b, std::size_t n) {
@@ -222,21 +305,71 @@ void axpy(float a, const float* x, float* y, std::size_t n) {
 }
 
 void swiglu(float* gate, const float* up, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) {
-    gate[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
+  const __m256 one = _mm256_set1_ps(1.0F);
+  for_each_8(n, [&](std::size_t i, std::size_t count) {
+    const __m256 z = load_some(gate + i, count);
+    const __m256 e = exp8(_mm256_sub_ps(_mm256_setzero_ps(), z));
+    store_some(gate + i, count,
+               _mm256_mul_ps(_mm256_div_ps(z, _mm256_add_ps(one, e)), load_some(up + i, count)));
+  });
+}
+
+void exponential(float* x, std::size_t n) {
+  for_each_8(n, [&](std::size_t i, std::size_t count) {
+    store_some(x + i, count, exp8(load_some(x + i, count)));
+  });
+}
+
+void softmax(float* x, std::size_t n, float scale) {
+  const __m256 factor = _mm256_set1_ps(scale);
+  const __m256 lowest = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+  __m256 top = lowest;
+  for_each_8(n, [&](std::size_t i, std::size_t count) {
+    const __m256 z = _mm256_mul_ps(load_some(x + i, count), factor);
+    store_some(x + i, count, z);
+    top = _mm256_max_ps(top, _mm256_blendv_ps(lowest, z, mask_of(count)));
+  });
+  alignas(32) std::array<float, 8> lanes;
+  _mm256_store_ps(lanes.data(), top);
+  const __m256 highest = _mm256_set1_ps(*std::max_element(lanes.begin(), lanes.end()));
+  __m256 sum = _mm256_setzero_ps();
+  for_each_8(n, [&](std::size_t i, std::size_t count) {
+    __m256 e = exp8(_mm256_sub_ps(load_some(x + i, count), highest));
+    e = _mm256_and_ps(e, mask_of(count));
+    store_some(x + i, count, e);
+    sum = _mm256_add_ps(sum, e);
+  });
+  const __m256 inverse = _mm256_set1_ps(1.0F / reduce(sum));
+  for_each_8(n, [&](std::size_t i, std::size_t count) {
+    store_some(x + i, count, _mm256_mul_ps(load_some(x + i, count), inverse));
+  });
+}
+
+void weighted_sum(const float* p, const float* values, std::size_t n, std::size_t d, float* out) {
+  std::size_t i = 0;
+  for (; i + 32 <= d; i += 32) {
+    weighted_columns<4>(p, values + i, n, d, out + i);
+  }
+  for (; i + 8 <= d; i += 8) {
+    weighted_columns<1>(p, values + i, n, d, out + i);
+  }
+  for (; i < d; ++i) {
+    float sum = 0;
+    for (std::size_t j = 0; j < n; ++j) {
+      sum = std::fma(p[j], values[j * d + i], sum);
+    }
+    out[i] = sum;
   }
 }
 
-void rope(float* head, std::size_t n, std::uint32_t position, const float* inverse_frequency) {
+void rope(float* head, std::size_t n, const float* cosine, const float* sine) {
   const std::size_t half = n / 2;
+  float* other = head + half;
   for (std::size_t i = 0; i < half; ++i) {
-    const float angle = static_cast<float>(position) * inverse_frequency[i];
-    const float c = std::cos(angle);
-    const float s = std::sin(angle);
     const float a = head[i];
-    const float b = head[i + half];
-    head[i] = a * c - b * s;
-    head[i + half] = b * c + a * s;
+    const float b = other[i];
+    head[i] = a * cosine[i] - b * sine[i];
+    other[i] = b * cosine[i] + a * sine[i];
   }
 }
 

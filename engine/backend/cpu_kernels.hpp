@@ -26,7 +26,7 @@ inline constexpr const char* kPathName = "avx2";
 [[nodiscard]] float dot(const float* a, const float* b, std::size_t n);
 
 /// out[r*ldo + n] = w[n] . x[r] for n in [first, last), r in [0, rows). x has leading dimension
-/// ldx >= w.cols. At most kBlockOutputs outputs per call.
+/// ldx >= w.cols. Callers share work in blocks of kBlockOutputs.
 void linear_block(const float* x, std::size_t ldx, std::size_t rows, const WeightView& w,
                   std::size_t first, std::size_t last, float* out, std::size_t ldo);
 
@@ -39,8 +39,18 @@ void axpy(float a, const float* x, float* y, std::size_t n);
 /// gate[i] = silu(gate[i]) * up[i], silu(z) = z / (1 + exp(-z)).
 void swiglu(float* gate, const float* up, std::size_t n);
 
-/// Rotates one head of dimension n in place: pairs (i, i + n/2), angle position *
-/// inverse_frequency[i] in float32, as Hugging Face's rotate_half.
-void rope(float* head, std::size_t n, std::uint32_t position, const float* inverse_frequency);
+/// x[i] = exp(x[i]) within 2 units in the last place (Cephes' expf polynomial, so that no result
+/// depends on the C library). Below -87.33: 0. Above 88.37: 2.4e38. NaN stays NaN.
+void exponential(float* x, std::size_t n);
+
+/// x = softmax(scale * x); the sum in the order of dot(). A NaN anywhere makes all of it NaN.
+void softmax(float* x, std::size_t n, float scale);
+
+/// out[i] = sum_j p[j] * values[j*d + i], fused, j = 0, 1, … n-1.
+void weighted_sum(const float* p, const float* values, std::size_t n, std::size_t d, float* out);
+
+/// Rotates one head of dimension n in place: pairs (i, i + n/2) by the angle whose cosine and sine
+/// are given, i < n/2 (rotate-half).
+void rope(float* head, std::size_t n, const float* cosine, const float* sine);
 
 }  // namespace switchyard::cpu

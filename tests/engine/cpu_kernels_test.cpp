@@ -245,14 +245,92 @@ TEST(RmsNorm, MatchesItsFormula) {
 }
 
 TEST(Rope, TurnsPairsAcrossTheHalvesAndKeepsTheirLength) {
-  const std::vector<float> frequency{1.0F, 0.5F};
-  std::vector<float> head{1, 2, 3, 4};
-  cpu::rope(head.data(), 4, 3, frequency.data());
   // Pairs (1, 3) by 3 rad and (2, 4) by 1.5 rad.
+  const std::vector<float> cosine{std::cos(3.0F), std::cos(1.5F)};
+  const std::vector<float> sine{std::sin(3.0F), std::sin(1.5F)};
+  std::vector<float> head{1, 2, 3, 4};
+  cpu::rope(head.data(), 4, cosine.data(), sine.data());
   EXPECT_NEAR(head[0], std::cos(3.0) * 1 - std::sin(3.0) * 3, 1e-6);
   EXPECT_NEAR(head[2], std::cos(3.0) * 3 + std::sin(3.0) * 1, 1e-6);
   EXPECT_NEAR(head[1], std::cos(1.5) * 2 - std::sin(1.5) * 4, 1e-6);
   EXPECT_NEAR(head[3], std::cos(1.5) * 4 + std::sin(1.5) * 2, 1e-6);
+}
+
+TEST(Exponential, IsWithinTwoUnitsInTheLastPlace) {
+  std::vector<float> x;
+  for (double v = -87.3; v <= 88.3; v += 0.0137) {
+    x.push_back(static_cast<float>(v));
+  }
+  std::vector<float> y = x;
+  cpu::exponential(y.data(), y.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp(static_cast<double>(x[i]));
+    EXPECT_NEAR(y[i] / exact, 1.0, 2.4e-7) << x[i];
+  }
+}
+
+TEST(Exponential, TreatsTheEdgesAsDocumented) {
+  std::vector<float> x{0.0F, -0.0F, -INFINITY, -87.4F, NAN, 1.0F, 200.0F, INFINITY, -1000.0F};
+  cpu::exponential(x.data(), x.size());
+  EXPECT_EQ(x[0], 1.0F);
+  EXPECT_EQ(x[1], 1.0F);
+  EXPECT_EQ(x[2], 0.0F);
+  EXPECT_EQ(x[3], 0.0F);
+  EXPECT_TRUE(std::isnan(x[4]));
+  EXPECT_GT(x[6], 2e38F);
+  EXPECT_EQ(x[6], x[7]);
+  EXPECT_EQ(x[8], 0.0F);
+}
+
+TEST(Softmax, MatchesDoublePrecisionForEveryLengthAndSpreadsNan) {
+  for (std::size_t n = 1; n <= 40; ++n) {
+    auto x = random_floats(n, static_cast<std::uint32_t>(300 + n), 4.0);
+    double sum = 0;
+    std::vector<double> expected;
+    for (const float v : x) {
+      expected.push_back(std::exp(0.5 * static_cast<double>(v)));
+      sum += expected.back();
+    }
+    cpu::softmax(x.data(), n, 0.5F);
+    for (std::size_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(x[i], expected[i] / sum, 1e-6) << n << ',' << i;
+    }
+  }
+  std::vector<float> broken{1, 2, NAN, 3};
+  cpu::softmax(broken.data(), 4, 1.0F);
+  for (const float v : broken) {
+    EXPECT_TRUE(std::isnan(v));
+  }
+}
+
+TEST(WeightedSum, AddsInAscendingOrderForEveryWidth) {
+  for (const std::size_t d : {1U, 6U, 8U, 31U, 32U, 41U, 64U}) {
+    const std::size_t n = 13;
+    const auto p = random_floats(n, 400);
+    const auto values = random_floats(n * d, 401);
+    std::vector<float> out(d, 9);
+    cpu::weighted_sum(p.data(), values.data(), n, d, out.data());
+    for (std::size_t i = 0; i < d; ++i) {
+      float sum = 0;
+      for (std::size_t j = 0; j < n; ++j) {
+        sum = std::fma(p[j], values[j * d + i], sum);
+      }
+      EXPECT_EQ(out[i], sum) << d << ',' << i;
+    }
+  }
+}
+
+TEST(Swiglu, MatchesItsFormulaForEveryLength) {
+  for (std::size_t n = 1; n <= 20; ++n) {
+    auto gate = random_floats(n, 500, 5.0);
+    const auto up = random_floats(n, 501);
+    const auto z = gate;
+    cpu::swiglu(gate.data(), up.data(), n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double exact = z[i] / (1 + std::exp(-static_cast<double>(z[i]))) * up[i];
+      EXPECT_NEAR(gate[i], exact, 2e-6 * std::max(1.0, std::abs(exact)));
+    }
+  }
 }
 
 TEST(Attention, EqualsNaiveSoftmaxWithGroupedHeadsAndAWindow) {
