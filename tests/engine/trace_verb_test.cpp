@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs `trace` and `generate` as functions, and prompt files.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "engine/trace/trace.hpp"
+#include "experiments/cli/generate.hpp"
+#include "experiments/cli/prompts.hpp"
+#include "experiments/cli/trace.hpp"
+#include "tests/engine/fixture_model.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::changed_checkpoint;
+using testing_support::fresh_folder;
+using testing_support::Tensors;
+
+std::string input_error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "no InputError";
+  return {};
+}
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+/// The f32 fixture with a byte-level tokenizer of the printable ASCII characters.
+std::filesystem::path checkpoint_with_tokenizer(const std::string& name) {
+  const auto folder = changed_checkpoint("f32", name, [](Tensors&) {});
+  nlohmann::json vocab = nlohmann::json::object();
+  int id = 1;
+  for (char c = '!'; c <= '~'; ++c) {
+    vocab[std::string(1, c)] = id++;
+  }
+  vocab["\u0120"] = id++;  // space
+  vocab["\u010A"] = id++;  // newline
+  const nlohmann::json level = {{"type", "ByteLevel"},
+                                {"add_prefix_space", false},
+                                {"trim_offsets", true},
+                                {"use_regex", true}};
+  const nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array({{{"id", 0},
+                                               {"content", "<|endoftext|>"},
+                                               {"single_word", false},
+                                               {"lstrip", false},
+                                               {"rstrip", false},
+                                               {"normalized", false},
+                                               {"special", true}}})},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", level},
+      {"post_processor", nullptr},
+      {"decoder", level},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+  write_file(folder / "tokenizer.json", tokenizer.dump());
+  return folder;
+}
+
+TEST(TraceVerb, WritesATraceOfAPromptFile) {
+  const auto folder = checkpoint_with_tokenizer("verb");
+  write_file(folder / "p.jsonl",
+             "{\"text\": \"int main()\", \"id\": \"m\", \"domain\": \"code\", \"max_new\": 2}\n"
+             "\n"
+             "{\"text\": \"hello\"}\r\n");
+  cli::TraceOptions options;
+  options.model = folder;
+  options.prompts = folder / "p.jsonl";
+  options.output = folder / "t.h5";
+  options.max_new = 0;
+  options.quiet = true;
+  EXPECT_EQ(cli::run_trace(options), 0);
+  const RoutingTrace trace = read_trace(folder / "t.h5");
+  ASSERT_EQ(trace.sequences.size(), 2U);
+  EXPECT_EQ(trace.sequences[0].name, "m");
+  EXPECT_EQ(trace.sequences[0].prompt_length, 10U);
+  EXPECT_EQ(trace.sequences[1].name, "3");
+  EXPECT_EQ(trace.header.model, "verb");
+  EXPECT_LE(trace.rows(), 10U + 5U + 1U);
+}
+
+TEST(TraceVerb, NamesEveryOptionItCannotServe) {
+  const auto folder = checkpoint_with_tokenizer("verb_refuse");
+  write_file(folder / "p.txt", "hello\n");
+  cli::TraceOptions good;
+  good.model = folder;
+  good.prompts = folder / "p.txt";
+  good.output = folder / "t.h5";
+  good.quiet = true;
+  const auto refused = [&](const std::function<void(cli::TraceOptions&)>& change) {
+    cli::TraceOptions bad = good;
+    change(bad);
+    return input_error_of([&] { (void)cli::run_trace(bad); });
+  };
+  expect_contains(refused([](auto& o) { o.signals = "s.h5"; }), "--signals: unsupported");
+  expect_contains(refused([](auto& o) { o.dtype = "bf16"; }), "--dtype: unsupported");
+  expect_contains(refused([](auto& o) { o.dtype = "f23"; }), "did you mean \"f32\"?");
+  expect_contains(refused([](auto& o) { o.device = "cup"; }), "did you mean \"cpu\"?");
+  expect_contains(refused([](auto& o) { o.batch = 0; }), "batch = 0. Violated: batch >= 1");
+  expect_contains(refused([](auto& o) { o.progress = "xml"; }), "--progress");
+  expect_contains(refused([](auto& o) { o.model = o.model / "none"; }), "none");
+  cli::TraceOptions cuda = good;
+  cuda.device = "cuda";
+  EXPECT_THROW((void)cli::run_trace(cuda), CapabilityError);
+  EXPECT_FALSE(std::filesystem::exists(good.output));
+}
+
+TEST(TraceVerb, SaysInItsTableThatRouterRowsWereNaN) {
+  TraceRunSummary summary;
+  const std::size_t sound = cli::trace_summary_table(summary).notes.size();
+  summary.nan_rows = 2;
+  const Table table = cli::trace_summary_table(summary);
+  ASSERT_EQ(table.notes.size(), sound + 1);
+  expect_contains(table.notes.back(), "nan_router");
+}
+
+TEST(Prompts, SayFileAndLineOfAMistake) {
+  const auto folder = fresh_folder("prompts");
+  const auto error = [&](const std::string& name, const std::string& content) {
+    write_file(folder / name, content);
+    return input_error_of([&] { (void)cli::read_prompts(folder / name); });
+  };
+  expect_contains(error("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \n"),
+                  "a.jsonl:2: not valid JSON");
+  expect_contains(error("b.jsonl", "{\"txt\": \"x\"}\n"), "did you mean \"text\"?");
+  expect_contains(error("c.jsonl", "[1]\n"), "c.jsonl:1: not a JSON object");
+  expect_contains(error("d.jsonl", "{\"text\": 3}\n"), "\"text\" is not a string");
+  expect_contains(error("e.jsonl", "{\"text\": \"x\", \"max_new\": -1}\n"), "\"max_new\"");
+  expect_contains(error("f.jsonl", "{\"id\": \"x\"}\n"), "\"text\" is missing or empty");
+  expect_contains(error("g.txt", "\n \n"), "there is no prompt in it");
+  expect_contains(error("h.md", "x\n"), "not a prompt file");
+  write_file(folder / "i.txt", "\xEF\xBB\xBFone\n\ntwo");
+  const auto prompts = cli::read_prompts(folder / "i.txt");
+  ASSERT_EQ(prompts.size(), 2U);
+  EXPECT_EQ(prompts[0].text, "one");
+  EXPECT_EQ(prompts[1].name, "3");
+}
+
+TEST(GenerateVerb, ContinuesDeterministicallyAndChecksItsInput) {
+  const auto folder = checkpoint_with_tokenizer("generate");
+  cli::GenerateOptions options;
+  options.model = folder;
+  options.prompt = "hello";
+  options.max_new = 12;
+  options.threads = 1;
+  const auto text = [&] {
+    try {
+      return cli::generate_text(options);
+    } catch (const InputError& e) {
+      // A random model may emit an id the little tokenizer has no text for.
+      return std::string(e.what());
+    }
+  };
+  const std::string first = text();
+  options.threads = 2;
+  EXPECT_EQ(text(), first);
+  options.prompt.clear();
+  expect_contains(input_error_of([&] { (void)cli::generate_text(options); }),
+                  "--prompt: the prompt is empty");
+  options.prompt = "hello";
+  options.max_new = 61;
+  expect_contains(input_error_of([&] { (void)cli::generate_text(options); }),
+                  "5 tokens and 61 new ones exceed the model's 64 positions");
+  options.max_new = 1;
+  options.top_p = 2;
+  expect_contains(input_error_of([&] { (void)cli::generate_text(options); }), "top_p = 2");
+}
+
+}  // namespace
+}  // namespace switchyard
