@@ -6,20 +6,47 @@
 #include "engine/routing/policy.hpp"
 
 namespace switchyard {
+namespace {
+
+/// "hardware.gpu_types.h100.source.hbm" or "hardware.links[0].source".
+bool is_source(const scenario::ResolvedValue& v) {
+  return !v.in_hash && (v.key.ends_with(".source") || v.key.find(".source.") != std::string::npos);
+}
+
+/// What the file says about where a figure comes from: its own source, else its table's.
+std::string source_of(const scenario::Scenario& scenario, const std::string& key) {
+  const std::size_t dot = key.rfind('.');
+  if (dot == std::string::npos) {
+    return {};
+  }
+  const std::string table = key.substr(0, dot);
+  const std::string own = table + ".source" + key.substr(dot);
+  const std::string shared = table + ".source";
+  for (const scenario::ResolvedValue& v : scenario.values) {
+    if (!v.in_hash && (v.key == own || v.key == shared)) {
+      return v.value;
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 Table explain_scenario(const scenario::Scenario& scenario) {
   Table table;
   table.name = "explain";
   table.title = fmt::format("{} on {}: {} GPUs, every value with its origin", scenario.model.name,
                             scenario.hardware.name, scenario.hardware.gpu_count());
-  table.columns = {"key", "value", "origin"};
+  table.columns = {"key", "value", "origin", "source of the figure"};
   for (const scenario::ResolvedValue& v : scenario.values) {
-    table.rows.push_back({v.key, v.value, v.origin});
+    if (!is_source(v)) {
+      table.rows.push_back({v.key, v.value, v.origin, source_of(scenario, v.key)});
+    }
   }
   std::size_t points = 1;
   for (const scenario::SweepAxis& axis : scenario.sweep) {
     table.rows.push_back(
-        {"sweep " + axis.key, fmt::format("{}", fmt::join(axis.values, ", ")), axis.where});
+        {"sweep " + axis.key, fmt::format("{}", fmt::join(axis.values, ", ")), axis.where, ""});
     points *= axis.values.size();
   }
   if (scenario.gate.experts > 0) {
@@ -40,7 +67,12 @@ Table explain_scenario(const scenario::Scenario& scenario) {
 
 Table explain_file(const std::string& path, scenario::ReadOptions options) {
   options.require_trace = false;
-  return explain_scenario(scenario::read_scenario(path, options));
+  const scenario::Scenario read = scenario::read_scenario(path, options);
+  if (!read.sweep.empty()) {
+    // Every point is checked here, so that a sweep does not stop half way.
+    static_cast<void>(scenario::read_sweep(path, options));
+  }
+  return explain_scenario(read);
 }
 
 }  // namespace switchyard

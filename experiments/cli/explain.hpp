@@ -9,8 +9,8 @@
 
 namespace switchyard {
 
-/// Columns key, value, origin; one row per resolved value in canonical order, sweeps last. Notes:
-/// the active routing steps, the number of sweep points, the scenario hash.
+/// Columns key, value, origin, source of the figure; one row per resolved value in canonical order,
+/// sweeps last. Notes: the active routing steps, the number of sweep points, the scenario hash.
 Table explain_scenario(const scenario::Scenario& scenario);
 
 /// Reads the scenario (a trace that does not exist yet is no error here) and explains it.

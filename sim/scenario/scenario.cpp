@@ -97,7 +97,7 @@ fs::path merge_file(Context& context, Node& root, const std::string& section,
   }
   const std::string key = section + ".file";
   if (file->kind != Node::Kind::kString) {
-    throw InputError(file->where(), fmt::format("{} = {} is {}; expected text", key, file->toml(),
+    throw InputError(file->where(), fmt::format("{} = {} is {}; expected text", key, brief(*file),
                                                 file->kind_name()));
   }
   const std::string written = file->text;
@@ -138,7 +138,7 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
                 const ReadOptions& options, Scenario& out) {
   const Node* table = root.find("model");
   if (table == nullptr) {
-    throw InputError(root.source->name, "model is missing",
+    throw InputError(root.where(), "model is missing",
                      "write [model] with file = \"models/mixtral_8x7b.json\"");
   }
   Section s(context, table, "model",
@@ -148,7 +148,7 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
   }
   const Node& file = *s.find("file");
   if (file.kind != Node::Kind::kString) {
-    throw InputError(file.where(), fmt::format("model.file = {} is {}; expected text", file.toml(),
+    throw InputError(file.where(), fmt::format("model.file = {} is {}; expected text", brief(file),
                                                file.kind_name()));
   }
   fs::path path = named_path(file.text, file, folder);
@@ -166,6 +166,8 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
         found = model::find_model(file.text, place);
       } catch (const InputError&) {
         // Not here; the message below names the file that was asked for.
+      } catch (const fs::filesystem_error&) {
+        // A name no file system accepts.
       }
     }
     if (!found) {
@@ -265,7 +267,8 @@ std::vector<std::vector<std::uint32_t>> read_placement(const fs::path& path,
                                                        const model::ModelConfig& m,
                                                        std::uint32_t ep) {
   std::ifstream in(path, std::ios::binary);
-  if (!in || fs::is_directory(path)) {
+  std::error_code ignored;
+  if (!in || fs::is_directory(path, ignored)) {
     throw InputError(where, fmt::format("cannot read the placement \"{}\"", path.generic_string()));
   }
   constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
@@ -388,7 +391,8 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
   if (is_file) {
     p.placement = PlacementKind::kExplicit;
     const fs::path path = named_path(placement->text, *placement, folder);
-    if (!fs::exists(path)) {
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
       no_such_file(placement->where(), "parallel.placement", placement->text, path);
     }
     if (!moe) {
@@ -536,7 +540,7 @@ std::string policy_value(const Node& node, const std::string& shown) {
       return fmt::format("{}", node.number);
     default:
       throw InputError(node.where(), fmt::format("{} = {} is {}; expected a number or text", shown,
-                                                 node.toml(), node.kind_name()));
+                                                 brief(node), node.kind_name()));
   }
 }
 
@@ -815,7 +819,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   place_file("hardware.file");
   const Node* hardware = root.find("hardware");
   if (hardware == nullptr) {
-    throw InputError(root.source->name, "hardware is missing",
+    throw InputError(root.where(), "hardware is missing",
                      "write [hardware] with file = \"hardware/hgx_h100.toml\"");
   }
   out.hardware =
@@ -829,7 +833,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   out.policy = policy_from(context, policy, root);
   if (out.gate.experts > 0) {
     validate_policy(context, out.policy, out.gate.experts, out.gate.top_k,
-                    policy != nullptr ? policy->where() : root.source->name);
+                    policy != nullptr ? policy->where() : root.where());
   } else if (out.policy != RoutingPolicy{}) {
     throw InputError(policy->where(), "policy: the model has no MoE layer");
   }
@@ -925,13 +929,19 @@ std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& o
       throw InputError(axis.where, fmt::format("the sweep has more than {} points", kMaxPoints));
     }
     count *= axis.values.size();
+    for (const auto& [key, value] : settings) {
+      if (key == axis.key) {
+        throw InputError(value.where(), fmt::format("{} is swept at {}", key, axis.where),
+                         "drop the option, or the [[sweep]] entry");
+      }
+    }
   }
   std::vector<SweepPoint> points;
   points.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     SweepPoint point;
     point.index = i;
-    std::vector<Setting> all;
+    std::vector<Setting> all = settings;
     std::size_t stride = count;
     for (const Axis& axis : axes) {
       stride /= axis.values.size();
@@ -939,8 +949,6 @@ std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& o
       point.settings.emplace_back(axis.key, value.toml());
       all.emplace_back(axis.key, value);
     }
-    // The command line has the last word.
-    all.insert(all.end(), settings.begin(), settings.end());
     point.scenario = resolve(document, all, options);
     points.push_back(std::move(point));
   }

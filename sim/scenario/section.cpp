@@ -73,7 +73,7 @@ Section::Section(Context& context, const Node* table, std::string path,
   if (table_->kind != Node::Kind::kTable) {
     const std::string shown = shown_key("", *table_);
     throw InputError(table_->where(), fmt::format("{} = {} is {}; expected a table", shown,
-                                                  table_->toml(), table_->kind_name()));
+                                                  brief(*table_), table_->kind_name()));
   }
   for (const Node& child : table_->children) {
     if (std::find(known.begin(), known.end(), child.key) == known.end()) {
@@ -111,7 +111,7 @@ void Section::violated(std::string_view key, const std::string& rule) const {
   const Node* node = find(key);
   throw InputError(where(key), fmt::format("{} = {}. Violated: {}",
                                            shown_key(key, node != nullptr ? *node : this->node()),
-                                           node != nullptr ? node->toml() : "(default)", rule));
+                                           node != nullptr ? brief(*node) : "(default)", rule));
 }
 
 void Section::fail(std::string_view key, const std::string& message,
@@ -119,8 +119,8 @@ void Section::fail(std::string_view key, const std::string& message,
   const Node* node = find(key);
   throw InputError(where(key),
                    node != nullptr
-                       ? fmt::format("{} = {}: {}", shown_key(key, *node), node->toml(), message)
-                       : fmt::format("{}: {}", shown_key(key, this->node()), message),
+                       ? fmt::format("{} = {}: {}", shown_key(key, *node), brief(*node), message)
+                       : fmt::format("{} {}", shown_key(key, this->node()), message),
                    hint);
 }
 
@@ -146,7 +146,7 @@ std::string Section::unit_text(std::string_view key, const Node& node) const {
                                              : fmt::format("{}", node.number);
   }
   throw InputError(node.where(), fmt::format("{} = {} is {}; expected text with a unit",
-                                             shown_key(key, node), node.toml(), node.kind_name()));
+                                             shown_key(key, node), brief(node), node.kind_name()));
 }
 
 std::string Section::text(std::string_view key, std::optional<std::string> fallback) {
@@ -158,7 +158,7 @@ std::string Section::text(std::string_view key, std::optional<std::string> fallb
   if (node->kind != Node::Kind::kString) {
     throw InputError(node->where(),
                      fmt::format("{} = {} is {}; expected text", shown_key(key, *node),
-                                 node->toml(), node->kind_name()));
+                                 brief(*node), node->kind_name()));
   }
   record(key, node->text, node);
   return node->text;
@@ -174,11 +174,11 @@ std::uint64_t Section::count(std::string_view key, std::uint64_t low, std::uint6
   if (node->kind != Node::Kind::kInteger) {
     throw InputError(node->where(),
                      fmt::format("{} = {} is {}; expected a whole number", shown_key(key, *node),
-                                 node->toml(), node->kind_name()));
+                                 brief(*node), node->kind_name()));
   }
   if (node->integer < 0 || static_cast<std::uint64_t>(node->integer) < low ||
       static_cast<std::uint64_t>(node->integer) > high) {
-    violated(key, fmt::format("{} <= {} <= {}", low, shown_key(key, *node), high));
+    violated(key, fmt::format("{} <= {} <= {}", low, key, high));
   }
   record(key, fmt::format("{}", node->integer), node);
   return static_cast<std::uint64_t>(node->integer);
@@ -193,13 +193,13 @@ double Section::number(std::string_view key, NumberRange range, std::optional<do
   if (node->kind != Node::Kind::kInteger && node->kind != Node::Kind::kFloat) {
     throw InputError(node->where(),
                      fmt::format("{} = {} is {}; expected a number", shown_key(key, *node),
-                                 node->toml(), node->kind_name()));
+                                 brief(*node), node->kind_name()));
   }
   const bool ok = std::isfinite(node->number) && node->number <= range.high &&
                   (range.low_open ? node->number > range.low : node->number >= range.low);
   if (!ok) {
-    violated(key, fmt::format("{} {} {} <= {}", range.low,
-                              range.low_open ? "<" : "<=", shown_key(key, *node), range.high));
+    violated(key, fmt::format("{} {} {} <= {}", range.low, range.low_open ? "<" : "<=", key,
+                              range.high));
   }
   record(key, fmt::format("{}", node->number), node);
   return node->number;
@@ -214,7 +214,7 @@ bool Section::boolean(std::string_view key, std::optional<bool> fallback) {
   if (node->kind != Node::Kind::kBoolean) {
     throw InputError(node->where(),
                      fmt::format("{} = {} is {}; expected true or false", shown_key(key, *node),
-                                 node->toml(), node->kind_name()));
+                                 brief(*node), node->kind_name()));
   }
   record(key, node->boolean ? "true" : "false", node);
   return node->boolean;
@@ -294,7 +294,7 @@ std::size_t Section::choice(std::string_view key, std::span<const std::string_vi
   if (node->kind != Node::Kind::kString) {
     throw InputError(node->where(),
                      fmt::format("{} = {} is {}; expected one of {}", shown_key(key, *node),
-                                 node->toml(), node->kind_name(), fmt::join(names, ", ")));
+                                 brief(*node), node->kind_name(), fmt::join(names, ", ")));
   }
   const auto it = std::find(names.begin(), names.end(), node->text);
   if (it == names.end()) {
@@ -325,14 +325,14 @@ void Section::sources() {
   if (node->kind != Node::Kind::kTable) {
     throw InputError(node->where(),
                      fmt::format("{} = {} is {}; expected text or a table of texts",
-                                 shown_key("source", *node), node->toml(), node->kind_name()));
+                                 shown_key("source", *node), brief(*node), node->kind_name()));
   }
   for (const Node& child : node->children) {
     const std::string key = fmt::format("source.{}", child.key);
     if (child.kind != Node::Kind::kString) {
       throw InputError(child.where(),
                        fmt::format("{} = {} is {}; expected text", shown_key(key, child),
-                                   child.toml(), child.kind_name()));
+                                   brief(child), child.kind_name()));
     }
     if (table_->find(child.key) == nullptr) {
       throw InputError(

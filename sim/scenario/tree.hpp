@@ -45,6 +45,9 @@ struct Node {
   [[nodiscard]] std::string_view kind_name() const;
 };
 
+/// toml() for a message: cut after 80 characters.
+std::string brief(const Node& node);
+
 /// InputError("name:line:column", …) on malformed TOML.
 Node parse_toml(std::string_view text, const std::shared_ptr<const Source>& source);
 /// The value of `--set key=TEXT`: TOML if it is one TOML value, else a bare word taken as text.
