@@ -12,7 +12,8 @@
 //                        even n, S(n²−1)/(8n) for odd n.
 //   hierarchical         by server: (1) direct inside each server; (2) GPU l of a server sends all
 //                        its bytes for another server to GPU (l mod size) there; (3) that one
-//                        hands them out inside. Phases without bytes are left out.
+//                        hands them out inside. Phases without bytes are left out, so on one
+//                        server it is direct.
 // A phase never holds one pair twice.
 //
 // Not modelled here: pipelining of phases (a phase boundary is a barrier), chunking, overlap with

@@ -332,7 +332,9 @@ TEST(Routes, AThousandGpusTakeUnderASecond) {
   EXPECT_EQ(report_routes(t).through_gpu_pairs, 0u);
   RecordProperty("cpu_seconds", fmt::format("{:.3f}", seconds));
   fmt::print("routes of 1,024 GPUs: {:.3f} s CPU\n", seconds);
-  EXPECT_LT(seconds, 1.0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(seconds, 1.0);  // A promise of the product's build, not of an instrumented one.
+#endif
 }
 
 }  // namespace

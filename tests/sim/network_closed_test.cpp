@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/base/error.hpp"
+#include "sim/network/from_scenario.hpp"
 #include "sim/network/mixed_fabric.hpp"
 #include "tests/sim/network_util.hpp"
 
@@ -386,6 +387,37 @@ TEST(MixedFabric, TakesTheClaimsOwnFiguresAsAnOverride) {
   EXPECT_NEAR(
       fabric_all_to_all(Fabric::kMixedServer, Algorithm::kRing, 512000000, both).duration.us(),
       60000.0, 1e-6);
+}
+
+TEST(FromScenario, BuildsTheNamedModelOverTheDescribedCluster) {
+  scenario::Scenario s;
+  s.network.model = scenario::NetworkModelKind::kBottleneck;
+  s.network.algorithm = scenario::ExchangeAlgorithm::kRing;
+  for (const char* name : {"gpu0", "gpu1"}) {
+    scenario::Device d;
+    d.name = name;
+    s.hardware.gpus.push_back(static_cast<std::uint32_t>(s.hardware.devices.size()));
+    s.hardware.devices.push_back(d);
+  }
+  scenario::Link l;
+  l.b = 1;
+  l.bandwidth = BytesPerSecond{1e9};
+  l.latency = SimTime::from_us(1);
+  s.hardware.links.push_back(l);
+  NetworkModel model = make_network(s);
+  EXPECT_EQ(model.model(), Model::kBottleneck);
+  EXPECT_EQ(model.algorithm(), Algorithm::kRing);
+  ExchangeResult r;
+  model.exchange(std::vector<std::uint64_t>{0, 1000, 0, 0}, std::vector<SimTime>(2), r);
+  EXPECT_EQ(r.duration, SimTime::from_us(2));
+  // The names of a scenario and of the models are the same list.
+  using scenario::ExchangeAlgorithm, scenario::NetworkModelKind;
+  EXPECT_STREQ(name_of(model_of(NetworkModelKind::kAuto)), "auto");
+  EXPECT_STREQ(name_of(model_of(NetworkModelKind::kFlow)), "flow");
+  EXPECT_STREQ(name_of(model_of(NetworkModelKind::kCoflow)), "coflow");
+  EXPECT_STREQ(name_of(algorithm_of(ExchangeAlgorithm::kDirect)), "direct");
+  EXPECT_STREQ(name_of(algorithm_of(ExchangeAlgorithm::kRingBidirectional)), "ring_bidirectional");
+  EXPECT_STREQ(name_of(algorithm_of(ExchangeAlgorithm::kHierarchical)), "hierarchical");
 }
 
 Activity copy(const char* name, std::uint32_t src, std::uint32_t dst, std::uint64_t bytes,
