@@ -195,15 +195,18 @@ DTypeChoice default_dtypes(const ModelConfig& config) {
   d.router = config.stored_dtype;
   if (config.quantization == "fp8_block") {
     d.shared = DType::kF8E4M3;
+    d.embedding = config.stored_dtype;
   }
   return d;
 }
 
 std::uint64_t weight_bytes(const ParameterCount& count, const DTypeChoice& dtype) {
+  const std::uint64_t kept = count.embedding + count.norms + count.head;
+  const std::uint64_t rest =
+      count.total() - count.experts + count.expert_biases - count.router - kept;
   return dtype_bytes(dtype.experts, count.experts - count.expert_biases) +
-         dtype_bytes(dtype.router, count.router) +
-         dtype_bytes(dtype.shared,
-                     count.total() - count.experts + count.expert_biases - count.router);
+         dtype_bytes(dtype.router, count.router) + dtype_bytes(dtype.shared, rest) +
+         dtype_bytes(dtype.embedding.value_or(dtype.shared), kept);
 }
 
 std::uint64_t expert_bytes(const ModelConfig& config, DType dtype) {

@@ -8,6 +8,7 @@
 // Not modelled: quantisation scales other than those of the DType, MTP modules, optimizer states.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,12 @@ struct DTypeChoice {
   DType shared = DType::kBf16;
   DType router = DType::kBf16;
   DType kv = DType::kBf16;
+  /// Embeddings, norms and head when they differ from `shared` (FP8 files keep them in BF16).
+  std::optional<DType> embedding = std::nullopt;
 };
 
-/// Formats the model's own file uses. FP8 block models: experts and shared fp8, router as stored
-/// (their embeddings, norms and head are BF16 in the file: about 0.3 % more bytes).
+/// Formats the model's own file uses (FP8 block models: experts and other matrices fp8, router,
+/// embeddings, norms and head as stored).
 DTypeChoice default_dtypes(const ModelConfig& config);
 
 /// Parameters by part. A model with tied embeddings has head = 0.

@@ -47,14 +47,15 @@ Table parts_table(const ModelConfig& config, const DTypeChoice& dtype) {
                       std::string(dtype_name(format)),
                       fmt::to_string(model::weight_bytes(one, dtype)), share(n, all.total())});
   };
-  row("input embedding", &ParameterCount::embedding, dtype.shared);
+  const DType kept = dtype.embedding.value_or(dtype.shared);
+  row("input embedding", &ParameterCount::embedding, kept);
   row("attention", &ParameterCount::attention, dtype.shared);
-  row("norms", &ParameterCount::norms, dtype.shared);
+  row("norms", &ParameterCount::norms, kept);
   row("router", &ParameterCount::router, dtype.router);
   row("routed experts", &ParameterCount::experts, dtype.experts);
   row("shared experts", &ParameterCount::shared_experts, dtype.shared);
   row("dense FFN", &ParameterCount::dense_ffn, dtype.shared);
-  row("LM head", &ParameterCount::head, dtype.shared);
+  row("LM head", &ParameterCount::head, kept);
   row("backbone (stated)", &ParameterCount::stated_backbone, dtype.shared);
   t.rows.push_back({"total", fmt::to_string(all.total()), fmt::to_string(active.total()), "",
                     fmt::to_string(model::weight_bytes(all, dtype)), "100.0000"});
@@ -169,6 +170,7 @@ DTypeChoice parse_dtype_choice(const std::string& text, DTypeChoice base) {
   }
   if (text.find('=') == std::string::npos) {
     base.experts = base.shared = base.router = model::parse_dtype(text, where);
+    base.embedding.reset();
     return base;
   }
   std::size_t at = 0;
@@ -187,6 +189,7 @@ DTypeChoice parse_dtype_choice(const std::string& text, DTypeChoice base) {
       base.experts = format;
     } else if (part == "shared") {
       base.shared = format;
+      base.embedding.reset();
     } else if (part == "router") {
       base.router = format;
     } else if (part == "kv") {

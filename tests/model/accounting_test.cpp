@@ -105,6 +105,10 @@ TEST(Accounting, DeepSeekDetails) {
   EXPECT_NEAR(static_cast<double>(active_without_input_embedding(v3)) / 1e9, 36.63, 5e-3);
   EXPECT_EQ(kv_bytes_per_token_naive(v3, DType::kBf16), 4'997'120U);
   EXPECT_NEAR(total("deepseek_v2_lite") / 1e9, 15.706, 1e-3);
+  // FP8 file: one byte a parameter, two for embeddings, norms, head and router.
+  const auto p = count_parameters(v3);
+  EXPECT_EQ(weight_bytes(p, default_dtypes(v3)),
+            p.total() + p.embedding + p.head + p.norms + p.router);
   // "real deepseek-moe-16b: 32.8 GB".
   EXPECT_NEAR(2 * total("deepseek_moe_16b") / 1e9, 32.8, 0.05);
 }
