@@ -2,6 +2,8 @@
 // A checkpoint folder: config.json + safetensors (+ tokenizer.json, read apart). Every tensor of
 // the file is used exactly once or ignored by a listed rule, so that an expert can never be skipped
 // in silence.
+// Not modelled: quantised weights and the fused expert layout of transformers 5 in memory (files on
+// disk keep one tensor per expert); either ends in a clear error that names the tensor.
 #pragma once
 #include <filesystem>
 #include <initializer_list>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Safetensors: 8 bytes little-endian header length N, N bytes of JSON, then tensor bytes. Read by
 // mmap; every header field is checked before any tensor byte is touched.
+// Not modelled: sub-byte dtypes (F4, F6), big-endian machines, a file that another process shortens
+// while it is mapped (the system then ends the process).
 #pragma once
 #include <cstddef>
 #include <cstdint>
