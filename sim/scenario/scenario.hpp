@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scenario: what is simulated. TOML file → resolved, validated, plain data with the origin of
-// every value. Form: README of this project, `switchyard explain`, and scenarios/normative.toml.
+// every value. Form: scenarios/README.md, scenarios/normative.toml, `switchyard explain`.
 //
 // Rules. Every dimensioned value is a text with its unit; counts and factors are bare numbers.
 // Unknown keys, missing units, wrong types and impossible values are InputErrors with
-// file:line:column (or
-// "--set"). Paths are relative to the file that names them. Keys beside `file` override the file's.
-// Several [[sweep]] make a cartesian product, the first one varying slowest.
+// file:line:column (or "--set"). Paths are relative to the file that names them. Keys beside `file`
+// override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
+//
+// Not modelled, and refused by name: tensor and pipeline parallelism, routers off the GPU, expert
+// replicas, open and closed workloads, watermark actions other than recording, dirichlet routing.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -25,7 +25,9 @@ std::vector<std::string> shipped_names() {
   std::vector<std::string> names;
   for (const auto& entry :
        fs::directory_iterator(fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios/hardware")) {
-    names.push_back(entry.path().stem().string());
+    if (entry.path().extension() == ".toml") {
+      names.push_back(entry.path().stem().string());
+    }
   }
   std::sort(names.begin(), names.end());
   return names;

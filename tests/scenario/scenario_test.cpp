@@ -131,6 +131,22 @@ TEST(ShippedScenarios, AreAllValidAtEveryPointOfTheirSweeps) {
   EXPECT_GE(count, 6U);
 }
 
+TEST(ScenarioReadme, NamesEveryKeyOfItsSections) {
+  const std::string readme = switchyard::read_file(kScenarios + "README.md");
+  for (const ResolvedValue& v : normative().values) {
+    const bool listed = v.key.starts_with("parallel.") || v.key.starts_with("workload.") ||
+                        v.key.starts_with("network.") || v.key.starts_with("memory.") ||
+                        v.key.starts_with("host.") || v.key.starts_with("run.") ||
+                        v.key.starts_with("model.dtype.");
+    if (listed) {
+      const std::string leaf = v.key.substr(v.key.rfind('.') + 1);
+      EXPECT_TRUE(readme.find("`" + v.key + "`") != std::string::npos ||
+                  readme.find("`" + leaf + "`") != std::string::npos)
+          << v.key;
+    }
+  }
+}
+
 TEST(Origin, NamesFileLineAndColumnOrDefaultOrSet) {
   const Scenario s = normative({"run.seed=7"});
   EXPECT_EQ(value(s, "workload.batch").origin, kNormative + ":22:9");
