@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The names a scenario uses, as the network models understand them.
 #pragma once
+#include "sim/cluster/cluster_graph.hpp"
 #include "sim/network/network_model.hpp"
 #include "sim/scenario/scenario.hpp"
 
