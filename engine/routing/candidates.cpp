@@ -39,7 +39,7 @@ void rank_row(std::span<const float> value, std::uint32_t width,
   const auto better = [&](std::uint16_t a, std::uint16_t b) {
     return value[a] != value[b] ? value[a] > value[b] : a < b;
   };
-  if (width * 4 > value.size()) {
+  if (std::size_t{width} * 4 > value.size()) {
     std::iota(order.begin(), order.end(), std::uint16_t{0});
     std::sort(order.begin(), order.end(), better);
     return;

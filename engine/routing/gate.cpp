@@ -119,7 +119,9 @@ GateSpec gate_from_text(std::string_view text, const std::string& where) {
                                       "eps",         "scale",      "n_group",        "topk_group",
                                       "group_score", "group_mask", "exclusive_scale"};
   GateSpec g;
-  for (const auto& [key, value] : text_fields::split(text, where)) {
+  for (const auto& field : text_fields::split(text, where)) {
+    const std::string_view key = field.first;
+    const std::string_view value = field.second;
     const std::string name = fmt::format("gate.{}", key);
     const auto real = [&] {
       float v = 0;
