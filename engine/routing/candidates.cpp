@@ -111,8 +111,8 @@ void rank_candidates(const GateSpec& gate, std::span<const float> logits,
                      Candidates& out) {
   const std::uint32_t experts = gate.experts;
   SWITCHYARD_ASSERT(
-      experts > 0 && logits.size() % experts == 0 && width >= gate.top_k && width <= experts &&
-          (bias.empty() || bias.size() == experts),
+      experts > 0 && gate.n_group > 0 && gate.n_group <= experts && logits.size() % experts == 0 &&
+          width >= gate.top_k && width <= experts && (bias.empty() || bias.size() == experts),
       fmt::format("E {} logits {} M {} bias {}", experts, logits.size(), width, bias.size()));
   const auto tokens = static_cast<std::uint32_t>(logits.size() / experts);
   out.resize(tokens, width);
