@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cost/cost.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::sim {
+namespace {
+using model::DType;
+
+double width_of(DType p) { return static_cast<double>(model::dtype_bits_x32(p)) / 256.0; }
+double real(std::uint64_t v) { return static_cast<double>(v); }
+}  // namespace
+
+CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& dtype,
+                     model::DType activations, const scenario::GpuType& gpu)
+    : model_(model),
+      dtype_(dtype),
+      gpu_(gpu),
+      a_(width_of(activations)),
+      w_(width_of(dtype.shared)),
+      expert_w_(width_of(dtype.experts)),
+      expert_matrices_(model.expert_kind == model::ExpertKind::kTwoMatrix ? 2 : 3) {
+  for (const DType p : {dtype.experts, dtype.shared, dtype.router, dtype.kv}) {
+    if (gpu_.peak_for(p).value <= 0) {
+      throw InputError(
+          "hardware",
+          fmt::format("GPU type \"{}\" has no peak rate for {}", gpu.name, model::dtype_name(p)),
+          "add gpu_types.<name>.peak or choose another model.dtype");
+    }
+  }
+  const double hidden = real(model.hidden_size);
+  expert_bytes_ = expert_matrices_ * hidden * real(model.expert_intermediate) * expert_w_;
+  const double heads = real(model.num_heads);
+  if (model.attention == model::AttentionKind::kMla) {
+    const double qk = real(model.qk_nope_head_dim + model.qk_rope_head_dim);
+    const double rank = real(model.kv_lora_rank);
+    qkv_weights_ = model.q_lora_rank == 0
+                       ? hidden * heads * qk
+                       : hidden * real(model.q_lora_rank) + real(model.q_lora_rank) * heads * qk;
+    qkv_weights_ += hidden * (rank + real(model.qk_rope_head_dim)) +
+                    rank * heads * (real(model.qk_nope_head_dim) + real(model.v_head_dim));
+    out_weights_ = heads * real(model.v_head_dim) * hidden;
+  } else {
+    qkv_weights_ = hidden * real(model.head_dim) * (heads + 2 * real(model.num_kv_heads));
+    out_weights_ = heads * real(model.head_dim) * hidden;
+  }
+}
+
+OpCost CostModel::roofline(double bytes, double flops, DType p, double share,
+                           std::uint32_t kernels) const {
+  const double memory = bytes / (gpu_.mbu * gpu_.hbm.value);
+  const double arithmetic = flops / (share * gpu_.peak_for(p).value);
+  OpCost cost;
+  cost.time = SimTime::from_ps(gpu_.kernel_launch.ps() * kernels) +
+              SimTime::from_seconds(std::max(memory, arithmetic));
+  cost.bytes = bytes;
+  cost.flops = flops;
+  cost.kernels = kernels;
+  return cost;
+}
+
+OpCost CostModel::embedding(std::uint64_t tokens) const {
+  if (tokens == 0) return {};
+  return roofline(real(tokens) * real(model_.hidden_size) * (w_ + a_), 0, dtype_.shared, gpu_.mfu,
+                  1);
+}
+
+OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> work) const {
+  double tokens = 0, pairs = 0, cached = 0;
+  const std::uint64_t window = model_.layers[layer].sliding_window;
+  for (const SequenceWork& s : work) {
+    tokens += real(s.new_tokens);
+    if (s.new_tokens == 0) continue;
+    if (window == 0 || s.context + s.new_tokens <= window) {
+      pairs +=
+          real(s.new_tokens) * real(s.context) + real(s.new_tokens) * (real(s.new_tokens) + 1) / 2;
+      cached += real(s.context) + real(s.new_tokens);
+    } else {
+      // Token at position q attends min(q + 1, window) positions.
+      const std::uint64_t first = s.context, last = s.context + s.new_tokens;
+      const std::uint64_t growing_end = std::clamp(window, first, last);
+      const double grow = real(growing_end - first);
+      pairs += grow * real(first) + grow * (grow + 1) / 2 + real(last - growing_end) * real(window);
+      cached += real(std::min(last, window + s.new_tokens - 1));
+    }
+  }
+  if (tokens == 0) return {};
+  const double hidden = real(model_.hidden_size), heads = real(model_.num_heads);
+  double kv_values = 0, per_pair = 0, q_values = 0;
+  if (model_.attention == model::AttentionKind::kMla) {
+    kv_values = real(model_.kv_lora_rank + model_.qk_rope_head_dim);
+    // Absorbed form: scores over rank + rope, values over rank.
+    per_pair = 2 * heads * (2 * real(model_.kv_lora_rank) + real(model_.qk_rope_head_dim));
+    q_values = heads * real(model_.qk_nope_head_dim + model_.qk_rope_head_dim);
+  } else {
+    kv_values = 2 * real(model_.num_kv_heads) * real(model_.head_dim);
+    per_pair = 4 * heads * real(model_.head_dim);
+    q_values = heads * real(model_.head_dim);
+  }
+  const double c = width_of(dtype_.kv);
+  OpCost cost = roofline(2 * tokens * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  cost += roofline(qkv_weights_ * w_ + tokens * (hidden + q_values + kv_values) * a_,
+                   2 * tokens * qkv_weights_, dtype_.shared, gpu_.mfu, 1);
+  cost +=
+      roofline(tokens * (2 * q_values * a_ + kv_values * (a_ + c)), 0, dtype_.shared, gpu_.mfu, 1);
+  cost += roofline(cached * kv_values * c + 2 * tokens * q_values * a_, pairs * per_pair, dtype_.kv,
+                   gpu_.mfu, 1);
+  cost += roofline(out_weights_ * w_ + tokens * (q_values + 2 * hidden) * a_,
+                   2 * tokens * out_weights_, dtype_.shared, gpu_.mfu, 1);
+  return cost;
+}
+
+OpCost CostModel::router(std::uint64_t tokens) const {
+  if (tokens == 0) return {};
+  const double t = real(tokens), hidden = real(model_.hidden_size), e = real(model_.num_experts);
+  const double router_w = width_of(dtype_.router);
+  OpCost cost = roofline(2 * t * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  cost += roofline(hidden * e * router_w + t * hidden * a_ + t * e * 4, 2 * t * hidden * e,
+                   dtype_.router, gpu_.mfu, 1);
+  cost += roofline(t * e * 4, 0, dtype_.router, gpu_.mfu, 1);
+  cost += roofline(t * (1 + real(model_.top_k)) * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  return cost;
+}
+
+OpCost CostModel::experts(std::span<const std::uint32_t> rows) const {
+  double assignments = 0, distinct = 0;
+  for (const std::uint32_t r : rows) {
+    assignments += r;
+    distinct += r > 0 ? 1 : 0;
+  }
+  if (assignments == 0) return {};
+  const double hidden = real(model_.hidden_size), width = real(model_.expert_intermediate);
+  // The first kernel holds all matrices but the last one (the down projection).
+  const double up = (expert_matrices_ - 1) / expert_matrices_;
+  OpCost cost = roofline(distinct * expert_bytes_ * up + assignments * (hidden + width) * a_,
+                         2 * assignments * hidden * width * (expert_matrices_ - 1), dtype_.experts,
+                         gpu_.mfu_grouped, 1);
+  cost += roofline(distinct * expert_bytes_ * (1 - up) + assignments * (hidden + width) * a_,
+                   2 * assignments * hidden * width, dtype_.experts, gpu_.mfu_grouped, 1);
+  return cost;
+}
+
+SimTime CostModel::expert_alone(std::uint32_t rows) const {
+  if (rows == 0) return {};
+  const std::uint32_t one[] = {rows};
+  const OpCost cost = experts(one);
+  return cost.time - SimTime::from_ps(gpu_.kernel_launch.ps() * cost.kernels);
+}
+
+OpCost CostModel::combine_sum(std::uint64_t tokens) const {
+  if (tokens == 0) return {};
+  return roofline(real(tokens) * (real(model_.top_k) + 2) * real(model_.hidden_size) * a_, 0,
+                  dtype_.shared, gpu_.mfu, 1);
+}
+
+OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width) const {
+  const double t = real(tokens), hidden = real(model_.hidden_size), i = real(width);
+  OpCost cost = roofline((expert_matrices_ - 1) * hidden * i * w_ + t * (hidden + i) * a_,
+                         2 * t * hidden * i * (expert_matrices_ - 1), dtype_.shared, gpu_.mfu, 1);
+  cost += roofline(hidden * i * w_ + t * (hidden + i) * a_, 2 * t * hidden * i, dtype_.shared,
+                   gpu_.mfu, 1);
+  return cost;
+}
+
+OpCost CostModel::shared(std::uint64_t tokens) const {
+  if (tokens == 0 || model_.shared_intermediate == 0) return {};
+  return ffn(tokens, model_.shared_intermediate);
+}
+
+OpCost CostModel::dense(std::size_t layer, std::uint64_t tokens) const {
+  if (tokens == 0 || model_.layers[layer].ffn != model::FfnKind::kDense) return {};
+  OpCost cost =
+      roofline(2 * real(tokens) * real(model_.hidden_size) * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  cost += ffn(tokens, model_.dense_intermediate);
+  return cost;
+}
+
+OpCost CostModel::head(std::uint64_t rows) const {
+  if (rows == 0) return {};
+  const double t = real(rows), hidden = real(model_.hidden_size), v = real(model_.vocab_size);
+  OpCost cost = roofline(2 * t * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  cost += roofline(hidden * v * w_ + t * (hidden * a_ + v * 4), 2 * t * hidden * v, dtype_.shared,
+                   gpu_.mfu, 1);
+  cost += roofline(t * v * 4, 0, dtype_.shared, gpu_.mfu, 1);
+  return cost;
+}
+
+}  // namespace switchyard::sim

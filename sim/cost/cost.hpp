@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one operation costs on one GPU: the roofline, operation by operation.
+//
+//   time = kernels · launch + max( bytes / (mbu · HBM), flops / (mfu · peak) )
+//
+// summed over the operations of a phase (they run one after another on one stream). mbu, mfu,
+// mfu_grouped, peak, HBM and launch come from the hardware file, where each has its source. Weight
+// bytes count what the kernel reads: all weights of a dense layer, but only the *distinct* experts
+// that received a token (engines.md §4.4 of the specification; derived in sim/README.md).
+//
+// Symbols: T tokens on this GPU, H hidden, h heads, g KV heads, d head size, E experts, I expert
+// width, V vocabulary, w bytes per weight, a bytes per activation, c bytes per cached value.
+//
+// Not modelled: tile quantisation (rows padded to a tile), cache hits between kernels, power and
+// clock effects, launch modes (every kernel pays its launch), overlap of two kernels on one GPU
+// except the shared expert beside dispatch (sim/loop).
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "engine/base/units.hpp"
+#include "engine/model/accounting.hpp"
+#include "engine/model/model_config.hpp"
+#include "sim/scenario/hardware.hpp"
+
+namespace switchyard::sim {
+
+/// One phase of work on one GPU. Adding two means running one after the other.
+struct OpCost {
+  SimTime time;
+  double bytes = 0;  ///< HBM bytes read and written.
+  double flops = 0;  ///< A multiply-add is two.
+  std::uint32_t kernels = 0;
+  OpCost& operator+=(const OpCost& o) {
+    time += o.time;
+    bytes += o.bytes;
+    flops += o.flops;
+    kernels += o.kernels;
+    return *this;
+  }
+};
+
+/// New tokens of one sequence in a step and how many it already has in the cache.
+struct SequenceWork {
+  std::uint64_t new_tokens = 0;
+  std::uint64_t context = 0;
+};
+
+class CostModel {
+ public:
+  /// Keeps copies; the arguments need not outlive the model. Throws InputError when the GPU type
+  /// has no arithmetic for a precision the scenario names.
+  CostModel(const model::ModelConfig& model, const model::DTypeChoice& dtype,
+            model::DType activations, const scenario::GpuType& gpu);
+
+  /// kernels · launch + max(bytes/(mbu·HBM), flops/(share·peak(p))). `share` is mfu or mfu_grouped.
+  [[nodiscard]] OpCost roofline(double bytes, double flops, model::DType p, double share,
+                                std::uint32_t kernels) const;
+
+  /// Token lookup: T·H·(w + a) bytes.
+  [[nodiscard]] OpCost embedding(std::uint64_t tokens) const;
+  /// RMSNorm, QKV projection, RoPE + cache append, attention core, output projection + residual.
+  /// Core, per sequence with n new tokens and c cached: attended pairs n·c + n(n+1)/2 (windows
+  /// honoured), 2·h·(d_qk + d_v) FLOPs per pair, cache bytes read once per sequence.
+  [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work) const;
+  /// RMSNorm, gate GEMM (T·H·E), top-k, then the permutation of T·k rows: T·H·a read,
+  /// T·k·H·a written.
+  [[nodiscard]] OpCost router(std::uint64_t tokens) const;
+  /// Grouped gate+up GEMM with SwiGLU, then grouped down GEMM, over this GPU's local experts.
+  /// `rows[i]` is the number of assignments of local expert i; experts with 0 rows cost nothing.
+  [[nodiscard]] OpCost experts(std::span<const std::uint32_t> rows) const;
+  /// Time of one local expert by itself with `rows` rows, without launches; 0 for 0 rows.
+  [[nodiscard]] SimTime expert_alone(std::uint32_t rows) const;
+  /// Weighted sum of the returned rows and residual: (T·k + 2T)·H·a bytes.
+  [[nodiscard]] OpCost combine_sum(std::uint64_t tokens) const;
+  /// Shared experts of a MoE layer (0 cost when the model has none).
+  [[nodiscard]] OpCost shared(std::uint64_t tokens) const;
+  /// Dense FFN of a layer that is not MoE (norm included; 0 for attention-only layers).
+  [[nodiscard]] OpCost dense(std::size_t layer, std::uint64_t tokens) const;
+  /// Final norm, LM head for `rows` rows, sampling.
+  [[nodiscard]] OpCost head(std::uint64_t rows) const;
+
+  [[nodiscard]] const model::ModelConfig& model() const { return model_; }
+  [[nodiscard]] const model::DTypeChoice& dtype() const { return dtype_; }
+  [[nodiscard]] const scenario::GpuType& gpu() const { return gpu_; }
+
+ private:
+  [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width) const;
+  model::ModelConfig model_;
+  model::DTypeChoice dtype_;
+  scenario::GpuType gpu_;
+  double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
+  double expert_w_ = 2;                       // bytes per expert weight
+  double expert_matrices_ = 3;                // matrices per expert
+  double expert_bytes_ = 0;                   // weight bytes of one expert
+  double qkv_weights_ = 0, out_weights_ = 0;  // attention projection weights of one layer
+};
+
+}  // namespace switchyard::sim

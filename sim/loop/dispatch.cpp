@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loop/dispatch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::sim {
+
+ExpertMap::ExpertMap(const scenario::Scenario& scenario)
+    : gpus(static_cast<std::uint32_t>(scenario.hardware.gpu_count())), ep(scenario.parallel.ep) {
+  rank = scenario.parallel.expert_rank;
+  for (const std::vector<std::uint32_t>& r : rank) {
+    std::vector<std::uint32_t> next(ep, 0), index(r.size());
+    for (std::size_t e = 0; e < r.size(); ++e) {
+      index[e] = next[r[e]]++;
+    }
+    local.push_back(std::move(index));
+    count.push_back(std::move(next));
+  }
+}
+
+TrafficBuilder::TrafficBuilder(const scenario::Scenario& scenario, const ExpertMap& map,
+                               std::vector<std::uint32_t> node)
+    : map_(map),
+      kind_(scenario.network.dispatch),
+      dispatch_bytes_(scenario.network.payload.dispatch_bytes(scenario.model.hidden_size)),
+      combine_bytes_(scenario.network.payload.combine_bytes(scenario.model.hidden_size)),
+      node_(std::move(node)),
+      place_(node_.size()) {
+  members_.resize(node_.empty() ? 0 : *std::max_element(node_.begin(), node_.end()) + 1);
+  for (std::uint32_t g = 0; g < node_.size(); ++g) {
+    place_[g] = static_cast<std::uint32_t>(members_[node_[g]].size());
+    members_[node_[g]].push_back(g);
+  }
+  std::erase_if(members_, [](const auto& m) { return m.empty(); });
+  if (kind_ == scenario::DispatchKind::kPerNode) {
+    for (const auto& m : members_) {
+      if (m.size() != members_[0].size()) {
+        throw InputError("network.dispatch", "per_node needs the same number of GPUs in every node",
+                         "use per_rank");
+      }
+    }
+    // Node numbers without gaps, so that members_[node_[g]] holds.
+    for (std::uint32_t n = 0; n < members_.size(); ++n) {
+      for (const std::uint32_t g : members_[n]) node_[g] = n;
+    }
+  }
+  seen_gpu_.assign(node_.size(), 0);
+  seen_node_.assign(std::max<std::size_t>(members_.size(), 1), 0);
+}
+
+void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> source,
+                           const LayerDecision& decision, LayerTraffic& out) {
+  const std::size_t g = map_.gpus;
+  const bool per_node = kind_ == scenario::DispatchKind::kPerNode && members_.size() > 1;
+  const std::size_t phases = per_node ? 2 : 1;
+  out.dispatch.resize(phases);
+  out.combine.resize(phases);
+  for (std::size_t p = 0; p < phases; ++p) {
+    out.dispatch[p].assign(g * g, 0);
+    out.combine[p].assign(g * g, 0);
+  }
+  out.assignments.assign(g, 0);
+  const std::size_t row = map_.row(layer);
+  const std::size_t experts = map_.rank[row].size();
+  const std::size_t groups = g / map_.ep;
+  rows_.assign(groups * experts, 0);  // assignments of (replica group, expert)
+
+  const std::size_t k = decision.slots;
+  for (std::uint32_t t = 0; t < decision.tokens; ++t) {
+    const std::uint32_t s = source[t];
+    ++stamp_;
+    for (std::size_t j = 0; j < k; ++j) {
+      const std::size_t at = t * k + j;
+      const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
+      // A queued slot waits for its first choice and runs there in a later wave.
+      const std::uint16_t e = outcome == SlotOutcome::kQueued ? decision.first[at]
+                              : outcome == SlotOutcome::kKept || outcome == SlotOutcome::kRerouted
+                                  ? decision.chosen[at]
+                                  : kNoExpert;
+      if (e == kNoExpert) continue;
+      const std::uint32_t d = map_.gpu_of(layer, e, s);
+      ++rows_[s / map_.ep * experts + e];
+      ++out.assignments[d];
+      if (d == s) continue;
+      if (kind_ == scenario::DispatchKind::kPerExpert) {
+        out.dispatch[0][s * g + d] += dispatch_bytes_;
+        out.combine[0][d * g + s] += combine_bytes_;
+        continue;
+      }
+      if (seen_gpu_[d] == stamp_) continue;
+      seen_gpu_[d] = stamp_;
+      if (!per_node || node_[d] == node_[s]) {
+        out.dispatch[0][s * g + d] += dispatch_bytes_;
+        out.combine[phases - 1][d * g + s] += combine_bytes_;
+        continue;
+      }
+      const std::uint32_t relay = members_[node_[d]][place_[s]];
+      if (seen_node_[node_[d]] != stamp_) {
+        seen_node_[node_[d]] = stamp_;
+        out.dispatch[0][s * g + relay] += dispatch_bytes_;
+        out.combine[1][relay * g + s] += combine_bytes_;
+      }
+      if (relay != d) {
+        out.dispatch[1][relay * g + d] += dispatch_bytes_;
+        out.combine[0][d * g + relay] += combine_bytes_;
+      }
+    }
+  }
+
+  // Waves: what an expert has beyond its capacity runs in further passes of at most the capacity.
+  const std::uint32_t capacity = decision.queued_slots > 0
+                                     ? std::max(decision.capacity, std::uint32_t{1})
+                                     : kUnlimitedCapacity;
+  out.distinct_experts = 0;
+  std::size_t waves = 1;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i] == 0) continue;
+    ++out.distinct_experts;
+    if (capacity != kUnlimitedCapacity) {
+      waves = std::max<std::size_t>(waves, (rows_[i] + capacity - 1) / capacity);
+    }
+  }
+  out.waves.resize(waves);
+  for (std::size_t w = 0; w < waves; ++w) {
+    out.waves[w].resize(g);
+    for (std::size_t gpu = 0; gpu < g; ++gpu) {
+      out.waves[w][gpu].assign(map_.count[row][gpu % map_.ep], 0);
+    }
+  }
+  for (std::size_t q = 0; q < groups; ++q) {
+    for (std::size_t e = 0; e < experts; ++e) {
+      std::uint32_t left = rows_[q * experts + e];
+      const std::size_t gpu = q * map_.ep + map_.rank[row][e];
+      for (std::size_t w = 0; left > 0; ++w) {
+        const std::uint32_t now = std::min(left, capacity);
+        out.waves[w][gpu][map_.local[row][e]] = now;
+        left -= now;
+      }
+    }
+  }
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loop/routing_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+
+#include "engine/base/error.hpp"
+#include "engine/base/random.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+constexpr std::uint32_t kShift = 997;  // rows between re-used sequences and cycled layers
+
+class TraceSource final : public RoutingSource {
+ public:
+  TraceSource(const scenario::Scenario& scenario, const RoutingTrace& trace)
+      : trace_(trace), cycle_(scenario.workload.routing.layers == scenario::TraceLayers::kCycle) {
+    const std::string where = scenario.workload.routing.trace_path;
+    const TraceHeader& h = trace.header;
+    const std::uint64_t layers = scenario.model.num_moe_layers();
+    if (h.experts() != scenario.model.num_experts || h.top_k() != scenario.model.top_k) {
+      throw InputError(
+          where,
+          fmt::format("the trace has E = {}, k = {}; the model has E = {}, k = {}", h.experts(),
+                      h.top_k(), scenario.model.num_experts, scenario.model.top_k),
+          "use a trace of this model, or a model with the trace's experts");
+    }
+    if (!cycle_ && h.layer_count() != layers) {
+      throw InputError(
+          where, fmt::format("the trace has {} MoE layers, the model {}", h.layer_count(), layers),
+          "write routing = { trace = …, layers = \"cycle\" } to re-use the trace's layers");
+    }
+    const bool decode = scenario.workload.kind == scenario::WorkloadKind::kDecode;
+    const auto wanted = static_cast<std::uint8_t>(decode ? switchyard::Phase::kDecode
+                                                         : switchyard::Phase::kPrefill);
+    rows_of_sequence_.resize(trace.sequences.size());
+    for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+      if (trace.tokens.phase[row] == wanted) {
+        rows_of_sequence_[trace.tokens.sequence[row]].push_back(
+            static_cast<std::uint32_t>(pool_.size()));
+        pool_.push_back(row);
+      }
+    }
+    std::erase_if(rows_of_sequence_, [](const auto& rows) { return rows.empty(); });
+    if (pool_.empty()) {
+      throw InputError(
+          where, fmt::format("the trace has no {} token", decode ? "decode" : "prefill"),
+          decode ? "make it with switchyard trace --max-new N" : "use workload.kind = \"decode\"");
+    }
+    description_ = cycle_ ? fmt::format("routing: cycled {} → {} from {}", h.layer_count(), layers,
+                                        std::filesystem::path(where).filename().string())
+                          : fmt::format("routing: exact from {}",
+                                        std::filesystem::path(where).filename().string());
+    taken_.assign(pool_.size(), 0);
+  }
+
+  void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) override {
+    const std::uint32_t in_trace = trace_.header.layer_count();
+    const std::uint32_t l = layer % in_trace;
+    const std::uint64_t shift = std::uint64_t{kShift} * (layer / in_trace);
+    const std::uint32_t m = trace_.header.candidates;
+    out.resize(static_cast<std::uint32_t>(tokens.size()), m);
+    out.nan_rows = 0;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const auto& list = rows_of_sequence_[tokens.sequence[t] % rows_of_sequence_.size()];
+      const std::uint64_t lap = tokens.sequence[t] / rows_of_sequence_.size();
+      const std::uint32_t place = list[(lap * kShift + tokens.ordinal[t]) % list.size()];
+      if (layer == 0) {
+        reused_ = reused_ || taken_[place] != 0;
+        taken_[place] = 1;
+      }
+      const std::uint64_t row = pool_[(place + shift) % pool_.size()];
+      const std::uint64_t from = trace_.candidate_at(row, l);
+      std::copy_n(trace_.routing.candidates.begin() + static_cast<std::ptrdiff_t>(from), m,
+                  out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
+      std::copy_n(trace_.routing.logit.begin() + static_cast<std::ptrdiff_t>(from), m,
+                  out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
+      out.lse[t] = trace_.routing.lse[trace_.layer_at(row, l)];
+    }
+    entropy_ = entropy(out);
+  }
+
+  [[nodiscard]] std::span<const float> gate_bias(std::uint32_t layer) const override {
+    return trace_.bias_of(layer % trace_.header.layer_count());
+  }
+  [[nodiscard]] const GateSpec& gate() const override { return trace_.header.gate; }
+  [[nodiscard]] double mean_entropy() const override { return entropy_; }
+  [[nodiscard]] std::string description() const override { return description_; }
+  [[nodiscard]] bool reused() const override { return reused_; }
+
+ private:
+  /// Exact when all E logits are stored; otherwise the trace cannot tell.
+  [[nodiscard]] double entropy(const Candidates& c) const {
+    if (c.width != trace_.header.experts() || c.tokens == 0) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    double sum = 0;
+    for (std::uint32_t t = 0; t < c.tokens; ++t) {
+      for (std::uint32_t i = 0; i < c.width; ++i) {
+        const double log_p = static_cast<double>(c.logit[t * c.width + i]) - c.lse[t];
+        if (std::isfinite(log_p)) {
+          sum -= std::exp(log_p) * log_p;
+        }
+      }
+    }
+    return sum / std::log(2.0) / c.tokens;
+  }
+
+  const RoutingTrace& trace_;
+  bool cycle_;
+  bool reused_ = false;
+  double entropy_ = 0;
+  std::vector<std::uint64_t> pool_;
+  std::vector<std::vector<std::uint32_t>> rows_of_sequence_;
+  std::vector<std::uint8_t> taken_;
+  std::string description_;
+};
+
+class SyntheticSource final : public RoutingSource {
+ public:
+  explicit SyntheticSource(const scenario::Scenario& scenario)
+      : gate_(gate_of(scenario.model)), seed_(scenario.run.seed) {
+    const auto experts = static_cast<std::uint32_t>(scenario.model.num_experts);
+    const auto layers = static_cast<std::uint32_t>(scenario.model.num_moe_layers());
+    // A synthetic law states probabilities; a group limit or a selection bias has no meaning for
+    // it.
+    gate_.n_group = 1;
+    gate_.topk_group = 1;
+    const scenario::RoutingSpec& r = scenario.workload.routing;
+    log_p_.resize(layers);
+    for (std::uint32_t l = 0; l < layers; ++l) {
+      std::vector<double>& z = log_p_[l];
+      z.assign(experts, 0.0);
+      if (r.law == scenario::SyntheticLaw::kLognormal) {
+        for (std::uint32_t e = 0; e < experts; ++e) {
+          z[e] = r.sigma * random_normal(seed_, random_purpose("synthetic expert"), {0, l, 0, e});
+        }
+      } else if (r.law == scenario::SyntheticLaw::kZipf) {
+        std::vector<std::uint32_t> order(experts);
+        std::iota(order.begin(), order.end(), 0U);
+        std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+          const auto key = [&](std::uint32_t e) {
+            return random_u64(seed_, random_purpose("synthetic rank"), {0, l, 0, e});
+          };
+          return std::pair(key(a), a) < std::pair(key(b), b);
+        });
+        for (std::uint32_t rank = 0; rank < experts; ++rank) {
+          z[order[rank]] = -r.zipf_s * std::log(rank + 1.0);
+        }
+      }
+      double sum = 0;
+      for (const double v : z) sum += std::exp(v);
+      for (double& v : z) v -= std::log(sum);
+    }
+    width_ = stored_candidates(experts, static_cast<std::uint32_t>(scenario.model.top_k));
+    switch (r.law) {
+      case scenario::SyntheticLaw::kUniform:
+        description_ = "routing: synthetic uniform";
+        break;
+      case scenario::SyntheticLaw::kZipf:
+        description_ = fmt::format("routing: synthetic zipf({})", r.zipf_s);
+        break;
+      case scenario::SyntheticLaw::kLognormal:
+        description_ = fmt::format("routing: synthetic lognormal({})", r.sigma);
+        break;
+    }
+  }
+
+  void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) override {
+    const std::vector<double>& p = log_p_[layer];
+    const std::size_t experts = p.size();
+    logits_.resize(tokens.size() * experts);
+    double entropy = 0;
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      for (std::size_t e = 0; e < experts; ++e) {
+        logits_[t * experts + e] =
+            static_cast<float>(p[e] + random_gumbel(seed_, random_purpose("synthetic token"),
+                                                    {tokens.sequence[t], layer, tokens.position[t],
+                                                     static_cast<std::uint32_t>(e)}));
+      }
+    }
+    rank_candidates(gate_, logits_, {}, width_, workspace_, out);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      for (std::size_t e = 0; e < experts; ++e) {
+        const double log_q = static_cast<double>(logits_[t * experts + e]) - out.lse[t];
+        entropy -= std::exp(log_q) * log_q;
+      }
+    }
+    entropy_ = tokens.size() == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                  : entropy / std::log(2.0) / static_cast<double>(tokens.size());
+  }
+  [[nodiscard]] std::span<const float> gate_bias(std::uint32_t) const override { return {}; }
+  [[nodiscard]] const GateSpec& gate() const override { return gate_; }
+  [[nodiscard]] double mean_entropy() const override { return entropy_; }
+  [[nodiscard]] std::string description() const override { return description_; }
+  [[nodiscard]] bool reused() const override { return false; }
+
+ private:
+  GateSpec gate_;
+  std::uint64_t seed_;
+  std::uint32_t width_ = 0;
+  double entropy_ = 0;
+  std::vector<std::vector<double>> log_p_;  // [L][E]
+  std::vector<float> logits_;
+  RankWorkspace workspace_;
+  std::string description_;
+};
+
+}  // namespace
+
+GateSpec gate_of(const model::ModelConfig& model) {
+  const model::GateFields& f = model.gate;
+  GateSpec g;
+  g.experts = static_cast<std::uint32_t>(model.num_experts);
+  g.top_k = static_cast<std::uint32_t>(model.top_k);
+  g.score = f.score == model::GateScore::kSoftmax   ? GateScore::kSoftmax
+            : f.score == model::GateScore::kSigmoid ? GateScore::kSigmoid
+                                                    : GateScore::kIdentity;
+  g.renorm = f.renormalize;
+  g.eps = static_cast<float>(f.eps);
+  g.scale = static_cast<float>(f.scale);
+  g.exclusive_scale = f.scale_excludes_renorm;
+  g.n_group = f.n_group;
+  g.topk_group = f.topk_group;
+  g.group_score =
+      f.group_score == model::GroupScore::kSumTop2 ? GroupScore::kSumTop2 : GroupScore::kMax;
+  g.group_mask = f.mask_with_zero ? GroupMask::kZero : GroupMask::kMinusInfinity;
+  return g;
+}
+
+std::unique_ptr<RoutingSource> make_routing_source(const scenario::Scenario& scenario,
+                                                   const RoutingTrace* trace) {
+  if (scenario.workload.routing.source == scenario::RoutingSource::kTrace) {
+    SWITCHYARD_ASSERT(trace != nullptr, "a trace scenario needs its trace");
+    return std::make_unique<TraceSource>(scenario, *trace);
+  }
+  return std::make_unique<SyntheticSource>(scenario);
+}
+
+}  // namespace switchyard::sim

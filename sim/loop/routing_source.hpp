@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the simulated tokens' candidates come from: a routing trace, or a synthetic law. Either way
+// a layer's candidates go through switchyard::decide with the scenario's policy, so capacity, drops
+// and reroutes are computed, never assumed.
+//
+// Trace. The tokens of the workload's phase (decode rows, or prefill rows) form one pool in trace
+// order, and one list per trace sequence. Simulated sequence b follows trace sequence b mod S from
+// row 997·(b div S), one row per new token, and starts again at its first row when it reaches the
+// end; reused() tells whether any row was taken twice. `cycle`: MoE layer l of the model reads
+// trace layer l mod L_trace at pool row + 997·(l div L_trace), modulo the pool.
+//
+// Synthetic. Logits z[e] = log p(e) + Gumbel(seed; sequence, layer, position, expert): the k best
+// are k distinct experts drawn without replacement with probabilities p. p is uniform, zipf (p ∝
+// r^−s, ranks shuffled per layer) or lognormal (p ∝ exp(sigma·N), drawn per layer and expert).
+//
+// Not modelled: correlation between tokens and between layers in synthetic routing.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/routing/candidates.hpp"
+#include "engine/routing/gate.hpp"
+#include "engine/routing/policy.hpp"
+#include "engine/trace/trace.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::sim {
+
+/// The tokens of one step in canonical order (sequence, position).
+struct StepTokens {
+  std::vector<std::uint32_t> sequence, position;
+  std::vector<std::uint8_t> phase;
+  std::vector<std::uint16_t> rank;     ///< GPU that owns the token.
+  std::vector<std::uint32_t> ordinal;  ///< How many new tokens its sequence had before, this run.
+  [[nodiscard]] std::size_t size() const { return sequence.size(); }
+};
+
+class RoutingSource {
+ public:
+  virtual ~RoutingSource() = default;
+  /// Candidates of every token of the step in MoE layer `layer` (index among MoE layers).
+  virtual void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) = 0;
+  /// Selection bias of the layer, [E] or empty.
+  [[nodiscard]] virtual std::span<const float> gate_bias(std::uint32_t layer) const = 0;
+  [[nodiscard]] virtual const GateSpec& gate() const = 0;
+  /// Mean over the last call's tokens of the entropy of softmax over all E, in bits; NaN when the
+  /// source cannot tell.
+  [[nodiscard]] virtual double mean_entropy() const = 0;
+  /// One line for the run and every table.
+  [[nodiscard]] virtual std::string description() const = 0;
+  [[nodiscard]] virtual bool reused() const = 0;
+};
+
+/// The family's gate for a model: score, group limit, renormalisation, scale.
+GateSpec gate_of(const model::ModelConfig& model);
+
+/// `trace` is borrowed and must outlive the source (null for synthetic routing). Throws InputError
+/// when trace and model disagree (E, k, MoE layer count under `exact`), or when the trace has no
+/// row of the workload's phase.
+std::unique_ptr<RoutingSource> make_routing_source(const scenario::Scenario& scenario,
+                                                   const RoutingTrace* trace);
+
+}  // namespace switchyard::sim

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop (equations and a worked example: sim/README.md).
+//
+// A step: host → embedding → per layer [ attention → router → dispatch → experts → combine ] (dense
+// layers: attention → FFN) → head. Every GPU has its own clock, an integer number of picoseconds;
+// local work advances one clock, an exchange advances the clocks of its members. Overflow waves add
+// passes of the expert phase. Shared experts run beside dispatch.
+//
+// Not modelled: tensor and pipeline parallelism, serving (arrivals, admission), faults, transfers
+// other than the exchanges of dispatch and combine, replicas of single experts, deferred sequences
+// (queue = "defer" is refused), communication overlapped with compute.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/trace/trace.hpp"
+#include "sim/run/conservation.hpp"
+#include "sim/run/run_data.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::sim {
+
+/// Where the steps of a simulation go.
+class RunSink {
+ public:
+  virtual ~RunSink() = default;
+  virtual void begin(run::RunMeta meta, run::Inventory inventory) = 0;
+  virtual void append(const run::StepRecord& step) = 0;
+  /// For events, the critical path and metrics of the simulator's own.
+  virtual run::RunData& data() = 0;
+  /// Adds the metrics, checks the conservation laws, and completes the output.
+  virtual std::vector<run::Violation> finish() = 0;
+};
+
+/// Writes a run file: it appears when finish() succeeds.
+std::unique_ptr<RunSink> file_sink(const std::filesystem::path& target);
+/// Keeps the run in memory; data() is the whole run after finish().
+std::unique_ptr<RunSink> memory_sink();
+
+struct SimulationResult {
+  /// Conservation laws that do not hold; empty for a sound run.
+  std::vector<run::Violation> violations;
+  /// Lines a reader of the results should know ("trace rows re-used", …).
+  std::vector<std::string> notes;
+};
+
+/// Called after each step with (steps done, steps in all, simulated time in ps).
+using ProgressCallback = std::function<void(std::uint64_t, std::uint64_t, std::int64_t)>;
+
+/// Simulates into `sink`. `trace` may be null for synthetic routing; borrowed for the call.
+/// `trace_hash` names the trace in the run. Throws InputError for combinations that are not
+/// supported.
+SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace* trace,
+                          const std::string& trace_hash, RunSink& sink,
+                          const ProgressCallback& progress = {});
+
+}  // namespace switchyard::sim

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/memory/ledger.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::sim {
+namespace {
+std::size_t index(run::MemoryCategory c) { return static_cast<std::size_t>(c); }
+}  // namespace
+
+MemoryLedger::MemoryLedger(std::vector<std::uint64_t> capacity, double watermark)
+    : watermark_(watermark),
+      capacity_(std::move(capacity)),
+      live_sum_(capacity_.size()),
+      peak_sum_(capacity_.size()),
+      live_(capacity_.size()),
+      peak_(capacity_.size()),
+      allocated_(capacity_.size()),
+      freed_(capacity_.size()),
+      oom_(capacity_.size()),
+      over_watermark_(capacity_.size()) {}
+
+void MemoryLedger::allocate(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
+                            std::int64_t time_ps, std::uint32_t step, const std::string& cause) {
+  const std::size_t c = index(category);
+  const std::uint64_t before = live_sum_[gpu];
+  live_[gpu][c] += bytes;
+  live_sum_[gpu] += bytes;
+  allocated_[gpu][c] += bytes;
+  peak_[gpu][c] = std::max(peak_[gpu][c], live_[gpu][c]);
+  peak_sum_[gpu] = std::max(peak_sum_[gpu], live_sum_[gpu]);
+  const double limit = watermark_ * static_cast<double>(capacity_[gpu]);
+  if (!over_watermark_[gpu] && static_cast<double>(live_sum_[gpu]) > limit) {
+    over_watermark_[gpu] = true;
+    run::Event e;
+    e.time_ps = time_ps;
+    e.step = step;
+    e.kind = run::EventKind::kWatermark;
+    e.gpu = gpu;
+    e.value = static_cast<double>(live_sum_[gpu]) / static_cast<double>(capacity_[gpu]);
+    e.text =
+        fmt::format("memory above the {:.4g} % watermark at {} ({}); value: share of capacity",
+                    100 * watermark_, format_bytes(static_cast<double>(live_sum_[gpu])), cause);
+    events_.push_back(std::move(e));
+  }
+  if (!oom_[gpu] && live_sum_[gpu] > capacity_[gpu]) {
+    oom_[gpu] = true;
+    run::Event e;
+    e.time_ps = time_ps;
+    e.step = step;
+    e.kind = run::EventKind::kOutOfMemory;
+    e.gpu = gpu;
+    e.value = static_cast<double>(live_sum_[gpu] - capacity_[gpu]);
+    e.text = fmt::format(
+        "{} needs {}, free {} of {}; value: bytes over capacity", cause,
+        format_bytes(static_cast<double>(bytes)),
+        format_bytes(static_cast<double>(capacity_[gpu] > before ? capacity_[gpu] - before : 0)),
+        format_bytes(static_cast<double>(capacity_[gpu])));
+    events_.push_back(std::move(e));
+  }
+}
+
+void MemoryLedger::release(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
+                           std::int64_t) {
+  const std::size_t c = index(category);
+  SWITCHYARD_ASSERT(live_[gpu][c] >= bytes,
+                    fmt::format("GPU {}: release of {} from {}", gpu, bytes, live_[gpu][c]));
+  live_[gpu][c] -= bytes;
+  live_sum_[gpu] -= bytes;
+  freed_[gpu][c] += bytes;
+  if (static_cast<double>(live_sum_[gpu]) <= watermark_ * static_cast<double>(capacity_[gpu])) {
+    over_watermark_[gpu] = false;
+  }
+}
+
+std::uint64_t MemoryLedger::live(std::uint32_t gpu, run::MemoryCategory c) const {
+  return live_[gpu][index(c)];
+}
+std::uint64_t MemoryLedger::high_water(std::uint32_t gpu, run::MemoryCategory c) const {
+  return peak_[gpu][index(c)];
+}
+bool MemoryLedger::any_out_of_memory() const {
+  return std::find(oom_.begin(), oom_.end(), true) != oom_.end();
+}
+void MemoryLedger::reset_high_water() {
+  peak_ = live_;
+  peak_sum_ = live_sum_;
+}
+std::vector<run::Event> MemoryLedger::take_events() { return std::exchange(events_, {}); }
+
+std::uint64_t MemoryLedger::allocated(std::uint32_t gpu) const {
+  return std::accumulate(allocated_[gpu].begin(), allocated_[gpu].end(), std::uint64_t{0});
+}
+std::uint64_t MemoryLedger::freed(std::uint32_t gpu) const {
+  return std::accumulate(freed_[gpu].begin(), freed_[gpu].end(), std::uint64_t{0});
+}
+
+std::string MemoryLedger::check() const {
+  for (std::size_t g = 0; g < capacity_.size(); ++g) {
+    for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
+      if (allocated_[g][c] != freed_[g][c] + live_[g][c]) {
+        return fmt::format("GPU {} {}: allocated {} != freed {} + live {}", g,
+                           run::kMemoryCategoryNames[c], allocated_[g][c], freed_[g][c],
+                           live_[g][c]);
+      }
+    }
+    if (live_sum_[g] != std::accumulate(live_[g].begin(), live_[g].end(), std::uint64_t{0})) {
+      return fmt::format("GPU {}: the categories do not sum to the live bytes", g);
+    }
+  }
+  return {};
+}
+
+}  // namespace switchyard::sim

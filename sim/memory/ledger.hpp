@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of every GPU as a ledger: each allocation and each free is an entry with a category
+// and a cause, so the sum is always explained. A GPU that cannot hold an allocation records an
+// out-of-memory event with what was needed and what was free, and the run goes on with the ledger
+// over capacity: out of memory in the model is a result, not a crash.
+//
+// Not modelled: fragmentation and allocator pools, paging to the host.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.hpp"
+#include "sim/run/run_data.hpp"
+
+namespace switchyard::sim {
+
+class MemoryLedger {
+ public:
+  /// `capacity[g]` bytes per GPU; `watermark` in (0, 1]: the share whose upward crossing is
+  /// recorded.
+  MemoryLedger(std::vector<std::uint64_t> capacity, double watermark);
+
+  /// Adds `bytes` (may be 0) to a GPU's category. Events that follow (watermark, out of memory) go
+  /// to events(), with `cause` in their text; an out-of-memory event is recorded once per GPU.
+  void allocate(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
+                std::int64_t time_ps, std::uint32_t step, const std::string& cause);
+  /// Takes `bytes` away; asserted ≤ live bytes of the category.
+  void release(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
+               std::int64_t time_ps);
+
+  [[nodiscard]] std::uint64_t live(std::uint32_t gpu) const { return live_sum_[gpu]; }
+  [[nodiscard]] std::uint64_t live(std::uint32_t gpu, run::MemoryCategory c) const;
+  [[nodiscard]] std::uint64_t capacity(std::uint32_t gpu) const { return capacity_[gpu]; }
+  [[nodiscard]] bool out_of_memory(std::uint32_t gpu) const { return oom_[gpu]; }
+  [[nodiscard]] bool any_out_of_memory() const;
+  /// High water since the last call of reset_high_water (or the start).
+  [[nodiscard]] std::uint64_t high_water(std::uint32_t gpu, run::MemoryCategory c) const;
+  [[nodiscard]] std::uint64_t high_water(std::uint32_t gpu) const { return peak_sum_[gpu]; }
+  void reset_high_water();
+  /// Events recorded since the last call; the caller takes them over.
+  std::vector<run::Event> take_events();
+  /// Conservation: allocated = freed + live, per GPU and category. Empty, or what does not hold.
+  [[nodiscard]] std::string check() const;
+  /// allocated and freed bytes of one GPU over the run.
+  [[nodiscard]] std::uint64_t allocated(std::uint32_t gpu) const;
+  [[nodiscard]] std::uint64_t freed(std::uint32_t gpu) const;
+
+ private:
+  using PerCategory = std::array<std::uint64_t, run::kMemoryCategories>;
+  double watermark_;
+  std::vector<std::uint64_t> capacity_, live_sum_, peak_sum_;
+  std::vector<PerCategory> live_, peak_, allocated_, freed_;
+  std::vector<bool> oom_, over_watermark_;
+  std::vector<run::Event> events_;
+};
+
+}  // namespace switchyard::sim

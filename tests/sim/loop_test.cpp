@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Properties of the step loop: conservation, limits, monotony, and the exact combinatorics of
+// synthetic routing.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "sim/loop/dispatch.hpp"
+#include "sim/loop/routing_source.hpp"
+#include "sim/memory/ledger.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace {
+
+using switchyard::InputError;
+using namespace switchyard::test;  // NOLINT(google-build-using-namespace): test helpers
+namespace sim = switchyard::sim;
+namespace run = switchyard::run;
+
+constexpr const char* kLognormal = R"(workload.routing={ synthetic = "lognormal", sigma = 1.2 })";
+constexpr const char* kUniform = R"(workload.routing={ synthetic = "uniform" })";
+
+MemoryRun synthetic_run(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), kLognormal);
+  return run_in_memory(worked_scenario(std::move(settings)), nullptr);
+}
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST(Loop, WithoutExpertParallelismNothingTravels) {
+  const MemoryRun r = synthetic_run({"workload.batch=32", "parallel.ep=1"});
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.totals.bytes_sent, 0U);
+  EXPECT_EQ(r.data.layer_steps.dispatch_ps[0], 0);
+  EXPECT_EQ(r.data.steps[0].assignments, 32U * 2 * 2);
+}
+
+TEST(Loop, HalfThePayloadHalvesTheTimeAboveTheLatency) {
+  const std::vector<std::string> base{"workload.batch=256"};
+  auto half = base;
+  half.push_back("network.payload={ dispatch = \"fp8\", combine = \"bf16\", scale_block = 0 }");
+  const MemoryRun a = synthetic_run(base);
+  const MemoryRun b = synthetic_run(half);
+  const std::int64_t alpha = 2'000'000;
+  EXPECT_NEAR(static_cast<double>(a.data.layer_steps.dispatch_ps[0] - alpha),
+              2.0 * static_cast<double>(b.data.layer_steps.dispatch_ps[0] - alpha), 2.0);
+  EXPECT_EQ(a.data.layer_steps.combine_ps[0], b.data.layer_steps.combine_ps[0]);
+}
+
+TEST(Loop, CapacityFactorOneAgainstTwo) {
+  run::Totals totals[2];
+  const char* factors[2] = {"1.0", "2.0"};
+  for (int i = 0; i < 2; ++i) {
+    const MemoryRun r = synthetic_run(
+        {"workload.batch=64", "workload.steps=3",
+         std::string("policy.capacity={ rule = \"share\", factor = ") + factors[i] + " }"});
+    EXPECT_TRUE(r.result.violations.empty());
+    totals[i] = r.data.totals;
+    EXPECT_EQ(totals[i].assignments, 64U * 2 * 2 * 3);
+    EXPECT_EQ(totals[i].assignments,
+              totals[i].kept + totals[i].rerouted + totals[i].queued + totals[i].dropped);
+  }
+  EXPECT_GT(totals[0].overflow, totals[1].overflow);
+  EXPECT_GT(totals[0].rerouted, totals[1].rerouted);
+  EXPECT_GT(totals[1].kept, totals[0].kept);
+}
+
+TEST(Loop, QueuedAssignmentsRunInFurtherWaves) {
+  const auto trace =
+      decode_trace({{{0, 1}, {0, 1}, {0, 1}, {0, 1}}, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}}, 8);
+  const std::string capacity =
+      "policy.capacity={ rule = \"absolute\", absolute = 2, reroute = \"none\", exhausted = "
+      "\"queue\", queue = \"wave\" }";
+  const MemoryRun free = run_in_memory(worked_scenario(), &trace);
+  const MemoryRun waves = run_in_memory(worked_scenario({capacity}), &trace);
+  EXPECT_TRUE(waves.result.violations.empty());
+  EXPECT_EQ(waves.data.totals.queued, 4U);
+  EXPECT_EQ(waves.data.totals.dropped, 0U);
+  // One wave of 4 rows against two waves of 2: the weights are read and the kernels launched twice.
+  EXPECT_EQ(free.data.layer_steps.expert_ps[0], 2'000'000 + 12'582'912 + 4 * 12'288);
+  EXPECT_EQ(waves.data.layer_steps.expert_ps[0], 2 * (2'000'000 + 12'582'912 + 2 * 12'288));
+  EXPECT_EQ(waves.data.layer_steps.expert_ps[1], free.data.layer_steps.expert_ps[1]);
+}
+
+TEST(Loop, TheHubScattersAndGathers) {
+  const MemoryRun r = synthetic_run(
+      {"workload.batch=16", "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  EXPECT_TRUE(r.result.violations.empty());
+  const auto& pairs = r.data.totals.pair_bytes;
+  for (std::size_t i = 0; i < 8; ++i) {
+    for (std::size_t j = 0; j < 8; ++j) {
+      if (i != 0 && j != 0) {
+        EXPECT_EQ(pairs[i * 8 + j], 0U) << i << "→" << j;
+      }
+    }
+  }
+  EXPECT_GT(r.data.totals.bytes_sent, 0U);
+}
+
+TEST(Loop, FewerCopiesPerRankThanPerExpert) {
+  const std::vector<std::string> common{"workload.batch=64", "parallel.ep=2"};
+  auto per_expert = common;
+  per_expert.push_back("network.dispatch=\"per_expert\"");
+  const MemoryRun a = synthetic_run(per_expert);
+  const MemoryRun b = synthetic_run(common);
+  EXPECT_GT(a.data.totals.bytes_sent, b.data.totals.bytes_sent);
+}
+
+TEST(Loop, PrefillMovesTheChunk) {
+  const MemoryRun r = synthetic_run({"workload.kind=\"prefill\"", "workload.batch=8",
+                                     "workload.tokens=128", "workload.context=0"});
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.steps[0].tokens, 1024U);
+  EXPECT_EQ(r.data.steps[0].assignments, 1024U * 2 * 2);
+}
+
+TEST(Loop, OutOfMemoryIsAResult) {
+  const MemoryRun r = synthetic_run({"workload.batch=64", "workload.context=10000000"});
+  EXPECT_TRUE(r.result.violations.empty());
+  std::size_t events = 0;
+  for (const run::Event& e : r.data.events) {
+    events += e.kind == run::EventKind::kOutOfMemory ? 1 : 0;
+  }
+  EXPECT_EQ(events, 8U);
+  ASSERT_FALSE(r.result.notes.empty());
+  EXPECT_NE(r.result.notes.back().find("OUT OF MEMORY on gpu0"), std::string::npos);
+}
+
+TEST(Loop, TraceAndModelMustAgreeUnlessCycled) {
+  const auto trace = decode_trace({{{0, 1}, {1, 2}, {2, 3}, {3, 4}}}, 8);
+  const std::string error = message_of([&] { run_in_memory(worked_scenario(), &trace); });
+  EXPECT_NE(error.find("the trace has 1 MoE layers, the model 2"), std::string::npos) << error;
+  EXPECT_NE(error.find("cycle"), std::string::npos) << error;
+  const MemoryRun r = run_in_memory(
+      worked_scenario({"workload.routing={ trace = \"made.h5\", layers = \"cycle\" }"}), &trace);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.meta.routing_source.find("routing: cycled 1 → 2 from made.h5"), 0U)
+      << r.data.meta.routing_source;
+  const auto other = decode_trace({{{0, 1}}, {{2, 3}}}, 16);
+  EXPECT_NE(message_of([&] {
+              run_in_memory(worked_scenario(), &other);
+            }).find("the trace has E = 16, k = 2; the model has E = 8, k = 2"),
+            std::string::npos);
+}
+
+TEST(Loop, SaysWhenTheTraceIsShorterThanTheRun) {
+  const auto trace =
+      decode_trace({{{0, 1}, {1, 2}, {2, 3}, {3, 4}}, {{0, 1}, {1, 2}, {2, 3}, {3, 4}}}, 8);
+  EXPECT_TRUE(run_in_memory(worked_scenario(), &trace).result.notes.size() == 1)
+      << "only the policy note";
+  const MemoryRun r = run_in_memory(worked_scenario({"workload.batch=8"}), &trace);
+  EXPECT_NE(r.result.notes.at(0).find("more than once"), std::string::npos);
+}
+
+TEST(Loop, RunsAreTheSameBytesInAnotherFolder) {
+  namespace fs = std::filesystem;
+  const auto s = worked_scenario({kLognormal, "workload.batch=64", "workload.steps=5"});
+  for (const char* folder : {"here", "there/deeper"}) {
+    fs::create_directories(folder);
+    const auto sink = sim::file_sink(fs::path(folder) / "r.h5");
+    EXPECT_TRUE(sim::simulate(s, nullptr, "", *sink).violations.empty());
+  }
+  EXPECT_TRUE(switchyard::read_file("here/r.h5") == switchyard::read_file("there/deeper/r.h5"));
+}
+
+TEST(Loop, RoundRobinPlacementRelabelsTheGpusOnly) {
+  // E = 8 on 4 ranks: contiguous puts {0,1} together, round robin {0,4}. The work is the same.
+  const MemoryRun a = synthetic_run({"workload.batch=32", "parallel.ep=4"});
+  const MemoryRun b =
+      synthetic_run({"workload.batch=32", "parallel.ep=4", "parallel.placement=\"round_robin\""});
+  EXPECT_EQ(a.data.totals.expert_kept, b.data.totals.expert_kept);
+  EXPECT_NE(a.data.inventory.placement, b.data.inventory.placement);
+}
+
+TEST(SyntheticRouting, HitsTheExactCombinatorics) {
+  // P(token hits one of R ranks) = 1 − C(E−E/R, k)/C(E, k): (8, 2, 2) → 0.785714.
+  const auto s = worked_scenario({kUniform});
+  const auto source = sim::make_routing_source(s, nullptr);
+  sim::StepTokens tokens;
+  constexpr std::uint32_t kTokens = 40000;
+  for (std::uint32_t t = 0; t < kTokens; ++t) {
+    tokens.sequence.push_back(t);
+    tokens.position.push_back(7);
+    tokens.phase.push_back(1);
+    tokens.rank.push_back(0);
+    tokens.ordinal.push_back(0);
+  }
+  switchyard::Candidates c;
+  source->candidates(tokens, 0, c);
+  std::uint32_t hits = 0;
+  double distinct = 0;
+  std::set<std::uint16_t> seen;
+  for (std::uint32_t t = 0; t < kTokens; ++t) {
+    const std::uint16_t a = c.ids[t * c.width], b = c.ids[t * c.width + 1];
+    EXPECT_NE(a, b);
+    hits += a < 4 || b < 4 ? 1 : 0;
+    seen.insert(a);
+    seen.insert(b);
+    if (t % 16 == 15) {
+      distinct += static_cast<double>(seen.size());
+      seen.clear();
+    }
+  }
+  // Three standard deviations of a binomial with n = 40,000.
+  EXPECT_NEAR(hits / double{kTokens}, 0.785714, 3 * std::sqrt(0.7857 * 0.2143 / kTokens));
+  // E(1 − (1 − k/E)^T) = 7.9198 for (8, 2, 16).
+  EXPECT_NEAR(distinct / (kTokens / 16.0), 7.9198, 0.02);
+}
+
+TEST(Ledger, ExplainsEveryByte) {
+  sim::MemoryLedger ledger({100, 100}, 0.9);
+  ledger.allocate(0, run::MemoryCategory::kWeights, 85, 0, 0, "weights");
+  EXPECT_TRUE(ledger.take_events().empty());
+  ledger.allocate(0, run::MemoryCategory::kKv, 10, 5, 1, "KV pages");
+  auto events = ledger.take_events();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, run::EventKind::kWatermark);
+  ledger.allocate(0, run::MemoryCategory::kKv, 10, 6, 2, "KV pages");
+  events = ledger.take_events();
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_EQ(events[0].kind, run::EventKind::kOutOfMemory);
+  EXPECT_EQ(events[0].text, "KV pages needs 10 B, free 5 B of 100 B; value: bytes over capacity");
+  EXPECT_TRUE(ledger.out_of_memory(0));
+  EXPECT_FALSE(ledger.out_of_memory(1));
+  ledger.release(0, run::MemoryCategory::kKv, 20, 7);
+  EXPECT_EQ(ledger.check(), "");
+  EXPECT_EQ(ledger.allocated(0), 105U);
+  EXPECT_EQ(ledger.freed(0), 20U);
+  EXPECT_EQ(ledger.high_water(0), 105U);
+  EXPECT_EQ(ledger.live(0), 85U);
+}
