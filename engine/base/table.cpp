@@ -309,4 +309,16 @@ std::string render(const Table& table, TableFormat format) {
   return {};
 }
 
+std::string render_all(const std::vector<Table>& tables, TableFormat format) {
+  const bool json = format == TableFormat::kJson;
+  std::string out = json ? "[" : "";
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    if (i > 0) {
+      out += json ? "," : "\n";
+    }
+    out += render(tables[i], format);
+  }
+  return json ? out + "]\n" : out;
+}
+
 }  // namespace switchyard

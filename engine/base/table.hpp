@@ -26,5 +26,7 @@ struct Table {
 /// number in JSON; CSV quotes per RFC 4180; LaTeX is a booktabs tabular with special characters
 /// escaped.
 std::string render(const Table& table, TableFormat format);
+/// Several tables: a blank line between them; in JSON one array (also for a single table).
+std::string render_all(const std::vector<Table>& tables, TableFormat format);
 
 }  // namespace switchyard

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/inspect.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "experiments/cli/inspect_run.hpp"
+#include "experiments/cli/inspect_trace.hpp"
+#include "sim/cluster/cluster_graph.hpp"
+#include "sim/cluster/report.hpp"
+#include "sim/scenario/hardware.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+std::string first_bytes(const std::filesystem::path& path) {
+  std::FILE* f = std::fopen(path.c_str(), "rb");
+  if (f == nullptr) {
+    throw InputError(path.string(), fmt::format("cannot open: {}", std::strerror(errno)));
+  }
+  std::string bytes(8, '\0');
+  bytes.resize(std::fread(bytes.data(), 1, bytes.size(), f));
+  std::fclose(f);
+  return bytes;
+}
+
+}  // namespace
+
+int run_inspect(const InspectOptions& options) {
+  const std::string magic = first_bytes(options.file);
+  std::vector<Table> tables;
+  if (options.file.extension() == ".toml") {
+    const scenario::HardwareSpec hardware = scenario::read_hardware(options.file.string());
+    const cluster::ClusterGraph graph = cluster::build_cluster(hardware);
+    const cluster::RouteTable routes = graph.routes();
+    tables = {cluster::topology_table(graph, routes), cluster::link_table(graph, routes)};
+  } else if (options.topology) {
+    throw InputError("--topology", "works on hardware files (.toml) only");
+  } else if (magic.starts_with("SWYRUN")) {
+    InspectRunOptions run;
+    run.verify = !options.no_verify;
+    tables = inspect_run(options.file.string(), run);
+  } else if (magic == "SWYTRACE" || options.file.extension() == ".h5") {
+    InspectTraceOptions trace;
+    trace.verify = !options.no_verify;
+    tables = inspect_trace(options.file, trace);
+  } else {
+    throw InputError(options.file.string(), "is neither a routing trace, a run nor a hardware file",
+                     "traces and runs end in .h5, hardware files in .toml");
+  }
+  fmt::print("{}", render_all(tables, options.format));
+  return 0;
+}
+
+}  // namespace switchyard::cli

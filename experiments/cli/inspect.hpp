@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verb `inspect`: what a file holds. Traces and runs are told apart by their first bytes,
+// hardware files by their ending.
+#pragma once
+#include <filesystem>
+
+#include "engine/base/table.hpp"
+
+namespace switchyard::cli {
+
+struct InspectOptions {
+  std::filesystem::path file;
+  bool topology = false;   ///< Only for hardware files, where it is what is shown anyway.
+  bool no_verify = false;  ///< Traces and runs above 4 GiB only.
+  TableFormat format = TableFormat::kText;
+};
+
+/// 0; throws InputError for a file that is none of the three.
+int run_inspect(const InspectOptions& options);
+
+}  // namespace switchyard::cli

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line. The only file that includes CLI11 (it costs seconds of compile time). Each
+// verb's options are a struct in its own header; this file fills them and catches errors once.
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "engine/base/nearest_name.hpp"
+#include "engine/base/table.hpp"
+#include "engine/base/version.hpp"
+#include "experiments/cli/account.hpp"
+#include "experiments/cli/diff.hpp"
+#include "experiments/cli/doctor.hpp"
+#include "experiments/cli/explain.hpp"
+#include "experiments/cli/generate.hpp"
+#include "experiments/cli/inspect.hpp"
+#include "experiments/cli/sim.hpp"
+#include "experiments/cli/table.hpp"
+#include "experiments/cli/trace.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+constexpr int kInputWrong = 2;
+constexpr int kCapabilityMissing = 3;
+
+constexpr const char* kThreeCommands =
+    R"(switchyard: a real Mixture-of-Experts engine and the cluster under it
+
+  switchyard trace --model scenarios/checkpoints/sy-16x2 --prompts scenarios/prompts/mixed.jsonl -o t.h5
+  switchyard sim scenarios/demo.toml --trace t.h5 -o r.h5
+  switchyard table --list
+
+switchyard --help lists every verb.
+)";
+
+/// Format options shared by every verb that prints a table.
+struct FormatOption {
+  std::string text = "text";
+  bool json = false;
+  void add(CLI::App& verb) {
+    verb.add_option("--format", text, "text, md, csv, tex or json")->capture_default_str();
+    verb.add_flag("--json", json, "short for --format json");
+  }
+  [[nodiscard]] TableFormat get() const {
+    return json ? TableFormat::kJson : parse_table_format(text);
+  }
+};
+
+/// Names a misspelt verb or option could have meant.
+std::string suggestion(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  const CLI::App* scope = &app;
+  for (const CLI::App* verb : app.get_subcommands()) scope = verb;
+  if (word.starts_with("-")) {
+    for (const CLI::Option* option : scope->get_options()) {
+      for (const std::string& n : option->get_lnames()) names.push_back("--" + n);
+      for (const std::string& n : option->get_snames()) names.push_back("-" + n);
+    }
+  } else {
+    for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(verb->get_name());
+    }
+  }
+  return suggest_name(word, names);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "A real Mixture-of-Experts engine and a deterministic simulator of the cluster under it"};
+  app.name("switchyard");
+  app.set_version_flag("--version", "switchyard " + version());
+  app.require_subcommand(0, 1);
+
+  FormatOption format;
+  bool quiet = false;
+  const auto quiet_flag = [&](CLI::App* verb) {
+    verb->add_flag("--quiet", quiet, "print nothing but errors");
+  };
+
+  TraceOptions trace;
+  auto* v_trace = app.add_subcommand("trace", "run the engine and write the routing trace");
+  v_trace->add_option("--model", trace.model, "checkpoint folder")->required();
+  v_trace
+      ->add_option("--prompts", trace.prompts,
+                   ".txt (one prompt a line) or .jsonl (text, id, domain, max_new)")
+      ->required();
+  v_trace
+      ->add_option("--max-new", trace.max_new, "new tokens per prompt; 0 traces the prefill only")
+      ->capture_default_str();
+  v_trace->add_option("--batch", trace.batch, "prompts that run together")->capture_default_str();
+  v_trace->add_option("--chunk", trace.chunk, "prefill chunk in tokens; 0: whole prompts")
+      ->capture_default_str();
+  v_trace->add_option("--policy", trace.policy,
+                      "routing policy, e.g. scenarios/policies/capacity_1.0.toml");
+  v_trace->add_option("--signals", trace.signals,
+                      "per-step signals of the simulator (unsupported by this version)");
+  v_trace->add_option("--seed", trace.seed, "seed of every random choice")->capture_default_str();
+  v_trace->add_option("--dtype", trace.dtype, "f32 (bf16 is unsupported by the CPU engine)")
+      ->capture_default_str();
+  v_trace->add_option("--device", trace.device, "cpu or cuda")->capture_default_str();
+  v_trace->add_option("--threads", trace.threads, "0: all cores; changes no output")
+      ->capture_default_str();
+  v_trace->add_option("-o,--output", trace.output, "trace file (.h5)")->required();
+  v_trace->add_option("--progress", trace.progress, "json: event lines on stdout");
+  quiet_flag(v_trace);
+  format.add(*v_trace);
+  v_trace->footer(
+      "Example: switchyard trace --model scenarios/checkpoints/sy-16x2 --prompts "
+      "scenarios/prompts/mixed.jsonl --max-new 32 -o t.h5");
+
+  GenerateOptions generate;
+  auto* v_generate = app.add_subcommand("generate", "continue a text");
+  v_generate->add_option("--model", generate.model, "checkpoint folder")->required();
+  v_generate->add_option("--prompt", generate.prompt, "text to continue")->required();
+  v_generate->add_option("--max-new", generate.max_new, "new tokens")->capture_default_str();
+  v_generate->add_option("--temperature", generate.temperature, "0: greedy")->capture_default_str();
+  v_generate->add_option("--top-p", generate.top_p, "nucleus sampling")->capture_default_str();
+  v_generate->add_option("--seed", generate.seed, "seed of sampling")->capture_default_str();
+  v_generate->add_option("--device", generate.device, "cpu or cuda")->capture_default_str();
+  v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();
+  v_generate->footer(
+      "Example: switchyard generate --model scenarios/checkpoints/sy-16x2 --prompt \"The \"");
+
+  SimOptions sim;
+  auto* v_sim = app.add_subcommand("sim", "simulate a scenario and write the run");
+  v_sim->add_option("scenario", sim.scenario, "scenario file (.toml)")->required();
+  v_sim->add_option("--trace", sim.trace, "routing trace in place of workload.routing");
+  v_sim->add_option("--set", sim.settings, "key=value, overrides the scenario; may be repeated");
+  v_sim->add_option("-o,--output", sim.output, "run file (.h5)")->required();
+  v_sim->add_option("--progress", sim.progress, "json: event lines on stdout");
+  quiet_flag(v_sim);
+  format.add(*v_sim);
+  v_sim->footer(
+      "Example: switchyard sim scenarios/demo.toml --trace t.h5 --set policy.capacity.factor=2.0 "
+      "-o r.h5");
+
+  TableOptions table;
+  auto* v_table =
+      app.add_subcommand("table", "paper-style tables beside the published claims, with verdicts");
+  v_table->add_option("names", table.names, "tables to print (--list shows them)");
+  v_table->add_flag("--all", table.all, "every table");
+  v_table->add_flag("--list", table.list, "name every table");
+  v_table->add_flag("--quick", table.quick, "smaller inputs where a table runs something");
+  v_table->add_option("-o,--output", table.output, "folder for one file per table");
+  format.add(*v_table);
+  quiet_flag(v_table);
+  v_table->footer("Example: switchyard table account mixed-fabric --format md");
+
+  std::string explain_path;
+  scenario::ReadOptions explain;
+  auto* v_explain =
+      app.add_subcommand("explain", "every resolved value of a scenario with its origin");
+  v_explain->add_option("scenario", explain_path, "scenario file (.toml)")->required();
+  v_explain->add_option("--trace", explain.trace, "routing trace in place of workload.routing");
+  v_explain->add_option("--set", explain.settings,
+                        "key=value, overrides the scenario; may be repeated");
+  format.add(*v_explain);
+  v_explain->footer("Example: switchyard explain scenarios/normative.toml");
+
+  InspectOptions inspect;
+  auto* v_inspect = app.add_subcommand("inspect", "what a trace, run or hardware file holds");
+  v_inspect->add_option("file", inspect.file, "trace or run (.h5), hardware file (.toml)")
+      ->required();
+  v_inspect->add_flag("--topology", inspect.topology,
+                      "routes, bottlenecks and bisection of a hardware file");
+  v_inspect->add_flag("--no-verify", inspect.no_verify,
+                      "skip the content hash (files above 4 GiB only)");
+  format.add(*v_inspect);
+  v_inspect->footer("Example: switchyard inspect t.h5");
+
+  DiffOptions diff;
+  auto* v_diff = app.add_subcommand("diff", "two runs side by side: what differed, what changed");
+  v_diff->add_option("a", diff.a, "run A")->required();
+  v_diff->add_option("b", diff.b, "run B")->required();
+  v_diff->add_flag("!--no-verify", diff.verify, "skip the content hash (files above 4 GiB only)");
+  format.add(*v_diff);
+  v_diff->footer("Example: switchyard diff a.h5 b.h5 --format csv");
+
+  AccountOptions account;
+  auto* v_account =
+      app.add_subcommand("account", "parameters, bytes, FLOPs, KV per token, activation rates");
+  v_account->add_option("model", account.model, "config.json, preset name or checkpoint folder")
+      ->required();
+  v_account->add_option("--dtype", account.dtype,
+                        "one format for all, or experts=…,shared=…,router=…,kv=…");
+  v_account->add_option("--tokens", account.tokens, "tokens of the step for the activation rates")
+      ->capture_default_str();
+  format.add(*v_account);
+  v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
+
+  DoctorOptions doctor;
+  auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
+  format.add(*v_doctor);
+  v_doctor->footer("Example: switchyard doctor");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);  // --help, --version
+  } catch (const CLI::ExtrasError& e) {
+    const std::vector<std::string> extra = app.remaining(true);
+    const std::string word = extra.empty() ? std::string() : extra.front();
+    throw InputError("command line", fmt::format("\"{}\" is not known here", word),
+                     suggestion(app, word));
+  } catch (const CLI::ParseError& e) {
+    throw InputError("command line", e.what(), "see switchyard --help");
+  }
+
+  const auto parsed = [](const CLI::App* verb) { return verb->parsed(); };
+  if (parsed(v_trace)) {
+    trace.quiet = quiet;
+    trace.format = format.get();
+    return run_trace(trace);
+  }
+  if (parsed(v_generate)) return run_generate(generate);
+  if (parsed(v_sim)) {
+    sim.quiet = quiet;
+    sim.format = format.get();
+    return run_sim(sim);
+  }
+  if (parsed(v_table)) {
+    table.quiet = quiet;
+    table.format = format.get();
+    return run_table(table);
+  }
+  if (parsed(v_explain)) {
+    explain.presets_root = scenarios_root().string();
+    fmt::print("{}", render(explain_file(explain_path, explain), format.get()));
+    return 0;
+  }
+  if (parsed(v_inspect)) {
+    inspect.format = format.get();
+    return run_inspect(inspect);
+  }
+  if (parsed(v_diff)) {
+    diff.format = format.get();
+    return run_diff(diff);
+  }
+  if (parsed(v_account)) {
+    account.format = format.get();
+    return run_account(account);
+  }
+  if (parsed(v_doctor)) {
+    doctor.format = format.get();
+    return run_doctor(doctor);
+  }
+  fmt::print("{}", kThreeCommands);
+  return 0;
+}
+
+/// With --progress json, errors are an event on stdout too.
+bool wants_json_progress(int argc, char** argv) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string(argv[i]) == "--progress" && std::string(argv[i + 1]) == "json") return true;
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace switchyard::cli
+
+int main(int argc, char** argv) {
+  using switchyard::CapabilityError;
+  using switchyard::InputError;
+  const auto report = [&](const std::string& message, const std::string& file, int code) {
+    fmt::print(stderr, "switchyard: {}\n", message);
+    if (switchyard::cli::wants_json_progress(argc, argv)) {
+      fmt::print("{}\n", nlohmann::json({{"event", "error"}, {"message", message}, {"file", file}})
+                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    }
+    return code;
+  };
+  try {
+    const int code = switchyard::cli::run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      return report("cannot write to standard output", "", switchyard::cli::kInputWrong);
+    }
+    return code;
+  } catch (const InputError& e) {
+    return report(e.what(), e.where(), switchyard::cli::kInputWrong);
+  } catch (const CapabilityError& e) {
+    return report(e.what(), "", switchyard::cli::kCapabilityMissing);
+  } catch (const std::bad_alloc&) {
+    return report("out of memory on this machine", "", switchyard::cli::kCapabilityMissing);
+  } catch (const std::exception& e) {
+    return report(fmt::format("internal error: {}", e.what()), "", 1);
+  }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/sim.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "engine/base/hash.hpp"
+#include "engine/trace/trace.hpp"
+#include "sim/loop/simulator.hpp"
+#include "sim/run/metrics.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+void print_event(const nlohmann::json& event) {
+  fmt::print("{}\n", event.dump());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+std::filesystem::path scenarios_root() {
+  if (const char* root = std::getenv("SWITCHYARD_SCENARIOS")) {
+    return root;
+  }
+  const std::filesystem::path source = SWITCHYARD_SCENARIOS_DIR;
+  std::error_code ec;
+  return std::filesystem::is_directory(source, ec) ? source : std::filesystem::path{};
+}
+
+Table sim_summary_table(const run::RunData& run, const std::vector<std::string>& notes,
+                        bool sound) {
+  Table table;
+  table.name = "sim";
+  table.title = fmt::format("{}: {} on {}", run.meta.scenario_name, run.meta.model_name,
+                            run.meta.hardware_name);
+  table.columns = {"metric", "value", "unit"};
+  for (const run::Metric& m : run.metrics) {
+    table.rows.push_back({m.name, run::format_value(m.value), m.unit});
+  }
+  table.notes.push_back(fmt::format("{}; applied by {}; network model {}; seed {}; scenario {}",
+                                    run.meta.routing_source, run.meta.policy_way,
+                                    run.meta.network_model, run.meta.seed, run.meta.scenario_hash));
+  for (const std::string& note : notes) table.notes.push_back(note);
+  table.notes.push_back(sound ? "conservation checks: all hold"
+                              : "conservation checks: VIOLATED, see stderr");
+  return table;
+}
+
+int run_sim(const SimOptions& options) {
+  scenario::ReadOptions read;
+  read.settings = options.settings;
+  read.trace = options.trace;
+  read.presets_root = scenarios_root().string();
+  const scenario::Scenario scenario = scenario::read_scenario(options.scenario, read);
+  if (!scenario.sweep.empty()) {
+    throw InputError(scenario.sweep.front().where, "[[sweep]] is unsupported by the verb sim",
+                     "set the value with --set, or remove the block");
+  }
+  std::optional<RoutingTrace> trace;
+  std::string trace_hash;
+  if (scenario.workload.routing.source == scenario::RoutingSource::kTrace) {
+    const std::string& path = scenario.workload.routing.trace_path;
+    trace = read_trace(path);
+    const std::string bytes = read_file(path);
+    trace_hash = hex64(hash64(std::string_view(bytes)));
+  }
+  const bool json = options.progress == "json";
+  const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
+  std::uint64_t last_percent = 0;
+  const auto sink = sim::file_sink(options.output);
+  const sim::SimulationResult result =
+      sim::simulate(scenario, trace ? &*trace : nullptr, trace_hash, *sink,
+                    [&](std::uint64_t done, std::uint64_t total, std::int64_t now) {
+                      const std::uint64_t percent = 100 * done / total;
+                      if (percent == last_percent && done != total) return;
+                      last_percent = percent;
+                      if (json) {
+                        print_event({{"event", "progress"},
+                                     {"phase", "simulate"},
+                                     {"done", done},
+                                     {"total", total},
+                                     {"sim_time_ps", now}});
+                      } else if (terminal) {
+                        fmt::print(stderr, "\rsimulating {:3} %", percent);
+                      }
+                    });
+  if (terminal) fmt::print(stderr, "\r                \r");
+  for (const run::Violation& v : result.violations) {
+    fmt::print(stderr, "conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
+  }
+  if (json) {
+    print_event({{"event", "done"}, {"output", options.output.string()}});
+  } else if (!options.quiet) {
+    fmt::print("{}",
+               render(sim_summary_table(sink->data(), result.notes, result.violations.empty()),
+                      options.format));
+  }
+  return result.violations.empty() ? 0 : 1;
+}
+
+}  // namespace switchyard::cli
