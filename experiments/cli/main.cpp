@@ -16,12 +16,10 @@
 #include "engine/base/version.hpp"
 #include "experiments/cli/account.hpp"
 #include "experiments/cli/diff.hpp"
-#include "experiments/cli/doctor.hpp"
 #include "experiments/cli/explain.hpp"
 #include "experiments/cli/generate.hpp"
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/sim.hpp"
-#include "experiments/cli/table.hpp"
 #include "experiments/cli/trace.hpp"
 
 namespace switchyard::cli {
@@ -35,7 +33,6 @@ constexpr const char* kThreeCommands =
 
   switchyard trace --model scenarios/checkpoints/sy-16x2 --prompts scenarios/prompts/mixed.jsonl -o t.h5
   switchyard sim scenarios/demo.toml --trace t.h5 -o r.h5
-  switchyard table --list
 
 switchyard --help lists every verb.
 )";
@@ -141,18 +138,6 @@ int run(int argc, char** argv) {
       "Example: switchyard sim scenarios/demo.toml --trace t.h5 --set policy.capacity.factor=2.0 "
       "-o r.h5");
 
-  TableOptions table;
-  auto* v_table =
-      app.add_subcommand("table", "paper-style tables beside the published claims, with verdicts");
-  v_table->add_option("names", table.names, "tables to print (--list shows them)");
-  v_table->add_flag("--all", table.all, "every table");
-  v_table->add_flag("--list", table.list, "name every table");
-  v_table->add_flag("--quick", table.quick, "smaller inputs where a table runs something");
-  v_table->add_option("-o,--output", table.output, "folder for one file per table");
-  format.add(*v_table);
-  quiet_flag(v_table);
-  v_table->footer("Example: switchyard table account mixed-fabric --format md");
-
   std::string explain_path;
   scenario::ReadOptions explain;
   auto* v_explain =
@@ -195,11 +180,6 @@ int run(int argc, char** argv) {
   format.add(*v_account);
   v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
 
-  DoctorOptions doctor;
-  auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
-  format.add(*v_doctor);
-  v_doctor->footer("Example: switchyard doctor");
-
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
@@ -225,11 +205,6 @@ int run(int argc, char** argv) {
     sim.format = format.get();
     return run_sim(sim);
   }
-  if (parsed(v_table)) {
-    table.quiet = quiet;
-    table.format = format.get();
-    return run_table(table);
-  }
   if (parsed(v_explain)) {
     explain.presets_root = scenarios_root().string();
     fmt::print("{}", render(explain_file(explain_path, explain), format.get()));
@@ -246,10 +221,6 @@ int run(int argc, char** argv) {
   if (parsed(v_account)) {
     account.format = format.get();
     return run_account(account);
-  }
-  if (parsed(v_doctor)) {
-    doctor.format = format.get();
-    return run_doctor(doctor);
   }
   fmt::print("{}", kThreeCommands);
   return 0;
