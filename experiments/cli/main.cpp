@@ -168,14 +168,21 @@ int run(int argc, char** argv) {
   format.add(*v_diff);
   v_diff->footer("Example: switchyard diff a.h5 b.h5 --format csv");
 
-  AccountOptions account;
+  AccountOptions account_options;
   auto* v_account =
       app.add_subcommand("account", "parameters, bytes, FLOPs, KV per token, activation rates");
-  v_account->add_option("model", account.model, "config.json, preset name or checkpoint folder")
+  v_account
+      ->add_option("model", account_options.model, "config.json, preset name or checkpoint folder")
       ->required();
-  v_account->add_option("--dtype", account.dtype,
+  v_account->add_option("--dtype", account_options.dtype,
                         "one format for all, or experts=…,shared=…,router=…,kv=…");
-  v_account->add_option("--tokens", account.tokens, "tokens of the step for the activation rates")
+  v_account
+      ->add_option("--tokens", account_options.tokens,
+                   "tokens of the step for the activation rates")
+      ->capture_default_str();
+  v_account
+      ->add_option("--context", account_options.context,
+                   "tokens each one attends to, for FLOPs and KV bytes")
       ->capture_default_str();
   format.add(*v_account);
   v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
@@ -219,8 +226,9 @@ int run(int argc, char** argv) {
     return run_diff(diff);
   }
   if (parsed(v_account)) {
-    account.format = format.get();
-    return run_account(account);
+    account_options.root = scenarios_root();
+    fmt::print("{}", render_all(account(account_options), format.get()));
+    return 0;
   }
   fmt::print("{}", kThreeCommands);
   return 0;

@@ -4,42 +4,9 @@
 #include <algorithm>
 
 #include "sim/cluster/cluster_graph.hpp"
-#include "sim/cluster/route_table.hpp"
-#include "sim/network/network_model.hpp"
+#include "sim/network/from_scenario.hpp"
 
 namespace switchyard::sim {
-namespace {
-
-network::Model model_of(scenario::NetworkModelKind m) {
-  switch (m) {
-    case scenario::NetworkModelKind::kFlow:
-      return network::Model::kFlow;
-    case scenario::NetworkModelKind::kCoflow:
-      return network::Model::kCoflow;
-    case scenario::NetworkModelKind::kBottleneck:
-      return network::Model::kBottleneck;
-    case scenario::NetworkModelKind::kAuto:
-      break;
-  }
-  return network::Model::kAuto;
-}
-
-network::Algorithm algorithm_of(scenario::ExchangeAlgorithm a) {
-  switch (a) {
-    case scenario::ExchangeAlgorithm::kRing:
-      return network::Algorithm::kRing;
-    case scenario::ExchangeAlgorithm::kRingBidirectional:
-      return network::Algorithm::kRingBidirectional;
-    case scenario::ExchangeAlgorithm::kHierarchical:
-      return network::Algorithm::kHierarchical;
-    case scenario::ExchangeAlgorithm::kDirect:
-      break;
-  }
-  return network::Algorithm::kDirect;
-}
-
-}  // namespace
-
 struct ExchangeTimer::State {
   std::vector<LinkDescription> links;
   network::NetworkModel model;
@@ -51,8 +18,7 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario) {
   const cluster::ClusterGraph graph = cluster::build_cluster(scenario.hardware);
   state_ = std::make_unique<State>(
       State{{},
-            network::NetworkModel(model_of(scenario.network.model),
-                                  algorithm_of(scenario.network.algorithm), graph.routes()),
+            network::make_network(scenario),
             {},
             {}});
   for (const cluster::DirectedLink& l : graph.links()) {

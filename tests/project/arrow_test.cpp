@@ -52,7 +52,7 @@ const std::map<std::string, std::set<std::string>> kAllowed{
     {"scenario", {"base", "model", "routing"}},
     {"run", {"base", "h5"}},
     {"cluster", {"base", "scenario"}},
-    {"network", {"base", "cluster"}},
+    {"network", {"base", "cluster", "scenario"}},
     {"sim", {"base", "routing", "trace", "model", "scenario", "run", "cluster", "network"}},
     {"experiments",
      {"base", "routing", "trace", "model", "engine", "scenario", "run", "cluster", "network",
