@@ -16,11 +16,7 @@ struct ExchangeTimer::State {
 
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario) {
   const cluster::ClusterGraph graph = cluster::build_cluster(scenario.hardware);
-  state_ = std::make_unique<State>(
-      State{{},
-            network::make_network(scenario),
-            {},
-            {}});
+  state_ = std::make_unique<State>(State{{}, network::make_network(scenario), {}, {}});
   for (const cluster::DirectedLink& l : graph.links()) {
     state_->links.push_back(
         {l.name, graph.devices()[l.from].name, graph.devices()[l.to].name,

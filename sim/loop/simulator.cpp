@@ -129,6 +129,8 @@ class Simulator {
                 std::int64_t& duration, std::int64_t& floor, std::int64_t* late);
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   void end_step(std::uint64_t step, std::int64_t start);
+  void note_tokens(std::uint64_t step);
+  void note_requests();
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
@@ -163,6 +165,7 @@ class Simulator {
   std::vector<std::uint64_t> kv_tokens_;  // [sequence] tokens whose pages are allocated
   std::vector<run::CriticalEntry> critical_, slowest_critical_;
   std::int64_t slowest_step_ps_ = -1;
+  std::int64_t first_start_ps_ = -1, first_end_ps_ = -1;  // first measured step
 };
 
 run::Inventory Simulator::inventory() const {
@@ -548,6 +551,7 @@ void Simulator::end_step(std::uint64_t step, std::int64_t start) {
   for (const run::LayerRecord& l : record_.layers) {
     if (!std::isnan(l.imbalance)) {
       sum += l.imbalance;
+      sc.imbalance_max = n == 0 ? l.imbalance : std::max(sc.imbalance_max, l.imbalance);
       ++n;
     }
   }
@@ -560,6 +564,42 @@ void Simulator::end_step(std::uint64_t step, std::int64_t start) {
   for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));
   // The next step begins when this one has ended everywhere.
   std::fill(ready_.begin(), ready_.end(), sc.end_ps);
+}
+
+void Simulator::note_tokens(std::uint64_t step) {
+  const run::StepScalars& sc = record_.scalars;
+  if (first_start_ps_ < 0) {
+    first_start_ps_ = sc.start_ps;
+    first_end_ps_ = sc.end_ps;
+  }
+  if (s_.run.detail != scenario::Detail::kTokens || s_.workload.kind != WorkloadKind::kDecode) {
+    return;
+  }
+  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+    run::TokenRecord t;
+    t.request = b;
+    t.index = static_cast<std::uint32_t>(step - s_.workload.warmup_steps);
+    t.step = static_cast<std::uint32_t>(step);
+    t.time_ps = sc.end_ps;
+    sink_.data().tokens.push_back(t);
+  }
+}
+
+void Simulator::note_requests() {
+  // Decode: the batch is caught in the middle of its answers, so the first token here is not the
+  // answer's first and the arrival is unknown. Prefill: the chunks of all steps make one prompt.
+  const bool decode = s_.workload.kind == WorkloadKind::kDecode;
+  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+    run::RequestRecord r;
+    r.id = b;
+    r.arrival_ps = decode ? -1 : first_start_ps_;
+    r.first_token_ps = decode ? first_end_ps_ : ready_[0];
+    r.end_ps = ready_[0];
+    r.prompt_tokens = decode ? s_.workload.context : s_.workload.tokens * s_.workload.steps;
+    r.output_tokens = decode ? s_.workload.steps : 1;
+    r.outcome = run::RequestOutcome::kFinished;
+    sink_.data().requests.push_back(r);
+  }
 }
 
 SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCallback& progress) {
@@ -640,10 +680,12 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     }
     if (moe > 0) record_.scalars.gate_entropy = entropy / moe;
     end_step(step, start);
+    if (!record_.scalars.warmup) note_tokens(step);
     sink_.append(record_);
     if (progress) progress(step + 1, steps, ready_[0]);
   }
 
+  note_requests();
   // Everything is given back, so that the ledger must come out even.
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {

@@ -111,7 +111,9 @@ Requests request_times(const RunData& run, const Measured& m) {
         q.end_ps > m.end_ps) {
       continue;
     }
-    r.ttft_ms.push_back(static_cast<double>(q.first_token_ps - q.arrival_ps) * 1e-9);
+    if (q.arrival_ps >= 0) {
+      r.ttft_ms.push_back(static_cast<double>(q.first_token_ps - q.arrival_ps) * 1e-9);
+    }
     if (q.output_tokens > 1) {
       r.tpot_ms.push_back(static_cast<double>(q.end_ps - q.first_token_ps) * 1e-9 /
                           static_cast<double>(q.output_tokens - 1));
@@ -238,7 +240,8 @@ const std::vector<MetricDefinition>& metric_definitions() {
       {"step time mean", "us", kLower, "mean duration of a measured step"},
       {"step time p50", "us", kLower, "nearest rank over measured steps"},
       {"step time p99", "us", kLower, "nearest rank over measured steps"},
-      {"TTFT mean", "ms", kLower, "first token - arrival, over requests finished in the span"},
+      {"TTFT mean", "ms", kLower,
+       "first token - arrival, over requests finished in the span whose arrival is known"},
       {"TTFT p50", "ms", kLower, "nearest rank over requests finished in the span"},
       {"TTFT p99", "ms", kLower, "nearest rank over requests finished in the span"},
       {"TPOT mean", "ms", kLower,

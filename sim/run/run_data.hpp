@@ -194,7 +194,7 @@ struct StepRecord {
 
 struct RequestRecord {
   std::uint64_t id = 0;
-  std::int64_t arrival_ps = 0;
+  std::int64_t arrival_ps = 0;       ///< -1 = not known (a decode batch begins in the middle).
   std::int64_t first_token_ps = -1;  ///< Simulated time of the first token; -1 = none yet.
   std::int64_t end_ps = -1;          ///< Time of the last token; -1 = not finished.
   std::uint32_t prompt_tokens = 0, output_tokens = 0;
