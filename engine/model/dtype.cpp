@@ -76,6 +76,7 @@ DType parse_dtype(std::string_view text, const std::string& where) {
     }
   }
   std::vector<std::string> names;
+  names.reserve(kRows.size());
   for (const auto& r : kRows) {
     names.emplace_back(r.name);
   }

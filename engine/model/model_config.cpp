@@ -704,7 +704,7 @@ fs::path find_model(const std::string& name_or_path, const fs::path& root) {
       return scenarios_folder(root) / "models" / (name + ".json");
     }
   }
-  const auto checkpoint = scenarios_folder(root) / "checkpoints" / name_or_path;
+  auto checkpoint = scenarios_folder(root) / "checkpoints" / name_or_path;
   if (!name_or_path.empty() && name_or_path.find('/') == std::string::npos &&
       fs::is_directory(checkpoint, ignored)) {
     return checkpoint;

@@ -87,6 +87,7 @@ enum class RouterKind : std::uint8_t {
   kTokenMlp,   ///< token id → 128 → LayerNorm → 1024 → E, one for all layers (gpt4_s0).
 };
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): few exist; fields stand by meaning
 struct ModelConfig {
   std::string name;        ///< file stem or folder name; a preset's own "name".
   std::string model_type;  ///< as in the file.
