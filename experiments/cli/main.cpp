@@ -20,6 +20,7 @@
 #include "experiments/cli/generate.hpp"
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/sim.hpp"
+#include "experiments/cli/sweep.hpp"
 #include "experiments/cli/trace.hpp"
 
 namespace switchyard::cli {
@@ -138,6 +139,20 @@ int run(int argc, char** argv) {
       "Example: switchyard sim scenarios/demo.toml --trace t.h5 --set policy.capacity.factor=2.0 "
       "-o r.h5");
 
+  SweepOptions sweep;
+  auto* v_sweep =
+      app.add_subcommand("sweep", "simulate every point of a scenario's [[sweep]]; resumable");
+  v_sweep->add_option("scenario", sweep.scenario, "scenario file (.toml)")->required();
+  v_sweep->add_option("--trace", sweep.trace, "routing trace in place of workload.routing");
+  v_sweep->add_option("--set", sweep.settings,
+                      "key=value, overrides the scenario; may be repeated");
+  v_sweep->add_option("-j,--jobs", sweep.jobs, "points that run at once")->capture_default_str();
+  v_sweep->add_option("-o,--output", sweep.output, "folder: points/<index>-<hash8>.h5, index.csv")
+      ->required();
+  quiet_flag(v_sweep);
+  format.add(*v_sweep);
+  v_sweep->footer("Example: switchyard sweep scenarios/normative.toml -j 2 -o sweep/");
+
   std::string explain_path;
   scenario::ReadOptions explain;
   auto* v_explain =
@@ -211,6 +226,11 @@ int run(int argc, char** argv) {
     sim.quiet = quiet;
     sim.format = format.get();
     return run_sim(sim);
+  }
+  if (parsed(v_sweep)) {
+    sweep.quiet = quiet;
+    sweep.format = format.get();
+    return run_sweep(sweep);
   }
   if (parsed(v_explain)) {
     explain.presets_root = scenarios_root().string();

@@ -62,9 +62,9 @@ int run_sim(const SimOptions& options) {
   read.trace = options.trace;
   read.presets_root = scenarios_root().string();
   const scenario::Scenario scenario = scenario::read_scenario(options.scenario, read);
-  if (!scenario.sweep.empty()) {
-    throw InputError(scenario.sweep.front().where, "[[sweep]] is unsupported by the verb sim",
-                     "set the value with --set, or remove the block");
+  if (!scenario.sweep.empty() && !options.base_point) {
+    throw InputError(scenario.sweep.front().where, "the scenario has a [[sweep]]",
+                     "run switchyard sweep, which simulates every point");
   }
   std::optional<RoutingTrace> trace;
   std::string trace_hash;

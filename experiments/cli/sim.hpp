@@ -17,6 +17,7 @@ struct SimOptions {
   std::vector<std::string> settings;  ///< --set key=value
   std::filesystem::path output;       ///< -o
   std::string progress;               ///< "" or "json"
+  bool base_point = false;  ///< Ignore [[sweep]] (set by the verb sweep, which sets its keys).
   bool quiet = false;
   TableFormat format = TableFormat::kText;
 };

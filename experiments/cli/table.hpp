@@ -15,7 +15,7 @@ struct TableOptions {
   bool list = false;               ///< Names and one-line descriptions only.
   bool quick = false;              ///< Smaller inputs where a table runs the engine.
   bool quiet = false;              ///< With `output`: print nothing.
-  std::filesystem::path output;    ///< Folder for one file per table, made if missing; empty: stdout.
+  std::filesystem::path output;  ///< Folder for one file per table, made if missing; empty: stdout.
   TableFormat format = TableFormat::kText;
 };
 

@@ -61,7 +61,7 @@ template <class Edit>
 fs::path folder_with_weights(const std::string& name, Edit edit) {
   const fs::path folder = fresh_folder(name);
   const fs::path checkpoint = folder / "ckpt";
-  fs::copy(source_path("tests/fixtures/mixtral_tiny"), checkpoint, fs::copy_options::recursive);
+  fs::copy(source_path("tests/fixtures/mixtral_tiny/f32"), checkpoint, fs::copy_options::recursive);
   // The tiny fixture has no tokenizer of its own; weights are read before it matters.
   fs::copy_file(source_path("scenarios/checkpoints/sy-16x2/tokenizer.json"),
                 checkpoint / "tokenizer.json", fs::copy_options::overwrite_existing);

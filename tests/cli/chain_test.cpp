@@ -84,31 +84,32 @@ TEST(Chain, ReplayRecoversDeletedDecisions) {
   ASSERT_EQ(r.exit_code, 0) << r.err;
   const switchyard::RoutingTrace recorded = switchyard::read_trace(f / "t.h5");
   switchyard::RoutingTrace bare = recorded;
-  bare.first.clear();
-  bare.chosen.clear();
-  bare.weights.clear();
-  bare.outcome.clear();
+  bare.routing.first.clear();
+  bare.routing.chosen.clear();
+  bare.routing.weights.clear();
+  bare.routing.outcome.clear();
   bare.decisions_present = false;
-  switchyard::replay_recorded(bare);
-  EXPECT_TRUE(bare.first == recorded.first);
-  EXPECT_TRUE(bare.chosen == recorded.chosen);
-  EXPECT_TRUE(bare.weights == recorded.weights);
-  EXPECT_TRUE(bare.outcome == recorded.outcome);
+  switchyard::write_trace(f / "bare.h5", bare);
+  switchyard::RoutingTrace replayed = switchyard::read_trace(f / "bare.h5");
+  ASSERT_FALSE(replayed.decisions_present);
+  switchyard::replay(replayed, switchyard::ReplayOptions::recorded(replayed.header));
+  EXPECT_TRUE(replayed.routing.first == recorded.routing.first);
+  EXPECT_TRUE(replayed.routing.chosen == recorded.routing.chosen);
+  EXPECT_TRUE(replayed.routing.weights == recorded.routing.weights);
+  EXPECT_TRUE(replayed.routing.outcome == recorded.routing.outcome);
 }
 
 TEST(Chain, CapacityFactorOneAgainstTwoOnTheShippedCheckpoint) {
   const fs::path f = fresh_folder("capacity");
   std::map<std::string, std::map<int, std::uint64_t>> count;
-  std::map<std::string, std::uint64_t> total;
   for (const std::string policy : {"capacity_1.0.toml", "capacity_2.0.toml"}) {
     const ProcessResult r = run_switchyard(trace_command(policy, "2", policy + ".h5"),
                                            {.folder = f, .environment = {}});
     ASSERT_EQ(r.exit_code, 0) << r.err;
     const switchyard::RoutingTrace t = switchyard::read_trace(f / (policy + ".h5"));
-    for (const std::uint8_t outcome : t.outcome) {
+    for (const std::uint8_t outcome : t.routing.outcome) {
       ++count[policy][outcome];
     }
-    total[policy] = t.outcome.size();
     // kept + rerouted + queued + dropped = T · k · layers: no slot without an outcome (K = k here).
     EXPECT_EQ(count[policy][0], 0U);
   }
@@ -131,7 +132,37 @@ TEST(Chain, DiffOfTwoCapacityFactorsShowsTheChange) {
   r = run_switchyard({"diff", "1.0.h5", "2.0.h5", "--format", "csv"}, options);
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("policy.capacity.factor"), std::string::npos) << r.out;
-  EXPECT_NE(r.out.find("rerouted"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("reroute share"), std::string::npos) << r.out;
+}
+
+TEST(Chain, TheNormativeScenarioSweepsAndResumes) {
+  const fs::path f = fresh_folder("sweep");
+  const ProcessOptions options{.folder = f, .environment = {}};
+  const std::string scenario = source_path("scenarios/normative.toml").string();
+  ProcessResult r = run_switchyard({"sweep", scenario, "-j", "2", "-o", "two"}, options);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("3 run now, 0 were there already, 0 failed"), std::string::npos) << r.out;
+  r = run_switchyard({"sweep", scenario, "-o", "one"}, options);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const std::vector<std::string> names = listing(f / "one");
+  EXPECT_EQ(names, listing(f / "two"));
+  std::string half;
+  for (const std::string& name : names) {
+    if (!fs::is_regular_file(f / "one" / name)) continue;
+    EXPECT_TRUE(read_file(f / "one" / name) == read_file(f / "two" / name)) << name;
+    if (name.ends_with(".h5")) half = name;
+  }
+  // A damaged point is made again, the others are kept.
+  const std::string whole = read_file(f / "one" / half);
+  switchyard::write_file(f / "one" / half, whole.substr(0, whole.size() / 2));
+  r = run_switchyard({"sweep", scenario, "-o", "one"}, options);
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("1 run now, 2 were there already, 0 failed"), std::string::npos) << r.out;
+  EXPECT_TRUE(read_file(f / "one" / half) == whole);
+  // The verb sim sends the user here.
+  r = run_switchyard({"sim", scenario, "-o", "r.h5"}, options);
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_NE(r.err.find("switchyard sweep"), std::string::npos) << r.err;
 }
 
 TEST(Chain, EveryTableFormatIsWellFormed) {
@@ -164,8 +195,8 @@ TEST(Chain, WithoutAVerbTheThreeCommandsOfTheReadmeArePrinted) {
 }
 
 TEST(Chain, EveryVerbHasHelpWithAnExample) {
-  for (const std::string verb :
-       {"trace", "generate", "sim", "table", "explain", "inspect", "diff", "account", "doctor"}) {
+  for (const std::string verb : {"trace", "generate", "sim", "sweep", "table", "explain", "inspect",
+                                 "diff", "account", "doctor"}) {
     const ProcessResult r = run_switchyard({verb, "--help"});
     EXPECT_EQ(r.exit_code, 0) << verb;
     EXPECT_NE(r.out.find("Example"), std::string::npos) << verb << ": " << r.out;
