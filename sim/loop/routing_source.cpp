@@ -125,7 +125,7 @@ class TraceSource final : public RoutingSource {
 class SyntheticSource final : public RoutingSource {
  public:
   explicit SyntheticSource(const scenario::Scenario& scenario)
-      : gate_(gate_of(scenario.model)), seed_(scenario.run.seed) {
+      : gate_(scenario::gate_spec(scenario.model)), seed_(scenario.run.seed) {
     const auto experts = static_cast<std::uint32_t>(scenario.model.num_experts);
     const auto layers = static_cast<std::uint32_t>(scenario.model.num_moe_layers());
     // A synthetic law states probabilities; a group limit or a selection bias has no meaning for
@@ -213,26 +213,6 @@ class SyntheticSource final : public RoutingSource {
 };
 
 }  // namespace
-
-GateSpec gate_of(const model::ModelConfig& model) {
-  const model::GateFields& f = model.gate;
-  GateSpec g;
-  g.experts = static_cast<std::uint32_t>(model.num_experts);
-  g.top_k = static_cast<std::uint32_t>(model.top_k);
-  g.score = f.score == model::GateScore::kSoftmax   ? GateScore::kSoftmax
-            : f.score == model::GateScore::kSigmoid ? GateScore::kSigmoid
-                                                    : GateScore::kIdentity;
-  g.renorm = f.renormalize;
-  g.eps = static_cast<float>(f.eps);
-  g.scale = static_cast<float>(f.scale);
-  g.exclusive_scale = f.scale_excludes_renorm;
-  g.n_group = f.n_group;
-  g.topk_group = f.topk_group;
-  g.group_score =
-      f.group_score == model::GroupScore::kSumTop2 ? GroupScore::kSumTop2 : GroupScore::kMax;
-  g.group_mask = f.mask_with_zero ? GroupMask::kZero : GroupMask::kMinusInfinity;
-  return g;
-}
 
 std::unique_ptr<RoutingSource> make_routing_source(const scenario::Scenario& scenario,
                                                    const RoutingTrace* trace) {

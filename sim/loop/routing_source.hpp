@@ -53,9 +53,6 @@ class RoutingSource {
   [[nodiscard]] virtual bool reused() const = 0;
 };
 
-/// The family's gate for a model: score, group limit, renormalisation, scale.
-GateSpec gate_of(const model::ModelConfig& model);
-
 /// `trace` is borrowed and must outlive the source (null for synthetic routing). Throws InputError
 /// when trace and model disagree (E, k, MoE layer count under `exact`), or when the trace has no
 /// row of the workload's phase.
