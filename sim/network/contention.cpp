@@ -52,6 +52,7 @@ struct ContentionSession::Impl {
       text.emplace_back("--cfg=host/model:ptask_L07");
     }
     std::vector<char*> argv;
+    argv.reserve(text.size() + 1);
     for (std::string& t : text) {
       argv.push_back(t.data());
     }

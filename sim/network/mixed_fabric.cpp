@@ -78,7 +78,7 @@ FabricCell fabric_all_to_all(Fabric fabric, Algorithm algorithm, std::uint64_t b
                                  bytes_per_gpu, kGpus));
   }
   const cluster::RouteTable routes = fabric_graph(fabric, rates).routes();
-  const std::vector<std::uint64_t> bytes(kGpus * kGpus, bytes_per_gpu / kGpus);
+  const std::vector<std::uint64_t> bytes(std::size_t{kGpus} * kGpus, bytes_per_gpu / kGpus);
   const std::vector<SimTime> ready(kGpus);
   FabricCell cell;
   cell.phases = static_cast<std::uint32_t>(all_to_all(algorithm, bytes, routes.node).size());

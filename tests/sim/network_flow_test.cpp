@@ -57,6 +57,35 @@ TEST(Flow, LatencyDoesNotChangeTheShare) {
   EXPECT_EQ(r[0].transfer_end[1], SimTime::from_us(2002));
 }
 
+/// Sizes over four decades: many changes of rate in the life of the long flows.
+TEST(Flow, SparseMatricesOnAStarEqualProgressiveFilling) {
+  constexpr std::uint32_t kN = 24;
+  const auto routes = test::star(kN, 50e9, SimTime()).routes();
+  NetworkModel model(Model::kFlow, Algorithm::kDirect, routes);
+  Draw draw(11);
+  for (int round = 0; round < 4; ++round) {
+    Activity a;
+    std::vector<test::OracleFlow> flows;
+    for (std::uint32_t i = 0; i < kN; ++i) {
+      for (std::uint32_t j = 0; j < kN; ++j) {
+        if (i != j && draw.uniform() < 0.15) {
+          const auto b = static_cast<std::uint64_t>(std::pow(10.0, draw.between(5, 9)));
+          const auto links = routes.links_of(i, j);
+          a.transfers.push_back({i, j, b});
+          flows.push_back({0, static_cast<double>(b), {links.begin(), links.end()}});
+        }
+      }
+    }
+    test::max_min(flows, routes.bandwidth);
+    const auto r = model.run(std::vector<Activity>{a});
+    for (std::size_t f = 0; f < flows.size(); ++f) {
+      const double expected = flows[f].end * 1e12;
+      EXPECT_NEAR(static_cast<double>(r[0].transfer_end[f].ps()), expected, expected * 1e-9 + 1)
+          << "round " << round << ", flow " << f;
+    }
+  }
+}
+
 class MaxMin : public ::testing::TestWithParam<int> {};
 
 /// Random sparse matrices on random graphs, every pair with its own start; 1e-9 relative, or the
