@@ -12,10 +12,14 @@
 namespace switchyard {
 
 Engine Engine::load(const std::filesystem::path& folder, const EngineOptions& options) {
+  return load_on(folder, make_cpu_backend(options.threads));
+}
+
+Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Backend> backend) {
   auto checkpoint = std::make_unique<model::Checkpoint>(model::Checkpoint::open(folder));
   require_runnable(checkpoint->config(), (folder / "config.json").string());
   const ModelWeights weights = take_weights(*checkpoint);
-  return {std::move(checkpoint), weights, make_cpu_backend(options.threads)};
+  return {std::move(checkpoint), weights, std::move(backend)};
 }
 
 Engine::Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights& weights,

@@ -51,6 +51,9 @@ class Engine {
   /// Opens a checkpoint folder. InputError: see Checkpoint, require_runnable, take_weights.
   [[nodiscard]] static Engine load(const std::filesystem::path& folder,
                                    const EngineOptions& options);
+  /// The same on any device's backend.
+  [[nodiscard]] static Engine load_on(const std::filesystem::path& folder,
+                                      std::unique_ptr<Backend> backend);
   /// Runs weights that the caller keeps alive (tests, benchmarks).
   Engine(model::ModelConfig config, const ModelWeights& weights, std::unique_ptr<Backend> backend);
 

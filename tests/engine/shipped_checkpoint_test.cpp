@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoint we ship: our engine computes what Hugging Face transformers computes from the same
+// BF16 weights in FP32, its tokenizer reads back what it wrote, and its routing is learned.
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/model/tokenizer.hpp"
+#include "engine/nn/sampling.hpp"
+#include "engine/nn/session.hpp"
+#include "tests/engine/fixture_model.hpp"
+
+namespace switchyard {
+namespace {
+
+using testing_support::floats_of;
+using testing_support::ids_of;
+
+std::filesystem::path source(const char* path) {
+  return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / path;
+}
+
+class Shipped : public testing::Test {
+ protected:
+  std::filesystem::path folder_ = source("scenarios/checkpoints/sy-16x2");
+  model::Safetensors expected_ =
+      model::Safetensors::open(source("tests/fixtures/shipped/expected.safetensors"));
+  Engine engine_ = Engine::load(folder_, {});
+};
+
+double largest_difference(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double d = std::abs(static_cast<double>(a[i]) - b[i]);
+    worst = std::isnan(d) ? INFINITY : std::max(worst, d);
+  }
+  return worst;
+}
+
+TEST_F(Shipped, IsTheCheckpointTheFixtureWasMadeFrom) {
+  const std::string bytes = read_file(folder_ / "model.safetensors");
+  std::array<unsigned char, 32> digest{};
+  unsigned size = 0;
+  ASSERT_EQ(EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr), 1);
+  std::string hex;
+  for (const unsigned char byte : digest) {
+    std::array<char, 3> text{};
+    (void)std::snprintf(text.data(), text.size(), "%02x", byte);
+    hex += text.data();
+  }
+  EXPECT_EQ(hex, expected_.metadata().at("weights_sha256"));
+}
+
+TEST_F(Shipped, AgreesWithTransformersInLogitsAndRouting) {
+  const auto ids = ids_of(expected_, "ids");
+  Session session(engine_, {});
+  const SequenceTokens work{session.add_sequence(), ids};
+  const StepResult& r = session.step({&work, 1}, Phase::kPrefill);
+  EXPECT_LE(largest_difference(r.logits_of(0), floats_of(expected_, "logits")), 1e-4);
+  EXPECT_LE(largest_difference(r.router_logits, floats_of(expected_, "router_logits")), 1e-4);
+  std::vector<std::uint32_t> chosen;
+  std::vector<float> weights;
+  for (const LayerRouting& layer : r.layers) {
+    chosen.insert(chosen.end(), layer.decision.chosen.begin(), layer.decision.chosen.end());
+    weights.insert(weights.end(), layer.decision.weights.begin(), layer.decision.weights.end());
+  }
+  EXPECT_EQ(chosen, ids_of(expected_, "chosen"));
+  EXPECT_LE(largest_difference(weights, floats_of(expected_, "weights")), 1e-4);
+}
+
+TEST_F(Shipped, ContinuesThePromptAsTransformersDoes) {
+  auto ids = ids_of(expected_, "ids");
+  const auto continuation = ids_of(expected_, "decode.ids");
+  Session session(engine_, {});
+  const std::uint32_t s = session.add_sequence();
+  const SequenceTokens all{s, ids};
+  const StepResult* r = &session.step({&all, 1}, Phase::kPrefill);
+  for (const std::uint32_t token : continuation) {
+    const std::uint32_t got = sample(r->logits_of(0), {}, s, 0);
+    ASSERT_EQ(got, token);
+    const SequenceTokens one{s, {&got, 1}};
+    r = &session.step({&one, 1}, Phase::kDecode);
+  }
+}
+
+TEST_F(Shipped, FitsItsTokenizer) {
+  const model::Tokenizer tokenizer = model::Tokenizer::load(folder_);
+  EXPECT_EQ(tokenizer.vocab_size(), engine_.config().vocab_size);
+  const std::string text = "What is Debian? \u7cfb\u7edf int main() { return 0; }";
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+}
+
+TEST_F(Shipped, PredictsTextFarBetterThanChance) {
+  // Mean surprise of an English sentence: a blind model has ln(4096) = 8.3 nats per token.
+  const model::Tokenizer tokenizer = model::Tokenizer::load(folder_);
+  const auto ids = tokenizer.encode(
+      "This is a free operating system for your computer. An operating system is the set of basic "
+      "programs and utilities that make your computer run.");
+  Session session(engine_, {.policy = {}, .seed = 1, .all_logits = true});
+  const SequenceTokens work{session.add_sequence(), ids};
+  const StepResult& r = session.step({&work, 1}, Phase::kPrefill);
+  double surprise = 0;
+  for (std::size_t t = 0; t + 1 < ids.size(); ++t) {
+    const auto logits = r.logits_of(t);
+    double sum = 0;
+    for (const float v : logits) {
+      sum += std::exp(static_cast<double>(v));
+    }
+    surprise += std::log(sum) - static_cast<double>(logits[ids[t + 1]]);
+  }
+  EXPECT_LT(surprise / static_cast<double>(ids.size() - 1), 6.0);
+}
+
+}  // namespace
+}  // namespace switchyard
