@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/tables/tables.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "engine/base/error.hpp"
+#include "engine/base/nearest_name.hpp"
+
+namespace switchyard::tables {
+namespace {
+
+std::string ours(const claims::Judged& j) {
+  if (!j.measured.value) {
+    return "n/a";
+  }
+  return j.claim.yes_no() ? (*j.measured.value != 0 ? "yes" : "no") : show(*j.measured.value);
+}
+
+std::string claimed(const claims::Claim& claim) {
+  switch (claim.relation) {
+    case claims::Relation::kAtMost:
+      return "<= " + claim.printed;
+    case claims::Relation::kAtLeast:
+      return ">= " + claim.printed;
+    case claims::Relation::kEqual:
+      break;
+  }
+  return claim.printed;
+}
+
+/// "+ / +1.00": expected, seen (Spearman's rho, or the sign of ours - reference).
+std::string signs(const claims::Judged& j) {
+  if (j.claim.sign == claims::Sign::kNone) {
+    return "";
+  }
+  const char* expected = j.claim.sign == claims::Sign::kUp ? "+" : "-";
+  if (!j.measured.trend) {
+    return fmt::format("{} / n/a", expected);
+  }
+  if (j.claim.at) {
+    return fmt::format("{} / {:+.2f}", expected, *j.measured.trend);
+  }
+  const double trend = *j.measured.trend;
+  return fmt::format("{} / {}", expected, trend > 0 ? "+" : trend < 0 ? "-" : "0");
+}
+
+}  // namespace
+
+std::string show(double value) {
+  return std::isnan(value) ? std::string("n/a") : fmt::format("{:.6g}", value);
+}
+
+const std::vector<TableEntry>& table_entries() {
+  static const std::vector<TableEntry> entries = {
+      {"account", "C01-C05, C35, C51: parameters, bytes, KV cache and activation rates of models",
+       make_account},
+      {"batch-activation", "C06: batch size against activation and expert variance, by the engine",
+       make_batch_activation},
+      {"fits", "does the recipe of each article fit into its memory", make_fits},
+      {"mixed-fabric", "C21: all-to-all over NVLink and PCIe GPUs, fabric x algorithm x payload",
+       make_mixed_fabric},
+  };
+  return entries;
+}
+
+const TableEntry& table_by_name(const std::string& name) {
+  std::vector<std::string> names;
+  for (const TableEntry& entry : table_entries()) {
+    if (entry.name == name) {
+      return entry;
+    }
+    names.push_back(entry.name);
+  }
+  throw InputError("table", fmt::format("unknown table \"{}\"", name), suggest_name(name, names));
+}
+
+Table claims_table(const std::string& table, const std::vector<claims::Judged>& judged) {
+  Table t;
+  t.name = table + "-claims";
+  t.title = "the claim beside our value";
+  bool with_sign = false;
+  for (const auto& j : judged) {
+    with_sign = with_sign || j.claim.sign != claims::Sign::kNone;
+  }
+  t.columns = {"row", "source", "claim", "read as", "unit", "claimed", "ours"};
+  if (with_sign) {
+    t.columns.emplace_back("sign expected / seen");
+  }
+  for (const char* column : {"verdict", "decided_by", "tolerance", "ours is"}) {
+    t.columns.emplace_back(column);
+  }
+  for (const auto& j : judged) {
+    std::vector<std::string> row = {j.claim.row,  j.claim.source,   j.claim.text, j.claim.reading,
+                                    j.claim.unit, claimed(j.claim), ours(j)};
+    if (with_sign) {
+      row.push_back(signs(j));
+    }
+    row.emplace_back(name_of(j.verdict));
+    row.emplace_back(name_of(j.claim.decided_by));
+    row.emplace_back(name_of(j.claim.tolerance));
+    row.push_back(j.how);
+    t.rows.push_back(std::move(row));
+  }
+  t.notes.emplace_back(
+      "tolerance: arithmetic = half a unit of the last printed digit or 2 %, the larger; ratio = "
+      "20 %; absolute = 25 %");
+  if (with_sign) {
+    t.notes.emplace_back(
+        "sign seen: over a series Spearman's rank correlation, else ours against the reference; "
+        "value and sign hold: reproduced; sign only: direction; else contradicted");
+  }
+  return t;
+}
+
+Table verdicts_table(const std::string& table, const std::vector<claims::Judged>& judged) {
+  Table t;
+  t.name = table + "-verdicts";
+  t.title = "verdicts: atomic rows per claim";
+  t.columns = {"claim", "rows"};
+  for (std::size_t v = 0; v < claims::kVerdictCount; ++v) {
+    t.columns.emplace_back(name_of(static_cast<claims::Verdict>(v)));
+  }
+  std::vector<std::string> order;
+  std::map<std::string, std::array<std::uint64_t, claims::kVerdictCount>> counts;
+  for (const auto& j : judged) {
+    if (!counts.contains(j.claim.id)) {
+      order.push_back(j.claim.id);
+    }
+    ++counts[j.claim.id][static_cast<std::size_t>(j.verdict)];
+  }
+  for (const std::string& id : order) {
+    std::uint64_t sum = 0;
+    std::vector<std::string> row = {id, ""};
+    for (const std::uint64_t n : counts[id]) {
+      row.push_back(fmt::to_string(n));
+      sum += n;
+    }
+    row[1] = fmt::to_string(sum);
+    t.rows.push_back(std::move(row));
+  }
+  return t;
+}
+
+}  // namespace switchyard::tables

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paper-style tables. Each is a list of Tables: what we compute, the atomic rows of the claim
+// with verdicts, and the count of verdicts per claim.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/base/table.hpp"
+#include "experiments/claims/claims.hpp"
+
+namespace switchyard::tables {
+
+struct TableContext {
+  std::filesystem::path scenarios;  ///< Folder with models/, hardware/, checkpoints/, prompts/.
+  bool quick = false;               ///< Smaller inputs where the engine runs.
+  unsigned threads = 0;             ///< Of the engine; 0: the cores. No effect on any value.
+};
+
+struct TableEntry {
+  std::string name;  ///< "mixed-fabric"; the first Table has this name, the others start with it.
+  std::string description;
+  std::vector<Table> (*make)(const TableContext& context);
+};
+
+/// Every table, ordered by name.
+[[nodiscard]] const std::vector<TableEntry>& table_entries();
+/// InputError("table", …) with a suggestion when there is none.
+[[nodiscard]] const TableEntry& table_by_name(const std::string& name);
+
+/// Atomic rows beside our values: "<table>-claims".
+[[nodiscard]] Table claims_table(const std::string& table,
+                                 const std::vector<claims::Judged>& judged);
+/// How many atomic rows of each claim got which verdict: "<table>-verdicts".
+[[nodiscard]] Table verdicts_table(const std::string& table,
+                                   const std::vector<claims::Judged>& judged);
+/// Six significant digits, C locale; "n/a" for NaN.
+[[nodiscard]] std::string show(double value);
+
+std::vector<Table> make_account(const TableContext& context);
+std::vector<Table> make_batch_activation(const TableContext& context);
+std::vector<Table> make_fits(const TableContext& context);
+std::vector<Table> make_mixed_fabric(const TableContext& context);
+
+}  // namespace switchyard::tables

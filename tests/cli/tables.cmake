@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+switchyard_test(tables_claims_test SOURCES tables_claims_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_test SOURCES tables_test.cpp LINK switchyard::experiments cli_process
+  nlohmann_json::nlohmann_json)
+switchyard_test(tables_golden_test SOURCES tables_golden_test.cpp LINK switchyard::experiments
+  LABELS golden)
