@@ -16,11 +16,13 @@
 #include "engine/base/version.hpp"
 #include "experiments/cli/account.hpp"
 #include "experiments/cli/diff.hpp"
+#include "experiments/cli/doctor.hpp"
 #include "experiments/cli/explain.hpp"
 #include "experiments/cli/generate.hpp"
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/cli/sweep.hpp"
+#include "experiments/cli/table.hpp"
 #include "experiments/cli/trace.hpp"
 
 namespace switchyard::cli {
@@ -34,6 +36,7 @@ constexpr const char* kThreeCommands =
 
   switchyard trace --model scenarios/checkpoints/sy-16x2 --prompts scenarios/prompts/mixed.jsonl -o t.h5
   switchyard sim scenarios/demo.toml --trace t.h5 -o r.h5
+  switchyard table --list
 
 switchyard --help lists every verb.
 )";
@@ -153,6 +156,18 @@ int run(int argc, char** argv) {
   format.add(*v_sweep);
   v_sweep->footer("Example: switchyard sweep scenarios/normative.toml -j 2 -o sweep/");
 
+  TableOptions table;
+  auto* v_table =
+      app.add_subcommand("table", "paper-style tables beside the published claims, with verdicts");
+  v_table->add_option("names", table.names, "tables to print (--list shows them)");
+  v_table->add_flag("--all", table.all, "every table");
+  v_table->add_flag("--list", table.list, "name every table");
+  v_table->add_flag("--quick", table.quick, "smaller inputs where a table runs the engine");
+  v_table->add_option("-o,--output", table.output, "folder for one file per table");
+  format.add(*v_table);
+  quiet_flag(v_table);
+  v_table->footer("Example: switchyard table account mixed-fabric --format md");
+
   std::string explain_path;
   scenario::ReadOptions explain;
   auto* v_explain =
@@ -202,6 +217,11 @@ int run(int argc, char** argv) {
   format.add(*v_account);
   v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
 
+  DoctorOptions doctor;
+  auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
+  format.add(*v_doctor);
+  v_doctor->footer("Example: switchyard doctor");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
@@ -232,6 +252,11 @@ int run(int argc, char** argv) {
     sweep.format = format.get();
     return run_sweep(sweep);
   }
+  if (parsed(v_table)) {
+    table.quiet = quiet;
+    table.format = format.get();
+    return run_table(table);
+  }
   if (parsed(v_explain)) {
     explain.presets_root = scenarios_root().string();
     fmt::print("{}", render(explain_file(explain_path, explain), format.get()));
@@ -249,6 +274,10 @@ int run(int argc, char** argv) {
     account_options.root = scenarios_root();
     fmt::print("{}", render_all(account(account_options), format.get()));
     return 0;
+  }
+  if (parsed(v_doctor)) {
+    doctor.format = format.get();
+    return run_doctor(doctor);
   }
   fmt::print("{}", kThreeCommands);
   return 0;

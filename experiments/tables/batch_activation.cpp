@@ -273,9 +273,9 @@ std::vector<Table> batch_activation_tables(const BatchRun& run,
   for (const auto& claim : claims) {
     if (claim.row == "C06a@1" && claim.reading == "expert_fraction") {
       t.notes.push_back(fmt::format(
-          "{} % at B = 1 would need E = {} at k = {}; every definition gives k/E or more for E = "
-          "{}",
-          claim.printed, show(std::round(100.0 * k / claim.value)), run.top_k, run.experts));
+          "{} % at B = 1 would need E = {} at k = {}; a token of this model touches {} %",
+          claim.printed, show(std::round(100.0 * k / claim.value)), run.top_k,
+          show(100.0 * k / e)));
     }
     if (claim.row == "C06b@1" && claim.reading == "distinct prompts") {
       t.notes.push_back(

@@ -195,14 +195,14 @@ struct KnownFit {
 // specification, within its 2 %).
 TEST(Fits, NeedsAreThoseOfTheSpecification) {
   const KnownFit known[] = {
-      {"F01a", 3600, 0.5, 640, false},  {"F01b", 3600, 0.5, 1504, false},
+      {"F01a", 3600, 0.5, 640, false},       {"F01b", 3600, 0.5, 1504, false},
       {"F02a", 7336.46, 0.005, 4480, false}, {"F02b", 3615, 0.5, 4480, true},
-      {"F03a", 1200, 0.5, 640, false},  {"F04a", 114.8, 0.05, 160, true},
-      {"F04b", 114.8, 0.05, 80, false}, {"F04c", 29.8, 0.05, 80, true},
-      {"F05a", 671, 0.5, 320, false},   {"F05b", 335.5, 0.05, 320, false},
-      {"F06a", 72, 0.5, 80, true},      {"F06b", 56, 0.5, 80, true},
-      {"F07a", 32.8, 0.05, 320, true},  {"F07b", 812, 0.5, 320, false},
-      {"F08a", 4141, 0.5, 1280, false}, {"F08b", 1126, 0.5, 1280, true},
+      {"F03a", 1200, 0.5, 640, false},       {"F04a", 114.8, 0.05, 160, true},
+      {"F04b", 114.8, 0.05, 80, false},      {"F04c", 29.8, 0.05, 80, true},
+      {"F05a", 671, 0.5, 320, false},        {"F05b", 335.5, 0.05, 320, false},
+      {"F06a", 72, 0.5, 80, true},           {"F06b", 56, 0.5, 80, true},
+      {"F07a", 32.8, 0.05, 320, true},       {"F07b", 812, 0.5, 320, false},
+      {"F08a", 4141, 0.5, 1280, false},      {"F08b", 1126, 0.5, 1280, true},
   };
   ASSERT_EQ(recipes().size(), std::size(known));
   for (std::size_t i = 0; i < recipes().size(); ++i) {
@@ -293,6 +293,27 @@ TEST_F(Batch, VerdictsFollowTheMeasurement) {
   EXPECT_EQ(verdict_of(judged, "C06a@4", "touched_fraction"), Verdict::kContradicted);
   const auto tables = batch_activation_tables(run, claims);
   EXPECT_EQ(tables[0].rows.size(), 4U);
+}
+
+TEST(BatchOnTheShippedCheckpoint, TouchesMoreExpertsInLargerBatchesForAnyNumberOfThreads) {
+  TableContext context;
+  context.scenarios = scenarios();
+  context.quick = true;
+  context.threads = 1;
+  const auto one = make_batch_activation(context);
+  context.threads = 2;
+  EXPECT_EQ(render_all(one, TableFormat::kText),
+            render_all(make_batch_activation(context), TableFormat::kText));
+  std::size_t direction = 0;
+  for (const auto& row : one[1].rows) {
+    if (row[3] == "touched_fraction") {
+      EXPECT_EQ(row[8], "direction");
+      ++direction;
+    } else if (row[3] == "expert_fraction") {
+      EXPECT_EQ(row[8], "contradicted");
+    }
+  }
+  EXPECT_EQ(direction, 3U);
 }
 
 TEST(TableVerb, EveryFormatPrintsTheVerdictsAndDecidedBy) {
