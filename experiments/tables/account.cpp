@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 
 #include "engine/base/error.hpp"
 #include "engine/model/accounting.hpp"
@@ -62,72 +63,95 @@ void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& c
   const auto count = model::count_parameters(s0);
   const std::uint64_t trillion = stated(get(inputs, "gpt4_s4"), "total");  // the articles' 1.8 T
 
-  out.add("total_fp16", fp16(trillion) / kTB, "1.8 T x 2 bytes");
+  const double whole = fp16(trillion);
+  out.add("total_fp16", whole / kTB, fmt::format("{} x 2 bytes", trillion));
   const double fp8 = as_double(model::dtype_bytes(DType::kF8E4M3, trillion));
-  out.add("total_fp8", fp8 / kTB, "1.8 T x 1 byte");
+  out.add("total_fp8", fp8 / kTB, fmt::format("{} x 1 byte", trillion));
   out.add("cards_188", std::ceil(fp8 / as_double(inputs.card_188)),
-          fmt::format("{:.2f} rounded up; {} of 80 GB", fp8 / as_double(inputs.card_188),
-                      std::ceil(fp8 / as_double(inputs.card_80))));
-  out.add("memory_8x188", as_double(inputs.memory_8x188) / kGB, "8 x 188");
+          fmt::format("{:.2f} rounded up; {} of {} GB", fp8 / as_double(inputs.card_188),
+                      std::ceil(fp8 / as_double(inputs.card_80)),
+                      show(as_double(inputs.card_80) / kGB)));
+  out.add("memory_8x188", as_double(inputs.memory_8x188) / kGB,
+          "sum over the GPUs of whatif_8x188");
 
   constexpr std::uint64_t kContext = 32768;
   const std::uint64_t kv = model::kv_bytes(s0, DType::kF16, kContext);
   out.add("kv_32k", as_double(kv) / kTB,
-          fmt::format("32,768 tokens x {} B = {:.6g} GiB",
-                      model::kv_bytes_per_token(s0, DType::kF16), as_double(kv) / kGiB));
+          fmt::format("{} tokens x {} B = {} GiB", kContext,
+                      model::kv_bytes_per_token(s0, DType::kF16), show(as_double(kv) / kGiB)));
   out.add("kv_32k_printed", as_double(kv) / 2.0 / kTB,
-          fmt::format("half of it, {:.6g} GiB", as_double(kv) / 2.0 / kGiB));
-
-  const std::uint64_t matrix = s0.hidden_size * s0.expert_intermediate;
-  out.add("matrix", fp16(matrix) / kGiB, fmt::format("{} values x 2 bytes", matrix));
-  const double expert_share = printed("C04a") / 100.0;
-  const double rest_share = printed("C04c") / 100.0;
-  const auto experts = static_cast<double>(s0.num_experts);
-  out.add("expert_16th", fp16(trillion) / experts / kGB, "3.6 TB / 16");
-  out.add("expert_share", expert_share * fp16(trillion) / experts / kGB, "0.923 x 3.6 TB / 16");
-  out.add("expert_preset", fp16(model::expert_parameters_all_layers(s0)) / kGB,
-          fmt::format("{} MoE layers x 2 matrices", s0.num_moe_layers()));
-  out.add("shared_share", rest_share * fp16(trillion) / kGB, "0.076 x 3.6 TB");
-  out.add("card_sum", printed("C03b") + printed("C03e"), "224 + 38");
-
-  out.add("share_experts", percent(count.experts, count.total()), "preset gpt4_s0");
-  out.add("share_router", percent(count.router, count.total()), "preset gpt4_s0");
-  out.add("share_rest", percent(count.dense() - count.router, count.total()), "preset gpt4_s0");
-  out.add("share_sum", printed("C04a") + printed("C04b") + printed("C04c"), "92.3 + 0.1 + 7.6");
-  out.add("router_parameters", as_double(count.router) / 1e9,
-          fmt::format("{} parameters: 128 K x 128, 128 x 1024, 1024 x 16", count.router));
-  out.add("router_bytes", fp16(count.router) / kGB, "its parameters x 2 bytes");
-  out.add("router_bytes_printed", printed("C04e") * 2, "1.8 x 2");
+          fmt::format("half of it, {} GiB", show(as_double(kv) / 2.0 / kGiB)));
 
   const std::uint64_t h = s0.hidden_size;
+  const std::uint64_t wide = s0.expert_intermediate;
+  const double share_of_experts = printed("C04a") / 100.0;
+  const double share_of_rest = printed("C04c") / 100.0;
+  const auto experts = static_cast<double>(s0.num_experts);
+  const std::string whole_tb = show(whole / kTB) + " TB";
+  out.add("matrix", fp16(h * wide) / kGiB, fmt::format("{} values x 2 bytes", h * wide));
+  out.add("expert_16th", whole / experts / kGB, fmt::format("{} / {}", whole_tb, s0.num_experts));
+  out.add("expert_share", share_of_experts * whole / experts / kGB,
+          fmt::format("{} x {} / {}", show(share_of_experts), whole_tb, s0.num_experts));
+  out.add("expert_preset", fp16(model::expert_parameters_all_layers(s0)) / kGB,
+          fmt::format("{} MoE layers x {} parameters x 2 bytes", s0.num_moe_layers(),
+                      model::expert_parameters(s0)));
+  out.add("shared_share", share_of_rest * whole / kGB,
+          fmt::format("{} x {}", show(share_of_rest), whole_tb));
+  const auto sum = [&](const char* quantity, std::initializer_list<const char*> rows) {
+    double total = 0;
+    std::string how;
+    for (const char* row : rows) {
+      const claims::Claim& claim = claims::claim_by_row(claims, row);
+      total += claim.value;
+      how += (how.empty() ? "" : " + ") + claim.printed;
+    }
+    out.add(quantity, total, how);
+    return total;
+  };
+  sum("card_sum", {"C03b", "C03e"});
+
+  const auto of_preset = [&](std::uint64_t part) {
+    return fmt::format("{}: {} of {}", s0.name, part, count.total());
+  };
+  const std::uint64_t rest = count.dense() - count.router;
+  out.add("share_experts", percent(count.experts, count.total()), of_preset(count.experts));
+  out.add("share_router", percent(count.router, count.total()), of_preset(count.router));
+  out.add("share_rest", percent(rest, count.total()), of_preset(rest));
+  sum("share_sum", {"C04a", "C04b", "C04c"});
+  out.add("router_parameters", as_double(count.router) / 1e9,
+          fmt::format("{} x {}, {} x {}, {} x {}, biases and norm", s0.vocab_size,
+                      s0.router_hidden.at(0), s0.router_hidden.at(0), s0.router_hidden.at(1),
+                      s0.router_hidden.at(1), s0.num_experts));
+  out.add("router_bytes", fp16(count.router) / kGB, fmt::format("{} x 2 bytes", count.router));
+  out.add("router_bytes_printed", printed("C04e") * 2, fmt::format("{} x 2", printed("C04e")));
+
   const double attention_layer = fp16(4 * h * h);
   const double attention = attention_layer * static_cast<double>(s0.num_layers);
   const double buffer = fp16(kS0Capacity * s0.num_experts * h);
-  const double activations = fp16(kS0Capacity * s0.expert_intermediate);
+  const double activations = fp16(kS0Capacity * wide);
   out.add("attention", attention / kGiB,
-          fmt::format("4 x 14336^2 x 2 bytes x {} layers; 22.1 is {:.1f} layers", s0.num_layers,
-                      printed("C05a") * kGiB / attention_layer));
-  out.add("norms", fp16(count.norms) / kGiB, "2 x 128 layers x 14336");
-  out.add("embedding", fp16(count.embedding) / kGiB, "131,072 x 14336");
-  out.add("head", fp16(count.head) / kGiB, "131,072 x 14336, untied");
-  out.add("all_to_all_buffer", buffer / kGiB, "64 tokens x 16 experts x 14336 x 2 bytes");
+          fmt::format("4 x {}^2 x 2 bytes x {} layers; {} is {:.1f} layers", h, s0.num_layers,
+                      printed("C05a"), printed("C05a") * kGiB / attention_layer));
+  out.add("norms", fp16(count.norms) / kGiB, fmt::format("{} x 2 bytes", count.norms));
+  out.add("embedding", fp16(count.embedding) / kGiB,
+          fmt::format("{} x {} x 2 bytes", s0.vocab_size, h));
+  out.add("head", fp16(count.head) / kGiB, fmt::format("{} x {} x 2 bytes", s0.vocab_size, h));
+  out.add("all_to_all_buffer", buffer / kGiB,
+          fmt::format("{} tokens x {} experts x {} x 2 bytes", kS0Capacity, s0.num_experts, h));
   out.add("ffn_activations", activations / kGiB,
-          "64 tokens x 57344 x 2 bytes; 57344 x 14336 is a weight");
+          fmt::format("{} tokens x {} x 2 bytes; {} x {} is a weight", kS0Capacity, wide, wide, h));
   out.add("routing_buffer",
           as_double(model::dtype_bytes(DType::kF32, kS0Capacity * s0.num_experts)) / kKiB,
-          "64 tokens x 16 logits x 4 bytes");
-  const double items = printed("C05a") + printed("C05b") + printed("C05c") + printed("C05d") +
-                       printed("C05e") + printed("C05f");
-  out.add("items_sum", items, "22.1 + 0.3 + 3.5 + 3.5 + 0.3 + 1.5");
+          fmt::format("{} tokens x {} logits x 4 bytes", kS0Capacity, s0.num_experts));
+  sum("items_sum", {"C05a", "C05b", "C05c", "C05d", "C05e", "C05f"});
   out.add(
       "items_right",
       (attention + fp16(count.norms + count.embedding + count.head) + buffer + activations) / kGB,
-      "the six right-hand values, in GB");
-  const double total = printed("C05h") + printed("C03b");
+      "ours of C05a to C05f, in GB");
+  const double total = sum("items_total", {"C05h", "C03b"});
   const double card = as_double(inputs.card_280) / kGB;
-  out.add("items_total", total, "31.2 + 224");
-  out.add("items_left", card - total, "280 - 255.2");
-  out.add("items_use", 100.0 * total / card, "255.2 / 280");
+  out.add("items_left", card - total, fmt::format("{} - {}", show(card), show(total)));
+  out.add("items_use", 100.0 * total / card, fmt::format("{} / {}", show(total), show(card)));
 }
 
 void measure_s2(const AccountInputs& inputs, claims::Measurements& out) {
@@ -147,13 +171,16 @@ void measure_s2(const AccountInputs& inputs, claims::Measurements& out) {
                       percent(active.experts + active.shared_experts, all.total())));
   const std::uint64_t total = stated(s2, "total");
   out.add("s2_printed", 100.0 * static_cast<double>(s2.top_k) * kS2PrintedExpert / as_double(total),
-          "36 B / 1.8 T: circular, 18 B is no expert of it");
-  out.add("s2_narrow", 100.0 * one(s2, total).param_narrow, "2 x 13 B / 1.8 T");
-  out.add("s2_expert_fraction", 100.0 * one(s2).expert_fraction, "2 / 128");
+          fmt::format("{} x {} B / {}: circular, no expert of it has that many", s2.top_k,
+                      show(kS2PrintedExpert / 1e9), total));
+  out.add("s2_narrow", 100.0 * one(s2, total).param_narrow,
+          fmt::format("{} x {} / {}", s2.top_k, stated(s2, "expert"), total));
+  out.add("s2_expert_fraction", 100.0 * one(s2).expert_fraction,
+          fmt::format("{} / {}", s2.top_k, s2.num_experts));
   out.add("r1_expert", as_double(2 * printed.hidden_size * printed.expert_intermediate) / 1e9,
-          "the product");
+          fmt::format("{} x {} x 2", printed.hidden_size, printed.expert_intermediate));
   out.add("r1_attention", as_double(4 * printed.hidden_size * printed.hidden_size) / 1e9,
-          "the product");
+          fmt::format("4 x {}^2", printed.hidden_size));
   out.add("r1_embedding", as_double(r1.vocab_size * r1.hidden_size) / 1e9,
           fmt::format("{} x {}", r1.vocab_size, r1.hidden_size));
 }
@@ -166,15 +193,20 @@ void measure_s4(const AccountInputs& inputs, claims::Measurements& out) {
   const auto own = model::activation_rates(s4, uniform(DType::kF16), model::expected_step(s4, 1));
   const auto rates =
       model::activation_rates(s4, uniform(DType::kF16), model::expected_step(s4, 1), total);
-  out.add("s4_expert", as_double(expert) / 1e9, fmt::format("{}", expert));
+  out.add("s4_expert", as_double(expert) / 1e9,
+          fmt::format("2 x {} x {} = {}", s4.hidden_size, s4.expert_intermediate, expert));
   out.add("s4_layer", as_double(expert * s4.num_experts) / 1e9,
-          fmt::format("{}", expert * s4.num_experts));
-  out.add("s4_experts", as_double(count.experts) / 1e12, fmt::format("{}", count.experts));
-  out.add("s4_expert_fraction", 100.0 * rates.expert_fraction, "2 / 16");
-  out.add("s4_used_layer", as_double(expert * s4.top_k) / 1e9, "2 x 1.3086 B");
+          fmt::format("{} experts: {}", s4.num_experts, expert * s4.num_experts));
+  out.add("s4_experts", as_double(count.experts) / 1e12,
+          fmt::format("{} layers: {}", s4.num_moe_layers(), count.experts));
+  out.add("s4_expert_fraction", 100.0 * rates.expert_fraction,
+          fmt::format("{} / {}", s4.top_k, s4.num_experts));
+  out.add("s4_used_layer", as_double(expert * s4.top_k) / 1e9,
+          fmt::format("{} x {}", s4.top_k, expert));
   out.add("s4_used", as_double(expert * s4.top_k * s4.num_moe_layers()) / 1e9,
-          fmt::format("2 x 1.3086 B x {} layers", s4.num_moe_layers()));
-  out.add("s4_layer_fraction", 100.0 * rates.layer_fraction, "one layer / all 96");
+          fmt::format("{} x {} x {} layers", s4.top_k, expert, s4.num_moe_layers()));
+  out.add("s4_layer_fraction", 100.0 * rates.layer_fraction,
+          fmt::format("one layer of {}", s4.num_moe_layers()));
   out.add("s4_narrow", 100.0 * rates.param_narrow,
           fmt::format("{:.2f} % of its own {:.4f} T; wide {:.2f} %", 100.0 * own.param_narrow,
                       as_double(count.total()) / 1e12, 100.0 * own.param_wide));
@@ -257,9 +289,7 @@ Table activation_table(const AccountInputs& inputs) {
     t.notes.push_back(fmt::format("{} = {}", d.name, d.formula));
   }
   t.notes.push_back(
-      fmt::format("T = {} with uniform independent choices, capacity C = T; with k = 2 of 128 only "
-                  "expert_fraction is near 2 %",
-                  kTokens));
+      fmt::format("T = {} with uniform independent choices, capacity C = T", kTokens));
   const ModelConfig& s3 = get(inputs, "gpt4_s3");
   t.notes.push_back(fmt::format("gpt4_s3 states {} active of {}: {:.2f} %", stated(s3, "active"),
                                 stated(s3, "total"),

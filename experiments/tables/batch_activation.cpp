@@ -199,12 +199,14 @@ claims::Measurements measure_batch_activation(const BatchRun& run,
                                               const std::vector<claims::Claim>& claims) {
   claims::Measurements out;
   std::vector<double> at;
+  at.reserve(run.distinct.size());
   for (const BatchRow& row : run.distinct) {
     at.push_back(row.batch);
   }
   const auto series = [&](const std::string& quantity, const std::vector<BatchRow>& rows,
                           const std::string& how, const auto& value) {
     std::vector<double> values;
+    values.reserve(rows.size());
     for (const BatchRow& row : rows) {
       values.push_back(value(row));
     }
@@ -301,6 +303,7 @@ std::vector<Table> make_batch_activation(const TableContext& context) {
   const Engine engine = Engine::load(folder, {context.threads});
   const model::Tokenizer tokenizer = model::Tokenizer::load(folder);
   std::vector<TokenPrompt> prompts;
+  prompts.reserve(texts.size());
   for (const auto& p : texts) {
     prompts.push_back(tokenizer.encode(p.text));
   }
