@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/core/columns.hpp"
+
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::gui {
+
+std::size_t levelForColumns(TimeWindow window, std::size_t columns, std::size_t finest,
+                            std::size_t levels) {
+  const double perColumn = window.length() / static_cast<double>(std::max<std::size_t>(columns, 1));
+  std::size_t level = 0;
+  while (level < levels && static_cast<double>(run::lod_bin_steps(level + 1)) <= perColumn) {
+    ++level;
+  }
+  return std::min(std::max(level, finest), levels);
+}
+
+HeatColumns heatColumns(const RunStore& run, std::uint32_t layer, Scale scale, Aggregate how,
+                        TimeWindow window, std::size_t columns) {
+  HeatColumns out;
+  out.columns = columns;
+  out.experts = run.experts();
+  if (columns == 0 || run.experts() == 0) return out;
+  const run::ExpertLod& lod = run.expertLod(layer);
+  const std::size_t experts = out.experts;
+  const auto flagsOf = [experts](const ExpertRow& r, std::uint8_t* flags) {
+    for (std::size_t e = 0; e < experts; ++e) flags[e] = r.overflow[e] > 0 ? 1 : 0;
+  };
+  out.value.resize(columns * experts);
+  if (scale == Scale::kCapacity) {
+    // The levels take a missing capacity (NaN) as 0; do the same here, and mark it below.
+    auto c = aggregate(lod.fill, window, columns, run.hasSteps(),
+                       [&](std::uint64_t step, float* v, std::uint8_t* f) {
+                         const ExpertRow r = run.expertRow(layer, step);
+                         for (std::size_t e = 0; e < experts; ++e) {
+                           v[e] = r.fill[e] == r.fill[e] ? r.fill[e] : 0.0F;
+                         }
+                         flagsOf(r, f);
+                       });
+    const bool limited = run.hasCapacity();
+    for (std::size_t i = 0; i < out.value.size(); ++i) {
+      out.value[i] = !limited ? std::numeric_limits<float>::quiet_NaN()
+                     : how == Aggregate::kMax
+                         ? c.max[i]
+                         : static_cast<float>(c.mean(i / experts, i % experts));
+    }
+    out.over = std::move(c.flag);
+    out.level = c.level;
+    return out;
+  }
+  auto c = aggregate(lod.kept, window, columns, run.hasSteps(),
+                     [&](std::uint64_t step, std::uint32_t* v, std::uint8_t* f) {
+                       const ExpertRow r = run.expertRow(layer, step);
+                       std::copy_n(r.kept, experts, v);
+                       flagsOf(r, f);
+                     });
+  for (std::size_t col = 0; col < columns; ++col) {
+    double unit = 1;
+    if (scale == Scale::kFairShare) {
+      const auto begin = c.sum.begin() + static_cast<std::ptrdiff_t>(col * experts);
+      const double all = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(experts), 0.0);
+      const double share = all / (static_cast<double>(experts) * std::max(c.steps[col], 1.0));
+      unit = share > 0 ? share : 1;
+    }
+    for (std::size_t e = 0; e < experts; ++e) {
+      const std::size_t i = col * experts + e;
+      const double v = how == Aggregate::kMax ? static_cast<double>(c.max[i]) : c.mean(col, e);
+      out.value[i] = static_cast<float>(v / unit);
+    }
+  }
+  out.over = std::move(c.flag);
+  out.level = c.level;
+  return out;
+}
+
+double heatTop(const RunStore& run, std::uint32_t layer, Scale scale) {
+  if (scale == Scale::kCapacity || run.steps() == 0 || run.experts() == 0) return 1;
+  // Finest resolution that is cheap: at most 512 columns over the whole run.
+  const auto columns = static_cast<std::size_t>(std::min<std::uint64_t>(run.steps(), 512));
+  const HeatColumns c = heatColumns(run, layer, scale, Aggregate::kMax,
+                                    {0, static_cast<double>(run.steps())}, columns);
+  return niceCeiling(static_cast<double>(*std::max_element(c.value.begin(), c.value.end())));
+}
+
+Columns<double> seriesColumns(const RunStore& run, TimeWindow window, std::size_t columns) {
+  return aggregate(run.lod().steps, window, columns, run.hasSteps(),
+                   [&](std::uint64_t step, double* v, std::uint8_t* f) {
+                     const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(step)];
+                     const auto number = [](double x) { return x == x ? x : 0.0; };
+                     v[0] = static_cast<double>(s.end_ps - s.start_ps);
+                     v[1] = static_cast<double>(s.tokens);
+                     v[2] = static_cast<double>(s.overflow);
+                     v[3] = static_cast<double>(s.rerouted);
+                     v[4] = static_cast<double>(s.queued);
+                     v[5] = static_cast<double>(s.dropped);
+                     v[6] = number(s.imbalance);
+                     v[7] = number(s.imbalance_max);
+                     std::fill_n(f, run::kStepSeries,
+                                 static_cast<std::uint8_t>(s.overflow > 0 ? 1 : 0));
+                   });
+}
+
+Columns<float> linkColumns(const RunStore& run, TimeWindow window, std::size_t columns) {
+  return aggregate(run.lod().link_use, window, columns, run.hasSteps(),
+                   [&](std::uint64_t step, float* v, std::uint8_t* f) {
+                     for (std::size_t k = 0; k < run.links(); ++k) {
+                       const double use = run.linkUse(step, k);
+                       v[k] = static_cast<float>(use);
+                       f[k] = use >= 0.9 ? 1 : 0;
+                     }
+                   });
+}
+
+Columns<std::int64_t> phaseColumns(const RunStore& run, TimeWindow window, std::size_t columns) {
+  return aggregate(run.lod().gpu_phase, window, columns, run.hasSteps(),
+                   [&](std::uint64_t step, std::int64_t* v, std::uint8_t* f) {
+                     std::copy_n(run.gpuPhases(step), run.gpus() * run::kPhases, v);
+                     std::fill_n(f, run.gpus() * run::kPhases, std::uint8_t{0});
+                     const std::uint32_t g =
+                         run.data().steps[static_cast<std::size_t>(step)].straggler_gpu;
+                     if (g < run.gpus()) std::fill_n(f + g * run::kPhases, run::kPhases, 1);
+                   });
+}
+
+std::vector<std::size_t> busiestLinks(const RunStore& run, std::size_t most) {
+  const auto& use = run.lod().link_use;
+  std::vector<std::size_t> links(run.links());
+  std::iota(links.begin(), links.end(), std::size_t{0});
+  if (use.levels() == 0) return {};
+  const auto& top = use.level(use.levels());
+  std::stable_sort(links.begin(), links.end(), [&](std::size_t a, std::size_t b) {
+    if (top.sum[a] != top.sum[b]) return top.sum[a] > top.sum[b];
+    return top.max[a] > top.max[b];
+  });
+  links.resize(std::min(most, links.size()));
+  return links;
+}
+
+namespace {
+
+/// Quoted where the text needs it (RFC 4180).
+std::string csvText(const std::string& s) {
+  if (s.find_first_of(",\"\n\r") == std::string::npos) return s;
+  std::string out = "\"";
+  for (const char c : s) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  return out + "\"";
+}
+
+std::string csvNumber(double v) { return v == v ? fmt::format("{}", v) : std::string(); }
+
+}  // namespace
+
+std::string csvOf(const RunStore& run, const std::string& panel, std::uint32_t layer,
+                  TimeWindow window) {
+  if (!run.hasSteps()) {
+    throw InputError(
+        run.name(),
+        fmt::format("unsupported: CSV of a run with detail \"{}\"",
+                    run::kDetailNames[static_cast<std::size_t>(run.data().meta.detail)]),
+        "it holds no single steps; simulate with run.detail = \"steps\" or finer");
+  }
+  const auto first = static_cast<std::uint64_t>(std::max(0.0, std::floor(window.first)));
+  const auto end =
+      std::min(run.steps(), static_cast<std::uint64_t>(std::max(0.0, std::ceil(window.end))));
+  const run::Inventory& inv = run.data().inventory;
+  std::string out;
+  if (panel == "heatmap") {
+    out = "step,expert,gpu,kept,overflow,rerouted_in,queued,dropped,capacity,fill\n";
+    const std::vector<ExpertPlace> order = run.expertOrder(layer);
+    for (std::uint64_t s = first; s < end; ++s) {
+      const ExpertRow r = run.expertRow(layer, s);
+      for (const ExpertPlace& p : order) {
+        const std::uint32_t e = p.expert;
+        const std::string gpu = p.gpu == run::kNone ? "" : fmt::format("{}", p.gpu);
+        const std::string capacity =
+            r.capacity[e] == run::kUnlimited ? "" : fmt::format("{}", r.capacity[e]);
+        out += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", s, e, gpu, r.kept[e], r.overflow[e],
+                           r.rerouted_in[e], r.queued[e], r.dropped[e], capacity,
+                           csvNumber(static_cast<double>(r.fill[e])));
+      }
+    }
+    return out;
+  }
+  if (panel == "links") {
+    out = "step";
+    for (const run::LinkInfo& k : inv.links) out += "," + csvText(k.name + " [share of capacity]");
+    out += "\n";
+    for (std::uint64_t s = first; s < end; ++s) {
+      out += fmt::format("{}", s);
+      for (std::size_t k = 0; k < inv.links.size(); ++k) {
+        out += "," + csvNumber(run.linkUse(s, k));
+      }
+      out += "\n";
+    }
+    return out;
+  }
+  if (panel == "imbalance") {
+    out = "step,imbalance (max/mean) mean over layers,imbalance (max/mean) largest layer\n";
+    for (std::uint64_t s = first; s < end; ++s) {
+      const run::StepScalars& x = run.data().steps[static_cast<std::size_t>(s)];
+      out += fmt::format("{},{},{}\n", s, csvNumber(x.imbalance), csvNumber(x.imbalance_max));
+    }
+    return out;
+  }
+  SWITCHYARD_ASSERT(panel == "all", panel);
+  out =
+      "step,start [ps],end [ps],kind,warmup,tokens,assignments,kept,rerouted,queued,dropped,"
+      "overflow,imbalance (max/mean) mean over layers,imbalance (max/mean) largest layer\n";
+  for (std::uint64_t s = first; s < end; ++s) {
+    const run::StepScalars& x = run.data().steps[static_cast<std::size_t>(s)];
+    out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", s, x.start_ps, x.end_ps,
+                       run::kStepKindNames[static_cast<std::size_t>(x.kind)], x.warmup ? 1 : 0,
+                       x.tokens, x.assignments, x.kept, x.rerouted, x.queued, x.dropped, x.overflow,
+                       csvNumber(x.imbalance), csvNumber(x.imbalance_max));
+  }
+  return out;
+}
+
+std::string groupDigits(std::uint64_t n) {
+  const std::string digits = fmt::format("{}", n);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += "\u00a0";
+    out += digits[i];
+  }
+  return out;
+}
+
+std::string shortNumber(double v) {
+  if (!std::isfinite(v)) return "n/a";
+  const double a = std::abs(v);
+  if (a == 0) return "0";
+  if (a >= 9999.5) {
+    const std::string whole = groupDigits(static_cast<std::uint64_t>(std::llround(a)));
+    return v < 0 ? "-" + whole : whole;
+  }
+  const int before = a >= 1 ? static_cast<int>(std::floor(std::log10(a))) + 1 : 1;
+  return fmt::format("{:.{}f}", v, std::max(0, 4 - before));
+}
+
+std::string timeText(double ps) {
+  const double a = std::abs(ps);
+  if (a == 0) return "0 s";
+  if (a < 1e3) return fmt::format("{:.0f} ps", ps);
+  if (a < 1e6) return fmt::format("{} ns", shortNumber(ps * 1e-3));
+  if (a < 1e9) return fmt::format("{} us", shortNumber(ps * 1e-6));
+  if (a < 1e12) return fmt::format("{} ms", shortNumber(ps * 1e-9));
+  return fmt::format("{} s", shortNumber(ps * 1e-12));
+}
+
+std::string expertName(std::uint32_t e, std::uint32_t experts) {
+  const std::size_t digits = fmt::format("{}", experts > 0 ? experts - 1 : 0).size();
+  return fmt::format("e{:0{}}", e, digits);
+}
+
+std::string percentText(double share) {
+  if (!std::isfinite(share)) return "n/a";
+  const double p = share * 100;
+  return p >= 99.95 ? fmt::format("{:.0f} %", p) : fmt::format("{:.1f} %", p);
+}
+
+std::string bytesText(double bytes) {
+  if (bytes < 1e3) return fmt::format("{:.0f} B", bytes);
+  if (bytes < 1e6) return shortNumber(bytes * 1e-3) + " kB";
+  if (bytes < 1e9) return shortNumber(bytes * 1e-6) + " MB";
+  if (bytes < 1e12) return shortNumber(bytes * 1e-9) + " GB";
+  return shortNumber(bytes * 1e-12) + " TB";
+}
+
+}  // namespace switchyard::gui

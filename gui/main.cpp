@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// switchyard-gui: the desktop app and its headless twin (--render).
+#include <cstdio>
+#include <string_view>
+
+#include <QApplication>
+#include <QCommandLineParser>
+#include <QMessageLogContext>
+
+#include <fmt/format.h>
+
+#include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
+#include "gui/mainwindow.hpp"
+#include "gui/render.hpp"
+
+namespace {
+
+using switchyard::CapabilityError;
+using switchyard::InputError;
+
+constexpr int kOk = 0, kInput = 2, kCapability = 3;
+
+bool given(int argc, char** argv, std::string_view option) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view a = argv[i];
+    if (a == option || (a.substr(0, option.size()) == option && a.size() > option.size() &&
+                        a[option.size()] == '=')) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// One line: the caller's log shows what is wrong, not how Qt is doing.
+void quiet(QtMsgType type, const QMessageLogContext&, const QString& text) {
+  if (type == QtFatalMsg || type == QtCriticalMsg) {
+    std::fprintf(stderr, "%s\n", text.toUtf8().constData());
+  }
+}
+
+int start(int argc, char** argv) {
+  const bool rendering = given(argc, argv, "--render");
+  const bool asking = given(argc, argv, "--help") || given(argc, argv, "-h") ||
+                      given(argc, argv, "--version") || given(argc, argv, "-v");
+  const bool screen =
+      qEnvironmentVariableIsSet("DISPLAY") || qEnvironmentVariableIsSet("WAYLAND_DISPLAY") ||
+      qEnvironmentVariableIsSet("QT_QPA_PLATFORM") || given(argc, argv, "-platform");
+  if (rendering || asking) {
+    // Pictures must not depend on the screen.
+    if (!qEnvironmentVariableIsSet("QT_QPA_PLATFORM")) qputenv("QT_QPA_PLATFORM", "offscreen");
+    qputenv("QT_FONT_DPI", "96");
+    qputenv("QT_SCALE_FACTOR", "1");
+    qInstallMessageHandler(quiet);
+  } else if (!screen) {
+    throw CapabilityError(
+        "switchyard-gui: no display here; use --render OUT.png RUN, or set DISPLAY");
+  }
+  QApplication app(argc, argv);
+  QApplication::setOrganizationName(QStringLiteral("switchyard"));
+  QApplication::setApplicationName(QStringLiteral("switchyard-gui"));
+  QApplication::setApplicationVersion(QString::fromStdString(switchyard::version()));
+
+  QCommandLineParser parser;
+  parser.setApplicationDescription(
+      QStringLiteral("Shows a run file of switchyard sim.\n"
+                     "Example: switchyard-gui --render out.png --window 100,160 --cursor 131 "
+                     "--theme dark run.h5"));
+  parser.addHelpOption();
+  parser.addVersionOption();
+  parser.addPositionalArgument(QStringLiteral("RUN"), QStringLiteral("A run file (.h5)"),
+                               QStringLiteral("[RUN]"));
+  const QCommandLineOption renderTo(QStringLiteral("render"),
+                                    QStringLiteral("Write a picture or the numbers and exit"),
+                                    QStringLiteral("OUT.png|svg|csv"));
+  const QCommandLineOption size(QStringLiteral("size"), QStringLiteral("Size of the picture"),
+                                QStringLiteral("WxH"), QStringLiteral("1680x1020"));
+  const QCommandLineOption window(
+      QStringLiteral("window"), QStringLiteral("Steps to show: first, and the one after the last"),
+      QStringLiteral("a,b"));
+  const QCommandLineOption cursor(QStringLiteral("cursor"), QStringLiteral("Step under the cursor"),
+                                  QStringLiteral("s"));
+  const QCommandLineOption theme(QStringLiteral("theme"), QStringLiteral("light or dark"),
+                                 QStringLiteral("NAME"));
+  const QCommandLineOption panel(
+      QStringLiteral("panel"),
+      QStringLiteral("all or one of ") +
+          switchyard::gui::PaneStack::panelNames().join(QStringLiteral(", ")),
+      QStringLiteral("NAME"), QStringLiteral("all"));
+  parser.addOptions({renderTo, size, window, cursor, theme, panel});
+  if (!parser.parse(QApplication::arguments())) {
+    throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
+  }
+  if (parser.isSet(QStringLiteral("help"))) {
+    std::fputs(parser.helpText().toUtf8().constData(), stdout);
+    return kOk;
+  }
+  if (parser.isSet(QStringLiteral("version"))) {
+    std::printf("switchyard-gui %s\n", switchyard::version().c_str());
+    return kOk;
+  }
+  const QString missing = switchyard::gui::missingFonts();
+  if (!missing.isEmpty()) throw CapabilityError("switchyard-gui: " + missing.toStdString());
+
+  const QStringList runs = parser.positionalArguments();
+  if (runs.size() > 1) {
+    throw InputError("switchyard-gui",
+                     fmt::format("unsupported: {} run files at once", runs.size()),
+                     "name one; switchyard diff A B compares two");
+  }
+  bool dark = false;
+  if (parser.isSet(theme)) {
+    const QString name = parser.value(theme);
+    if (name != QLatin1String("light") && name != QLatin1String("dark")) {
+      throw InputError("--theme", fmt::format("unknown theme \"{}\"", name.toStdString()),
+                       "use light or dark");
+    }
+    dark = name == QLatin1String("dark");
+  }
+  if (rendering) {
+    if (runs.isEmpty()) {
+      throw InputError("--render", "no run file is named", "switchyard-gui --render OUT.png RUN");
+    }
+    switchyard::gui::RenderOptions o;
+    o.run = runs.first().toStdString();
+    o.output = parser.value(renderTo);
+    o.size = switchyard::gui::parseSize(parser.value(size));
+    if (parser.isSet(window)) o.window = switchyard::gui::parseWindow(parser.value(window));
+    if (parser.isSet(cursor)) {
+      bool ok = false;
+      o.cursor = parser.value(cursor).toULongLong(&ok);
+      if (!ok) {
+        throw InputError("--cursor",
+                         fmt::format("\"{}\" is no step", parser.value(cursor).toStdString()));
+      }
+    }
+    o.dark = dark;
+    o.panel = parser.value(panel);
+    switchyard::gui::render(o);
+    return kOk;
+  }
+  for (const QCommandLineOption* option : {&size, &window, &cursor, &panel}) {
+    if (parser.isSet(*option)) {
+      throw InputError("--" + option->names().first().toStdString(), "is only for --render",
+                       "the window has its own keys: F1");
+    }
+  }
+  if (!parser.isSet(theme)) {
+    dark = QApplication::palette().color(QPalette::Window).lightness() < 128;
+  }
+  switchyard::gui::applyTheme(dark);
+  switchyard::gui::MainWindow w(true);
+  if (parser.isSet(theme)) w.setDark(dark);
+  w.show();
+  if (!runs.isEmpty()) w.openRun(runs.first().toStdString());
+  return QApplication::exec();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return start(argc, argv);
+  } catch (const InputError& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return kInput;
+  } catch (const CapabilityError& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return kCapability;
+  }
+}

@@ -1,0 +1,676 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/mainwindow.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include <QActionGroup>
+#include <QApplication>
+#include <QClipboard>
+#include <QCloseEvent>
+#include <QComboBox>
+#include <QDockWidget>
+#include <QDropEvent>
+#include <QFileDialog>
+#include <QHeaderView>
+#include <QLabel>
+#include <QLineEdit>
+#include <QMenuBar>
+#include <QMessageBox>
+#include <QMimeData>
+#include <QPushButton>
+#include <QSettings>
+#include <QSortFilterProxyModel>
+#include <QStandardItemModel>
+#include <QStatusBar>
+#include <QToolBar>
+#include <QToolButton>
+#include <QTreeView>
+#include <QUrl>
+#include <QVBoxLayout>
+
+#include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
+#include "gui/render.hpp"
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+constexpr int kLayoutVersion = 1;
+
+}  // namespace
+
+MessageBar::MessageBar(QWidget* parent) : QWidget(parent), m_text(new QLabel(this)) {
+  auto* layout = new QHBoxLayout(this);
+  layout->setContentsMargins(8, 3, 4, 3);
+  m_text->setWordWrap(true);
+  m_text->setTextInteractionFlags(Qt::TextSelectableByMouse);
+  m_text->setTextFormat(Qt::PlainText);
+  auto* close = new QToolButton(this);
+  close->setText(tr("Close"));
+  close->setAutoRaise(true);
+  connect(close, &QToolButton::clicked, this, &QWidget::hide);
+  layout->addWidget(m_text, 1);
+  layout->addWidget(close);
+  setAccessibleName(tr("Message"));
+  setAutoFillBackground(true);
+  setBackgroundRole(QPalette::ToolTipBase);
+  m_text->setForegroundRole(QPalette::ToolTipText);
+  hide();
+}
+
+void MessageBar::showMessage(const QString& text) {
+  m_text->setText(text);
+  setVisible(!text.isEmpty());
+}
+
+QString MessageBar::text() const {
+  return isVisibleTo(parentWidget()) ? m_text->text() : QString();
+}
+
+MainWindow::MainWindow(bool persistent, QWidget* parent)
+    : QMainWindow(parent), m_state(new ViewState(this)), m_persistent(persistent) {
+  setWindowTitle(tr("Switchyard"));
+  setAcceptDrops(true);
+  setDockNestingEnabled(true);
+  setCorner(Qt::BottomLeftCorner, Qt::LeftDockWidgetArea);
+  setCorner(Qt::BottomRightCorner, Qt::RightDockWidgetArea);
+  makePanes();
+  makeDocks();
+  makeToolBar();
+  makeActions();
+  resize(1680, 1020);
+
+  m_hover = new QLabel(this);
+  m_hover->setTextFormat(Qt::PlainText);
+  // A long read-out is cut at the right rather than widening the window.
+  m_hover->setMinimumWidth(1);
+  m_hover->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
+  m_windowLabel = new QLabel(this);
+  m_cursorLabel = new QLabel(this);
+  m_windowLabel->setContentsMargins(10, 0, 10, 0);
+  m_cursorLabel->setContentsMargins(10, 0, 10, 0);
+  statusBar()->addWidget(m_hover, 1);
+  statusBar()->addPermanentWidget(m_windowLabel);
+  statusBar()->addPermanentWidget(m_cursorLabel);
+
+  connect(m_state, &ViewState::runChanged, this, &MainWindow::runChanged);
+  connect(m_state, &ViewState::windowChanged, this, &MainWindow::updateStatus);
+  connect(m_state, &ViewState::cursorChanged, this, &MainWindow::updateStatus);
+  connect(m_state, &ViewState::expertChanged, this, &MainWindow::syncExpert);
+  connect(m_panes, &PaneStack::hovered, m_hover, &QLabel::setText);
+  connect(m_panes, &PaneStack::rangeSelected, this, &MainWindow::rangeMenu);
+  runChanged();
+
+  m_defaultLayout = saveState(kLayoutVersion);
+  if (m_persistent) {
+    const QSettings settings;
+    const bool systemDark = QApplication::palette().color(QPalette::Window).lightness() < 128;
+    setDark(settings.value(QStringLiteral("dark"), systemDark).toBool());
+    restoreGeometry(settings.value(QStringLiteral("geometry")).toByteArray());
+    restoreState(settings.value(QStringLiteral("layout")).toByteArray(), kLayoutVersion);
+  }
+}
+
+MainWindow::~MainWindow() {
+  // The children listen to the state; it must not tell them anything while they go.
+  m_state->disconnect();
+}
+
+void MainWindow::makePanes() {
+  auto* centre = new QWidget(this);
+  auto* layout = new QVBoxLayout(centre);
+  layout->setContentsMargins(2, 2, 2, 0);
+  layout->setSpacing(2);
+  m_message = new MessageBar(centre);
+  m_panes = new PaneStack(m_state, {}, centre);
+  layout->addWidget(m_message);
+  layout->addWidget(m_panes, 1);
+  setCentralWidget(centre);
+}
+
+QDockWidget* MainWindow::addDock(const QString& title, const QString& name, QWidget* content,
+                                 Qt::DockWidgetArea area) {
+  auto* dock = new QDockWidget(title, this);
+  dock->setObjectName(name);
+  dock->setWidget(content);
+  content->setAccessibleName(title);
+  addDockWidget(area, dock);
+  m_docks.push_back(dock);
+  return dock;
+}
+
+void MainWindow::makeDocks() {
+  m_runs = new QStandardItemModel(this);
+  m_runsView = new QTreeView(this);
+  m_runsView->setModel(m_runs);
+  m_runsView->setAlternatingRowColors(true);
+  m_runsView->setEditTriggers(QAbstractItemView::NoEditTriggers);
+  m_runsView->setUniformRowHeights(true);
+  m_runsView->setIndentation(12);
+  m_runsView->setTextElideMode(Qt::ElideMiddle);
+  m_runsView->header()->setFixedHeight(fontMetrics().height() + 8);
+  m_runsView->header()->setStretchLastSection(false);
+  m_runsView->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+  addDock(tr("Run"), QStringLiteral("runs"), m_runsView, Qt::LeftDockWidgetArea);
+
+  m_experts = new ExpertsModel(m_state, this);
+  m_expertsSorted = new QSortFilterProxyModel(this);
+  m_expertsSorted->setSourceModel(m_experts);
+  m_expertsSorted->setSortRole(kSortRole);
+  m_expertsView = new TableView(this);
+  m_expertsView->setModel(m_expertsSorted);
+  m_expertsView->setSortingEnabled(true);
+  m_expertsView->sortByColumn(ExpertsModel::kOverflowShare, Qt::DescendingOrder);
+  m_expertsView->horizontalHeader()->setSectionResizeMode(QHeaderView::ResizeToContents);
+  m_expertsView->horizontalHeader()->setSectionResizeMode(ExpertsModel::kRerouted,
+                                                          QHeaderView::Stretch);
+  m_expertsView->setSelectionMode(QAbstractItemView::ExtendedSelection);
+  addDock(tr("Experts"), QStringLiteral("experts"), m_expertsView, Qt::LeftDockWidgetArea);
+  connect(m_expertsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
+          [this](const QModelIndex& current) {
+            if (current.isValid()) m_state->setExpert(current.data(kIdRole).toUInt());
+          });
+
+  m_topology = new TopologyView(m_state, this);
+  addDock(tr("Topology"), QStringLiteral("topology"), m_topology, Qt::RightDockWidgetArea);
+
+  m_inspector = new InspectorModel(m_state, this);
+  m_inspectorView = new TableView(this);
+  m_inspectorView->setModel(m_inspector);
+  m_inspectorView->horizontalHeader()->setSectionResizeMode(0, QHeaderView::ResizeToContents);
+  m_inspectorView->horizontalHeader()->setSectionResizeMode(1, QHeaderView::Stretch);
+  m_inspectorView->setTextElideMode(Qt::ElideMiddle);
+  addDock(tr("Inspector"), QStringLiteral("inspector"), m_inspectorView, Qt::RightDockWidgetArea);
+
+  m_events = new EventsModel(m_state, this);
+  m_eventsSorted = new QSortFilterProxyModel(this);
+  m_eventsSorted->setSourceModel(m_events);
+  m_eventsSorted->setSortRole(kSortRole);
+  m_eventsView = new TableView(this);
+  m_eventsView->setModel(m_eventsSorted);
+  m_eventsView->setSortingEnabled(true);
+  m_eventsView->sortByColumn(EventsModel::kTime, Qt::AscendingOrder);
+  m_eventsView->horizontalHeader()->setStretchLastSection(true);
+  addDock(tr("Events"), QStringLiteral("events"), m_eventsView, Qt::BottomDockWidgetArea);
+  connect(m_eventsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
+          [this](const QModelIndex& current) {
+            if (!current.isValid() || m_state->run() == nullptr) return;
+            const auto row = static_cast<std::size_t>(current.data(kIdRole).toInt());
+            const run::Event& e = m_state->run()->events()[row];
+            if (e.step < m_state->steps()) m_state->centreOn(e.step);
+          });
+  restoreDefaultLayout();
+}
+
+void MainWindow::restoreDefaultLayout() {
+  if (!m_defaultLayout.isEmpty()) restoreState(m_defaultLayout, kLayoutVersion);
+  for (QDockWidget* dock : m_docks) dock->setVisible(true);
+  const QFontMetrics m = fontMetrics();
+  const int side =
+      std::clamp(width() * 17 / 100, m.averageCharWidth() * 43, m.averageCharWidth() * 48);
+  resizeDocks({m_docks[0], m_docks[2]}, {side, side}, Qt::Horizontal);
+  resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
+  resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);
+  resizeDocks({m_docks[4]}, {m.height() * 8}, Qt::Vertical);
+}
+
+void MainWindow::makeToolBar() {
+  QToolBar* bar = addToolBar(tr("Tools"));
+  bar->setObjectName(QStringLiteral("tools"));
+  bar->setMovable(false);
+  const auto name = [&](const QString& text) {
+    auto* label = new QLabel(text, bar);
+    label->setContentsMargins(8, 0, 4, 0);
+    bar->addWidget(label);
+    return label;
+  };
+  const auto choice = [&](const QString& text) {
+    auto* box = new QComboBox(bar);
+    box->setAccessibleName(text);
+    box->setSizeAdjustPolicy(QComboBox::AdjustToContents);
+    box->setFocusPolicy(Qt::ClickFocus);
+    name(text)->setBuddy(box);
+    bar->addWidget(box);
+    return box;
+  };
+  m_layer = choice(tr("Layer"));
+  m_aggregate = choice(tr("Aggregate"));
+  m_aggregate->addItem(tr("largest step"), static_cast<int>(Aggregate::kMax));
+  m_aggregate->addItem(tr("mean"), static_cast<int>(Aggregate::kMean));
+  m_scale = choice(tr("Scale"));
+  m_scale->addItem(tr("% of capacity"), static_cast<int>(Scale::kCapacity));
+  m_scale->addItem(tr("load / fair share"), static_cast<int>(Scale::kFairShare));
+  m_scale->addItem(tr("tokens"), static_cast<int>(Scale::kTokens));
+  connect(m_layer, &QComboBox::activated, this,
+          [this] { m_state->setLayer(m_layer->currentData().toUInt()); });
+  connect(m_aggregate, &QComboBox::activated, this, [this] {
+    m_state->setAggregate(static_cast<Aggregate>(m_aggregate->currentData().toInt()));
+  });
+  connect(m_scale, &QComboBox::activated, this,
+          [this] { m_state->setScale(static_cast<Scale>(m_scale->currentData().toInt())); });
+  name(tr("Go to"));
+  m_goTo = new QLineEdit(bar);
+  m_goTo->setAccessibleName(tr("Go to step, range or time"));
+  m_goTo->setPlaceholderText(tr("500, 500..900, 10.4 ms"));
+  m_goTo->setFixedWidth(fontMetrics().averageCharWidth() * 26);
+  connect(m_goTo, &QLineEdit::returnPressed, this, &MainWindow::goTo);
+  bar->addWidget(m_goTo);
+}
+
+QAction* MainWindow::add(QMenu* menu, const QString& text, const QList<QKeySequence>& keys,
+                         const QString& tip, std::function<void()> run) {
+  QAction* action = menu->addAction(text);
+  action->setShortcuts(keys);
+  action->setStatusTip(tip);
+  connect(action, &QAction::triggered, this, std::move(run));
+  return action;
+}
+
+void MainWindow::makeActions() {
+  QMenu* file = menuBar()->addMenu(tr("&File"));
+  QAction* open = add(file, tr("&Open run…"), {QKeySequence(Qt::CTRL | Qt::Key_O)},
+                      tr("Open a run file that switchyard sim wrote"), [this] { chooseFile(); });
+  m_reload =
+      add(file, tr("&Reload"), {QKeySequence(Qt::Key_F5)}, tr("Read the file again"), [this] {
+        if (!m_path.empty()) openRun(m_path);
+      });
+  m_export = add(file, tr("&Export…"), {QKeySequence(Qt::CTRL | Qt::Key_E)},
+                 tr("Save the window as PNG or SVG, or the steps on screen as CSV"),
+                 [this] { exportView(); });
+  file->addSeparator();
+  add(file, tr("&Quit"), {QKeySequence(Qt::CTRL | Qt::Key_Q)}, tr("Close the window"),
+      [this] { close(); });
+
+  QMenu* view = menuBar()->addMenu(tr("&View"));
+  const auto middle = [this] {
+    const TimeWindow w = m_state->window();
+    const auto step = m_state->cursor();
+    const double at = step ? static_cast<double>(*step) + 0.5 : -1;
+    return at >= w.first && at <= w.end ? at : (w.first + w.end) / 2;
+  };
+  QList<QAction*> paneKeys;
+  m_runActions << add(view, tr("Zoom in"), {QKeySequence(Qt::Key_W)}, tr("Zoom in at the cursor"),
+                      [this, middle] { m_state->zoom(middle(), 0.7); })
+               << add(view, tr("Zoom out"), {QKeySequence(Qt::Key_S)}, tr("Zoom out at the cursor"),
+                      [this, middle] { m_state->zoom(middle(), 1 / 0.7); })
+               << add(view, tr("Pan left"), {QKeySequence(Qt::Key_A)}, tr("Show earlier steps"),
+                      [this] { m_state->pan(-0.2 * m_state->window().length()); })
+               << add(view, tr("Pan right"), {QKeySequence(Qt::Key_D)}, tr("Show later steps"),
+                      [this] { m_state->pan(0.2 * m_state->window().length()); });
+  const auto moveCursor = [this](int by) {
+    const auto now = m_state->cursor();
+    const double start = now ? static_cast<double>(*now) + by : m_state->window().first;
+    const double last = static_cast<double>(m_state->steps()) - 1;
+    const double to = std::clamp(start, 0.0, std::max(last, 0.0));
+    m_state->setCursor(static_cast<std::uint64_t>(to));
+    const TimeWindow w = m_state->window();
+    if (to < w.first) m_state->pan(to - w.first);
+    if (to + 1 > w.end) m_state->pan(to + 1 - w.end);
+  };
+  paneKeys << add(view, tr("Cursor left"), {QKeySequence(Qt::Key_Left)},
+                  tr("Move the cursor to the step before"), [moveCursor] { moveCursor(-1); })
+           << add(view, tr("Cursor right"), {QKeySequence(Qt::Key_Right)},
+                  tr("Move the cursor to the next step"), [moveCursor] { moveCursor(1); });
+  m_runActions << add(
+      view, tr("Fit selection"), {QKeySequence(Qt::Key_F)}, tr("Zoom to the selected steps"),
+      [this] {
+        if (const auto s = m_state->selection()) {
+          m_state->setWindow({static_cast<double>(s->first), static_cast<double>(s->end)},
+                             ViewState::Move::kJump);
+        } else {
+          statusBar()->showMessage(tr("no steps are selected: drag over a pane"), 4000);
+        }
+      });
+  m_runActions << add(view, tr("Whole run"), {QKeySequence(Qt::Key_0)}, tr("Show all steps"),
+                      [this] { m_state->showAll(); });
+  paneKeys << add(view, tr("Whole run (in the panes)"), {QKeySequence(Qt::Key_Home)},
+                  tr("Show all steps"), [this] { m_state->showAll(); });
+  m_runActions << add(view, tr("Back"),
+                      {QKeySequence(Qt::Key_Backspace), QKeySequence(Qt::ALT | Qt::Key_Left)},
+                      tr("Undo the last zoom or jump"), [this] {
+                        if (!m_state->back()) {
+                          statusBar()->showMessage(tr("nothing to go back to"), 4000);
+                        }
+                      });
+  view->addSeparator();
+  m_runActions << add(view, tr("Next event"), {QKeySequence(Qt::Key_Period)},
+                      tr("Cursor to the next event"), [this] { nextEvent(1); })
+               << add(view, tr("Previous event"), {QKeySequence(Qt::Key_Comma)},
+                      tr("Cursor to the event before"), [this] { nextEvent(-1); })
+               << add(view, tr("Go to…"), {QKeySequence(Qt::CTRL | Qt::Key_G)},
+                      tr("Type a step, a range of steps or a time"), [this] {
+                        m_goTo->setFocus();
+                        m_goTo->selectAll();
+                      });
+  paneKeys << add(view, tr("Clear cursor and selection"), {QKeySequence(Qt::Key_Escape)},
+                  tr("Remove the selection, then the expert, then the cursor"), [this] {
+                    if (m_state->selection()) {
+                      m_state->setSelection(std::nullopt);
+                    } else if (m_state->expert() != run::kNone) {
+                      m_state->setExpert(run::kNone);
+                    } else {
+                      m_state->setCursor(std::nullopt);
+                    }
+                  });
+  // These keys belong to tables and text fields as well: they act where a pane has the focus.
+  for (QAction* action : paneKeys) {
+    action->setShortcutContext(Qt::WidgetWithChildrenShortcut);
+    m_panes->addAction(action);
+  }
+  m_runActions << paneKeys;
+  view->addSeparator();
+  QMenu* maps = view->addMenu(tr("Colour map"));
+  auto* group = new QActionGroup(this);
+  for (const auto& [name, map] :
+       {std::pair(tr("viridis"), ColorMap::kViridis), std::pair(tr("cividis"), ColorMap::kCividis),
+        std::pair(tr("grey"), ColorMap::kGrey)}) {
+    QAction* action = add(maps, name, {}, tr("Colours of the heat map; red stays reserved"),
+                          [this, map = map] { m_state->setColorMap(map); });
+    action->setCheckable(true);
+    action->setChecked(map == ColorMap::kViridis);
+    group->addAction(action);
+  }
+  m_dark = add(view, tr("Dark theme"), {QKeySequence(Qt::CTRL | Qt::Key_D)},
+               tr("Switch between the light and the dark theme"), [this] {
+                 setDark(m_dark->isChecked());
+                 if (m_persistent)
+                   QSettings().setValue(QStringLiteral("dark"), m_dark->isChecked());
+               });
+  m_dark->setCheckable(true);
+
+  QMenu* window = menuBar()->addMenu(tr("&Window"));
+  for (qsizetype i = 0; i < m_docks.size(); ++i) {
+    QAction* action = m_docks[i]->toggleViewAction();
+    action->setShortcut(QKeySequence(Qt::CTRL | static_cast<Qt::Key>(Qt::Key_1 + i)));
+    action->setStatusTip(tr("Show or hide %1").arg(m_docks[i]->windowTitle()));
+    window->addAction(action);
+  }
+  window->addSeparator();
+  add(window, tr("Restore default layout"), {}, tr("Docks and sizes as shipped"),
+      [this] { restoreDefaultLayout(); });
+
+  QMenu* help = menuBar()->addMenu(tr("&Help"));
+  add(help, tr("&Keys and mouse"), {QKeySequence(Qt::Key_F1), QKeySequence(Qt::Key_Question)},
+      tr("What keys and mouse do"), [this] { showKeys(); });
+  add(help, tr("&About"), {}, tr("Version"), [this] {
+    QMessageBox::about(this, tr("About Switchyard"),
+                       tr("Switchyard %1\nShows where the tokens of a Mixture-of-Experts model go, "
+                          "and what that costs.")
+                           .arg(qs(version())));
+  });
+
+  auto* bar = findChild<QToolBar*>(QStringLiteral("tools"));
+  QAction* first = bar->actions().first();
+  bar->insertAction(first, open);
+  bar->insertAction(first, m_export);
+  bar->insertSeparator(first);
+}
+
+bool MainWindow::openRun(const std::filesystem::path& path) {
+  try {
+    auto run = std::make_shared<RunStore>(path);
+    m_path = path;
+    showRun(std::move(run));
+    return true;
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+    return false;
+  }
+}
+
+void MainWindow::showRun(std::shared_ptr<const RunStore> run) {
+  m_message->showMessage({});
+  m_state->setRun(std::move(run));
+}
+
+void MainWindow::setDark(bool dark) {
+  applyTheme(dark);
+  m_state->setDark(dark);
+  if (m_dark != nullptr) m_dark->setChecked(dark);
+}
+
+void MainWindow::runChanged() {
+  const RunStore* run = m_state->run();
+  for (QAction* a : m_runActions) a->setEnabled(run != nullptr);
+  m_export->setEnabled(run != nullptr);
+  m_reload->setEnabled(!m_path.empty());
+  m_layer->clear();
+  m_layer->addItem(tr("all"), kAllLayers);
+  if (run != nullptr && run->hasLayers()) {
+    const auto& layers = run->data().inventory.moe_layers;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      m_layer->addItem(QString::number(layers[i]), static_cast<uint>(i));
+    }
+  }
+  m_layer->setEnabled(m_layer->count() > 1);
+  m_layer->setToolTip(m_layer->isEnabled()
+                          ? tr("MoE layer in the heat map and the expert table")
+                          : tr("This run file has no numbers per layer (detail \"layers\")"));
+  m_scale->setEnabled(run != nullptr);
+  m_aggregate->setEnabled(run != nullptr);
+  m_scale->setCurrentIndex(m_scale->findData(static_cast<int>(m_state->scale())));
+  m_goTo->setEnabled(run != nullptr);
+  setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
+  fillRuns();
+  m_eventsView->fitColumns();
+  m_panes->focusFirst();
+  if (run == nullptr) {
+    m_message->showMessage(
+        tr("No run is open. File > Open, or drop a run file here (switchyard sim … -o run.h5)."));
+  }
+  updateStatus();
+}
+
+void MainWindow::fillRuns() {
+  m_runs->clear();
+  m_runs->setHorizontalHeaderLabels({tr("what"), tr("value")});
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return;
+  const run::RunMeta& m = run->data().meta;
+  const auto row = [](QStandardItem* parent, const QString& name, const QString& value) {
+    auto* n = new QStandardItem(name);
+    auto* v = new QStandardItem(value);
+    n->setToolTip(name);
+    v->setToolTip(value);
+    parent->appendRow({n, v});
+    return n;
+  };
+  QStandardItem* root = m_runs->invisibleRootItem();
+  QStandardItem* a = row(root, tr("run"), qs(run->name()));
+  row(a, tr("scenario"), qs(m.scenario_name));
+  row(a, tr("model"), qs(m.model_name));
+  row(a, tr("hardware"), qs(m.hardware_name));
+  row(a, tr("GPUs"), QString::number(run->gpus()));
+  row(a, tr("experts"), tr("%1, top %2").arg(run->experts()).arg(run->data().inventory.top_k));
+  row(a, tr("MoE layers"), QString::number(run->data().inventory.moe_layers.size()));
+  row(a, tr("steps"), count(run->steps()));
+  row(a, tr("seed"), QString::number(m.seed));
+  row(a, tr("detail"), qs(run::kDetailNames[static_cast<std::size_t>(m.detail)]));
+  row(a, tr("network"), qs(m.network_model));
+  row(a, tr("policy"), qs(m.policy_way));
+  row(a, tr("routing"), qs(m.routing_source));
+  row(a, tr("scenario hash"), qs(m.scenario_hash));
+  row(a, tr("version"), qs(m.product_version));
+  if (!run->data().notes.empty()) {
+    QStandardItem* notes = row(root, tr("notes"), QString::number(run->data().notes.size()));
+    int i = 1;
+    for (const std::string& n : run->data().notes) row(notes, QString::number(i++), qs(n));
+  }
+  QStandardItem* parameters = row(root, tr("parameters"), {});
+  for (const QString& line : qs(m.scenario_text).split('\n', Qt::SkipEmptyParts)) {
+    const qsizetype equals = line.indexOf(QStringLiteral(" = "));
+    row(parameters, equals < 0 ? line : line.left(equals),
+        equals < 0 ? QString() : line.mid(equals + 3));
+  }
+  parameters->child(0) != nullptr ? parameters->setText(tr("parameters"))
+                                  : parameters->setText(tr("parameters (none in the file)"));
+  m_runsView->expandAll();
+  m_runsView->header()->setSectionResizeMode(QHeaderView::Stretch);
+}
+
+void MainWindow::syncExpert() {
+  if (m_state->expert() == run::kNone) {
+    m_expertsView->clearSelection();
+    m_expertsView->setCurrentIndex({});
+    return;
+  }
+  const QModelIndex at =
+      m_expertsSorted->mapFromSource(m_experts->index(static_cast<int>(m_state->expert()), 0));
+  if (m_expertsView->currentIndex().row() != at.row()) m_expertsView->setCurrentIndex(at);
+  m_expertsView->scrollTo(at);
+}
+
+void MainWindow::updateStatus() {
+  m_windowLabel->setText(windowText());
+  const auto step = m_state->cursor();
+  m_cursorLabel->setText(
+      step ? tr("cursor %1 (%2)")
+                 .arg(count(*step),
+                      qs(timeText(static_cast<double>(m_state->run()->startPs(*step)))))
+           : tr("no cursor"));
+}
+
+QString MainWindow::windowText() const {
+  if (m_state->steps() == 0) return tr("no steps");
+  const TimeWindow w = m_state->window();
+  const auto first = static_cast<std::uint64_t>(w.first);
+  const auto last = std::min(m_state->steps(), static_cast<std::uint64_t>(std::ceil(w.end))) - 1;
+  return tr("steps %1–%2 of %3").arg(count(first), count(last), count(m_state->steps()));
+}
+
+QString MainWindow::hoverText() const { return m_hover->text(); }
+
+void MainWindow::goTo() {
+  if (m_state->run() == nullptr) return;
+  try {
+    const TimeWindow w =
+        parseGoTo(m_goTo->text().toStdString(), m_state->steps(), m_state->run()->starts());
+    if (w.length() <= 1) {
+      m_state->centreOn(static_cast<std::uint64_t>(w.first));
+    } else {
+      m_state->setWindow(w, ViewState::Move::kJump);
+    }
+    m_message->showMessage({});
+    m_panes->focusFirst();
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+  }
+}
+
+void MainWindow::nextEvent(int direction) {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return;
+  // Without a cursor, start before the first step on screen (after the last, going back).
+  const double from = m_state->cursor() ? static_cast<double>(*m_state->cursor())
+                      : direction > 0   ? std::ceil(m_state->window().first) - 1
+                                        : std::floor(m_state->window().end);
+  std::optional<std::uint32_t> best;
+  for (const run::Event& e : run->events()) {
+    if (e.step >= run->steps()) continue;
+    const double s = e.step;
+    if (direction > 0 ? s <= from : s >= from) continue;
+    if (!best || (direction > 0 ? e.step < *best : e.step > *best)) best = e.step;
+  }
+  if (!best) {
+    statusBar()->showMessage(
+        direction > 0 ? tr("no event after the cursor") : tr("no event before the cursor"), 4000);
+    return;
+  }
+  const double s = *best;
+  const TimeWindow w = m_state->window();
+  if (s < w.first || s + 1 > w.end) {
+    m_state->centreOn(*best);
+  } else {
+    m_state->setCursor(*best);
+  }
+}
+
+void MainWindow::rangeMenu(const QPoint& at) {
+  if (!m_state->selection()) return;
+  auto* menu = new QMenu(this);
+  menu->setAttribute(Qt::WA_DeleteOnClose);
+  menu->addAction(tr("Zoom in"), this, [this] {
+    const auto s = m_state->selection();
+    if (!s) return;
+    m_state->setWindow({static_cast<double>(s->first), static_cast<double>(s->end)},
+                       ViewState::Move::kJump);
+  });
+  menu->addAction(tr("Copy statistics"), this, [this] { copyInspector(); });
+  menu->addAction(tr("Clear selection"), this, [this] { m_state->setSelection(std::nullopt); });
+  menu->popup(at);
+}
+
+void MainWindow::copyInspector() {
+  m_inspectorView->clearSelection();
+  m_inspectorView->copy(TableText::kTsv);
+}
+
+void MainWindow::exportView() {
+  const QString path = QFileDialog::getSaveFileName(
+      this, tr("Export"), {},
+      tr("Picture (*.png);;Vector picture (*.svg);;Steps on screen (*.csv)"));
+  if (path.isEmpty()) return;
+  try {
+    exportWindow(*this, path);
+    statusBar()->showMessage(tr("saved %1").arg(path), 6000);
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+  }
+}
+
+void MainWindow::showKeys() {
+  auto* box = new QMessageBox(this);
+  box->setAttribute(Qt::WA_DeleteOnClose);
+  box->setWindowTitle(tr("Keys and mouse"));
+  box->setTextFormat(Qt::RichText);
+  QString rows;
+  const auto row = [&](const QString& a, const QString& b) {
+    rows += QStringLiteral("<tr><td><b>%1</b>&nbsp;&nbsp;</td><td>%2</td></tr>")
+                .arg(a.toHtmlEscaped(), b.toHtmlEscaped());
+  };
+  row(tr("wheel"), tr("zoom at the mouse; Ctrl: finer; Shift: pan"));
+  row(tr("left drag"), tr("select steps, then choose what to do"));
+  row(tr("middle or right drag"), tr("pan"));
+  row(tr("click in the heat map"), tr("choose the expert"));
+  row(tr("double click in the heat map"), tr("zoom to the expert's hottest steps"));
+  for (const QAction* a : findChildren<QAction*>()) {
+    if (a->shortcuts().isEmpty() || a->statusTip().isEmpty()) continue;
+    row(QKeySequence::listToString(a->shortcuts(), QKeySequence::NativeText), a->statusTip());
+  }
+  box->setText(QStringLiteral("<table>%1</table>").arg(rows));
+  box->open();
+}
+
+void MainWindow::chooseFile() {
+  const QString path =
+      QFileDialog::getOpenFileName(this, tr("Open run"), {}, tr("Run files (*.h5);;All files (*)"));
+  if (!path.isEmpty()) openRun(path.toStdString());
+}
+
+void MainWindow::closeEvent(QCloseEvent* event) {
+  if (m_persistent) {
+    QSettings settings;
+    settings.setValue(QStringLiteral("geometry"), saveGeometry());
+    settings.setValue(QStringLiteral("layout"), saveState(kLayoutVersion));
+  }
+  QMainWindow::closeEvent(event);
+}
+
+void MainWindow::dragEnterEvent(QDragEnterEvent* event) {
+  if (event->mimeData()->hasUrls()) event->acceptProposedAction();
+}
+
+void MainWindow::dropEvent(QDropEvent* event) {
+  const QList<QUrl> urls = event->mimeData()->urls();
+  if (urls.size() != 1 || !urls.first().isLocalFile()) {
+    m_message->showMessage(tr("Drop one run file: %1 were dropped.").arg(urls.size()));
+    return;
+  }
+  event->acceptProposedAction();
+  openRun(urls.first().toLocalFile().toStdString());
+}
+
+}  // namespace switchyard::gui

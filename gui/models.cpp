@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/models.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <QColor>
+
+#include "engine/base/error.hpp"
+#include "gui/text.hpp"
+#include "sim/run/metrics.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+constexpr auto kLeft = static_cast<int>(Qt::AlignLeft | Qt::AlignVCenter);
+constexpr auto kRight = static_cast<int>(Qt::AlignRight | Qt::AlignVCenter);
+/// Sorts below every number.
+constexpr double kBottom = -std::numeric_limits<double>::infinity();
+
+QString none() { return QStringLiteral("–"); }
+
+}  // namespace
+
+// ---- experts -----------------------------------------------------------------------------------
+
+ExpertsModel::ExpertsModel(ViewState* state, QObject* parent)
+    : QAbstractTableModel(parent), m_state(state) {
+  connect(state, &ViewState::runChanged, this, &ExpertsModel::refresh);
+  connect(state, &ViewState::optionsChanged, this, &ExpertsModel::refresh);
+  refresh();
+}
+
+void ExpertsModel::refresh() {
+  std::vector<Row> rows;
+  if (const RunStore* run = m_state->run()) {
+    const run::RunData& d = run->data();
+    const std::size_t experts = run->experts();
+    rows.resize(experts);
+    double steps = static_cast<double>(run->steps());
+    if (run->hasSteps()) {
+      steps = static_cast<double>(std::count_if(
+          d.steps.begin(), d.steps.end(), [](const run::StepScalars& s) { return !s.warmup; }));
+    }
+    for (const ExpertPlace& p : run->expertOrder(m_state->layer())) rows[p.expert].gpu = p.gpu;
+    for (std::size_t e = 0; e < experts; ++e) {
+      std::uint64_t kept = 0;
+      for (std::size_t l = 0; l < d.inventory.moe_layers.size(); ++l) {
+        if (m_state->layer() != kAllLayers && l != m_state->layer()) continue;
+        kept += d.totals.expert_kept[l * experts + e];
+        rows[e].overflow += d.totals.expert_overflow[l * experts + e];
+      }
+      const double demand = static_cast<double>(kept + rows[e].overflow);
+      rows[e].mean = steps > 0 ? static_cast<double>(kept) / steps : 0;
+      rows[e].overflowShare = demand > 0 ? static_cast<double>(rows[e].overflow) / demand : 0;
+      for (std::size_t to = 0; to < experts; ++to) {
+        rows[e].rerouted += d.totals.reroute_experts[e * experts + to];
+      }
+    }
+  }
+  beginResetModel();
+  m_rows = std::move(rows);
+  endResetModel();
+}
+
+int ExpertsModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_rows.size());
+}
+int ExpertsModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : kColumns;
+}
+
+QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
+  if (!index.isValid() || index.row() >= rowCount()) return {};
+  const auto e = static_cast<std::uint32_t>(index.row());
+  const Row& r = m_rows[e];
+  if (role == kIdRole) return e;
+  if (role == Qt::TextAlignmentRole) return index.column() == kExpert ? kLeft : kRight;
+  if (role == Qt::ForegroundRole && index.column() == kOverflowShare && r.overflow > 0) {
+    return m_state->theme().saturated;
+  }
+  if (role == Qt::ToolTipRole && index.column() == kOverflowShare) {
+    return tr("%1 assignments found the expert full").arg(count(r.overflow));
+  }
+  if (role == kSortRole) {
+    switch (index.column()) {
+      case kExpert:
+        return static_cast<double>(e);
+      case kGpu:
+        return r.gpu == run::kNone ? kBottom : static_cast<double>(r.gpu);
+      case kMean:
+        return r.mean;
+      case kOverflowShare:
+        return r.overflowShare;
+      case kRerouted:
+        return static_cast<double>(r.rerouted);
+      default:
+        return {};
+    }
+  }
+  if (role != Qt::DisplayRole) return {};
+  switch (index.column()) {
+    case kExpert:
+      return qs(expertName(e, static_cast<std::uint32_t>(m_rows.size())));
+    case kGpu:
+      return r.gpu == run::kNone ? none() : QString::number(r.gpu);
+    case kMean:
+      return QString::number(r.mean, 'f', 1);
+    case kOverflowShare:
+      return QString::number(r.overflowShare * 100, 'f', 2);
+    case kRerouted:
+      return count(r.rerouted);
+    default:
+      return {};
+  }
+}
+
+QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal) return {};
+  if (role == Qt::TextAlignmentRole) return section == kExpert ? kLeft : kRight;
+  static const std::array<const char*, kColumns> names = {QT_TR_NOOP("expert"), QT_TR_NOOP("GPU"),
+                                                          QT_TR_NOOP("mean"), QT_TR_NOOP("over %"),
+                                                          QT_TR_NOOP("rerouted")};
+  static const std::array<const char*, kColumns> tips = {
+      QT_TR_NOOP("Number of the expert"), QT_TR_NOOP("GPU of its first replica"),
+      QT_TR_NOOP("Mean tokens run there per step, without warm-up"),
+      QT_TR_NOOP("overflow / (kept + overflow): share of its demand that found it full"),
+      QT_TR_NOOP("Assignments that left it for another expert, all layers, without warm-up")};
+  const auto i = static_cast<std::size_t>(section);
+  if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
+  if (role == Qt::ToolTipRole && i < tips.size()) return tr(tips[i]);
+  return {};
+}
+
+// ---- events ------------------------------------------------------------------------------------
+
+EventsModel::EventsModel(ViewState* state, QObject* parent)
+    : QAbstractTableModel(parent), m_state(state) {
+  const auto refresh = [this] {
+    beginResetModel();
+    m_events = m_state->run() != nullptr ? m_state->run()->events() : std::vector<run::Event>();
+    endResetModel();
+  };
+  connect(state, &ViewState::runChanged, this, refresh);
+  refresh();
+}
+
+int EventsModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_events.size());
+}
+int EventsModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : kColumns;
+}
+
+QVariant EventsModel::data(const QModelIndex& index, int role) const {
+  if (!index.isValid() || index.row() >= rowCount()) return {};
+  const run::Event& e = m_events[static_cast<std::size_t>(index.row())];
+  const bool words = index.column() == kKind || index.column() == kLink || index.column() == kText;
+  const auto number = [](std::uint32_t v) {
+    return v == run::kNone ? kBottom : static_cast<double>(v);
+  };
+  if (role == kIdRole) return index.row();
+  if (role == Qt::TextAlignmentRole) return words ? kLeft : kRight;
+  const run::Inventory* inv =
+      m_state->run() != nullptr ? &m_state->run()->data().inventory : nullptr;
+  if (role == kSortRole) {
+    switch (index.column()) {
+      case kStep:
+        return number(e.step);
+      case kTime:
+        return static_cast<double>(e.time_ps);
+      case kLayer:
+        return number(e.layer);
+      case kGpu:
+        return number(e.gpu);
+      case kExpert:
+        return number(e.expert);
+      default:
+        return data(index, Qt::DisplayRole);
+    }
+  }
+  if (role != Qt::DisplayRole && role != Qt::ToolTipRole) return {};
+  switch (index.column()) {
+    case kStep:
+      return e.step == run::kNone ? none() : count(e.step);
+    case kTime:
+      return qs(timeText(static_cast<double>(e.time_ps)));
+    case kKind:
+      return qs(run::kEventKindNames[static_cast<std::size_t>(e.kind)]);
+    case kLayer:
+      return inv != nullptr && e.layer < inv->moe_layers.size()
+                 ? QString::number(inv->moe_layers[e.layer])
+                 : none();
+    case kGpu:
+      return e.gpu == run::kNone ? none() : QString::number(e.gpu);
+    case kExpert:
+      return e.expert == run::kNone || inv == nullptr ? none()
+                                                      : qs(expertName(e.expert, inv->experts));
+    case kLink:
+      return inv != nullptr && e.link < inv->links.size() ? qs(inv->links[e.link].name) : none();
+    case kText:
+      return qs(e.text);
+    default:
+      return {};
+  }
+}
+
+QVariant EventsModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal) return {};
+  if (role == Qt::TextAlignmentRole) {
+    return section == kKind || section == kLink || section == kText ? kLeft : kRight;
+  }
+  static const std::array<const char*, kColumns> names = {
+      QT_TR_NOOP("step"), QT_TR_NOOP("time"),   QT_TR_NOOP("kind"), QT_TR_NOOP("layer"),
+      QT_TR_NOOP("GPU"),  QT_TR_NOOP("expert"), QT_TR_NOOP("link"), QT_TR_NOOP("what")};
+  const auto i = static_cast<std::size_t>(section);
+  if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
+  return {};
+}
+
+// ---- inspector ---------------------------------------------------------------------------------
+
+InspectorModel::InspectorModel(ViewState* state, QObject* parent)
+    : QAbstractTableModel(parent), m_state(state) {
+  connect(state, &ViewState::runChanged, this, &InspectorModel::refresh);
+  connect(state, &ViewState::cursorChanged, this, &InspectorModel::refresh);
+  connect(state, &ViewState::selectionChanged, this, &InspectorModel::refresh);
+  connect(state, &ViewState::expertChanged, this, &InspectorModel::refresh);
+  connect(state, &ViewState::optionsChanged, this, &InspectorModel::refresh);
+  refresh();
+}
+
+void InspectorModel::refresh() {
+  QString heading;
+  std::vector<Row> rows = this->rows(heading);
+  const bool renamed = heading != m_heading;
+  m_heading = heading;
+  if (rows.size() == m_rows.size() && !rows.empty()) {
+    m_rows = std::move(rows);
+    emit dataChanged(index(0, 0), index(rowCount() - 1, 1));
+  } else {
+    beginResetModel();
+    m_rows = std::move(rows);
+    endResetModel();
+  }
+  if (renamed) emit headerDataChanged(Qt::Horizontal, 0, 1);
+}
+
+namespace {
+
+QString withShare(std::uint64_t n, std::uint64_t all) {
+  if (all == 0) return count(n);
+  return QStringLiteral("%1 (%2)").arg(
+      count(n), qs(percentText(static_cast<double>(n) / static_cast<double>(all))));
+}
+
+const char* const kImbalanceTip =
+    "imbalance = max/mean of the assignments run on each GPU; 1 is balanced";
+
+std::vector<InspectorModel::Row> wholeRun(const RunStore& run) {
+  std::vector<InspectorModel::Row> rows;
+  const run::Totals& t = run.data().totals;
+  rows.push_back({QObject::tr("steps"), count(t.steps), {}});
+  rows.push_back({QObject::tr("assignments"), count(t.assignments), {}});
+  rows.push_back({QObject::tr("over capacity"), withShare(t.overflow, t.assignments),
+                  QObject::tr("First choices that found the expert full")});
+  rows.push_back({QObject::tr("rerouted"), withShare(t.rerouted, t.assignments), {}});
+  rows.push_back({QObject::tr("queued"), withShare(t.queued, t.assignments), {}});
+  rows.push_back({QObject::tr("dropped"), withShare(t.dropped, t.assignments), {}});
+  for (const run::Metric& m : run.data().metrics) {
+    const run::MetricDefinition* d = run::find_metric(m.name);
+    QString value = qs(run::format_value(m.value));
+    if (!m.unit.empty() && m.value == m.value) value += QStringLiteral(" ") + qs(m.unit);
+    rows.push_back({qs(m.name), value, d != nullptr ? qs(d->definition) : QString()});
+  }
+  return rows;
+}
+
+/// A run file without steps: what its first level of detail says about the bin.
+std::vector<InspectorModel::Row> atBin(const RunStore& run, std::uint64_t step) {
+  const double s = static_cast<double>(step);
+  const Columns<double> c = seriesColumns(run, {s, s + 1}, 1);
+  std::vector<InspectorModel::Row> rows;
+  for (std::size_t i = 0; i < run::kStepSeries; ++i) {
+    const double mean = c.mean(0, i);
+    const bool time = i == 0;
+    const auto text = [time](double v) { return qs(time ? timeText(v) : shortNumber(v)); };
+    rows.push_back({qs(run::kStepSeriesNames[i]),
+                    QObject::tr("mean %1, largest %2").arg(text(mean), text(c.max[i])),
+                    {}});
+  }
+  return rows;
+}
+
+std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
+                                        std::uint32_t expert, std::uint32_t layer) {
+  const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(step)];
+  const double duration = static_cast<double>(s.end_ps - s.start_ps);
+  std::vector<InspectorModel::Row> rows;
+  const auto add = [&](const QString& name, const QString& value, const QString& tip = {}) {
+    rows.push_back({name, value, tip});
+  };
+  add(QObject::tr("step"), count(step) + (s.warmup ? QObject::tr(" (warm-up)") : QString()));
+  add(QObject::tr("kind"), qs(run::kStepKindNames[static_cast<std::size_t>(s.kind)]));
+  add(QObject::tr("starts at"), qs(timeText(static_cast<double>(s.start_ps))),
+      QObject::tr("Simulated time"));
+  add(QObject::tr("step time"), qs(timeText(duration)));
+  add(QObject::tr("tokens"), count(s.tokens));
+  add(QObject::tr("assignments"), count(s.assignments),
+      QObject::tr("Token-expert pairs, all layers = kept + rerouted + queued + dropped"));
+  add(QObject::tr("over capacity"), withShare(s.overflow, s.assignments),
+      QObject::tr("First choices that found the expert full"));
+  add(QObject::tr("rerouted"), withShare(s.rerouted, s.assignments));
+  add(QObject::tr("queued"), withShare(s.queued, s.assignments));
+  add(QObject::tr("dropped"), withShare(s.dropped, s.assignments));
+  add(QObject::tr("imbalance (max/mean)"), qs(shortNumber(s.imbalance)),
+      QObject::tr(kImbalanceTip) + QObject::tr("; mean over layers"));
+  add(QObject::tr("  largest layer"), qs(shortNumber(s.imbalance_max)), QObject::tr(kImbalanceTip));
+  if (run.links() > 0) {
+    std::size_t busiest = 0;
+    for (std::size_t k = 1; k < run.links(); ++k) {
+      if (run.linkUse(step, k) > run.linkUse(step, busiest)) busiest = k;
+    }
+    const QString name = qs(run.data().inventory.links[busiest].name);
+    add(QObject::tr("busiest link"), name, QObject::tr("Largest share of capacity in this step"));
+    add(QObject::tr("  use"), qs(percentText(run.linkUse(step, busiest))));
+  }
+  add(QObject::tr("straggler"),
+      s.straggler_gpu == run::kNone
+          ? none()
+          : QStringLiteral("%1 (%2)").arg(
+                gpuName(s.straggler_gpu),
+                qs(run::kStragglerReasonNames[static_cast<std::size_t>(s.straggler_reason)])),
+      QObject::tr("The GPU that others waited for longest, and why"));
+  add(QObject::tr("longest queue"), count(s.longest_queue),
+      QObject::tr("Most assignments beyond capacity at one expert"));
+  add(QObject::tr("gate entropy"), s.gate_entropy == s.gate_entropy
+                                       ? qs(shortNumber(s.gate_entropy)) + QObject::tr(" bit")
+                                       : QObject::tr("n/a"));
+  add(QObject::tr("sent"), qs(bytesText(static_cast<double>(s.bytes_sent))));
+  add(QObject::tr("HBM traffic"), qs(bytesText(static_cast<double>(s.hbm_bytes))));
+  if (expert != run::kNone && expert < run.experts()) {
+    const ExpertRow r = run.expertRow(layer, step);
+    const QString name = qs(expertName(expert, run.experts()));
+    add(name, QObject::tr("%1 tokens").arg(count(r.kept[expert])));
+    add(name + QObject::tr(" capacity"), r.capacity[expert] == run::kUnlimited
+                                             ? QObject::tr("no limit")
+                                             : count(r.capacity[expert]));
+    add(name + QObject::tr(" overflow"), count(r.overflow[expert]));
+  }
+  return rows;
+}
+
+std::vector<InspectorModel::Row> overRange(const RunStore& run, StepRange range) {
+  std::vector<InspectorModel::Row> rows;
+  std::uint64_t assignments = 0, overflow = 0, rerouted = 0, queued = 0, dropped = 0, tokens = 0;
+  double imbalance = 0, worst = 0, measured = 0, longest = 0;
+  for (std::uint64_t i = range.first; i < range.end; ++i) {
+    const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(i)];
+    tokens += s.tokens;
+    assignments += s.assignments;
+    overflow += s.overflow;
+    rerouted += s.rerouted;
+    queued += s.queued;
+    dropped += s.dropped;
+    longest = std::max(longest, static_cast<double>(s.end_ps - s.start_ps));
+    if (s.imbalance == s.imbalance) {
+      imbalance += s.imbalance;
+      measured += 1;
+      worst = std::max(worst, s.imbalance_max);
+    }
+  }
+  const auto& first = run.data().steps[static_cast<std::size_t>(range.first)];
+  const auto& last = run.data().steps[static_cast<std::size_t>(range.end - 1)];
+  const double span = static_cast<double>(last.end_ps - first.start_ps);
+  const auto n = static_cast<double>(range.end - range.first);
+  const auto add = [&](const QString& name, const QString& value, const QString& tip = {}) {
+    rows.push_back({name, value, tip});
+  };
+  add(QObject::tr("steps"), count(range.end - range.first));
+  add(QObject::tr("simulated time"), qs(timeText(span)));
+  add(QObject::tr("mean step time"), qs(timeText(span / n)),
+      QObject::tr("Time from the first to the last step / steps"));
+  add(QObject::tr("longest step"), qs(timeText(longest)));
+  add(QObject::tr("tokens"), count(tokens));
+  add(QObject::tr("tokens/s"), span > 0
+                                   ? qs(shortNumber(static_cast<double>(tokens) / (span * 1e-12)))
+                                   : QObject::tr("n/a"));
+  add(QObject::tr("assignments"), count(assignments));
+  add(QObject::tr("over capacity"), withShare(overflow, assignments));
+  add(QObject::tr("rerouted"), withShare(rerouted, assignments));
+  add(QObject::tr("queued"), withShare(queued, assignments));
+  add(QObject::tr("dropped"), withShare(dropped, assignments));
+  add(QObject::tr("imbalance (max/mean)"),
+      measured > 0 ? qs(shortNumber(imbalance / measured)) : QObject::tr("n/a"),
+      QObject::tr(kImbalanceTip) + QObject::tr("; mean over layers and steps"));
+  add(QObject::tr("  largest layer"), measured > 0 ? qs(shortNumber(worst)) : QObject::tr("n/a"),
+      QObject::tr(kImbalanceTip));
+  return rows;
+}
+
+}  // namespace
+
+std::vector<InspectorModel::Row> InspectorModel::rows(QString& heading) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) {
+    heading = tr("no run open");
+    return {};
+  }
+  try {
+    if (const auto range = m_state->selection(); range && run->hasSteps()) {
+      heading = tr("Steps %1–%2").arg(count(range->first), count(range->end - 1));
+      return overRange(*run, *range);
+    }
+    if (const auto step = m_state->cursor()) {
+      if (run->hasSteps()) {
+        heading = tr("At cursor");
+        return atStep(*run, *step, m_state->expert(), m_state->layer());
+      }
+      const std::uint64_t first = *step / run::kLodFactor * run::kLodFactor;
+      heading = tr("Steps %1–%2")
+                    .arg(count(first), count(std::min(first + run::kLodFactor, run->steps()) - 1));
+      return atBin(*run, *step);
+    }
+    heading = tr("Whole run");
+    return wholeRun(*run);
+  } catch (const InputError& e) {
+    heading = tr("cannot be read");
+    return {{tr("reason"), QString::fromUtf8(e.what()), {}}};
+  }
+}
+
+int InspectorModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_rows.size());
+}
+int InspectorModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : 2;
+}
+
+QVariant InspectorModel::data(const QModelIndex& index, int role) const {
+  if (!index.isValid() || index.row() >= rowCount()) return {};
+  const Row& r = m_rows[static_cast<std::size_t>(index.row())];
+  if (role == Qt::TextAlignmentRole) return index.column() == 0 ? kLeft : kRight;
+  if (role == Qt::ToolTipRole) return r.tip.isEmpty() ? r.value : r.tip;
+  if (role != Qt::DisplayRole && role != kSortRole) return {};
+  return index.column() == 0 ? r.name : r.value;
+}
+
+QVariant InspectorModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal) return {};
+  if (role == Qt::TextAlignmentRole) return section == 0 ? kLeft : kRight;
+  if (role == Qt::DisplayRole) return section == 0 ? m_heading : tr("value");
+  return {};
+}
+
+// ---- text of tables ----------------------------------------------------------------------------
+
+QString tableText(const QAbstractItemModel& model, const std::vector<int>& rows, TableText format) {
+  const auto cell = [&](QString text) {
+    switch (format) {
+      case TableText::kTsv:
+        return text.replace('\t', ' ').replace('\n', ' ');
+      case TableText::kCsv:
+        if (text.contains(',') || text.contains('"') || text.contains('\n')) {
+          text = '"' + text.replace('"', QStringLiteral("\"\"")) + '"';
+        }
+        return text;
+      case TableText::kMarkdown:
+        return text.replace('|', QStringLiteral("\\|")).replace('\n', ' ');
+    }
+    return text;
+  };
+  const auto join = [&](const QStringList& cells) {
+    switch (format) {
+      case TableText::kTsv:
+        return cells.join('\t') + '\n';
+      case TableText::kCsv:
+        return cells.join(',') + '\n';
+      case TableText::kMarkdown:
+        break;
+    }
+    return QStringLiteral("| ") + cells.join(QStringLiteral(" | ")) + QStringLiteral(" |\n");
+  };
+  QStringList line;
+  QStringList rule;
+  for (int c = 0; c < model.columnCount(); ++c) {
+    line << cell(model.headerData(c, Qt::Horizontal, Qt::DisplayRole).toString());
+    const int align = model.headerData(c, Qt::Horizontal, Qt::TextAlignmentRole).toInt();
+    rule << (align & Qt::AlignRight ? QStringLiteral("---:") : QStringLiteral("---"));
+  }
+  QString text = join(line);
+  if (format == TableText::kMarkdown) text += join(rule);
+  for (const int r : rows) {
+    line.clear();
+    for (int c = 0; c < model.columnCount(); ++c) {
+      line << cell(model.index(r, c).data(Qt::DisplayRole).toString());
+    }
+    text += join(line);
+  }
+  return text;
+}
+
+}  // namespace switchyard::gui

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Item models of the tables: experts, events, inspector. Numbers stand under kSortRole as numbers,
+// so that 9.5 sorts below 10. Rows are computed on demand; there are no per-row objects.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include <QAbstractTableModel>
+
+#include "gui/viewstate.hpp"
+
+namespace switchyard::gui {
+
+inline constexpr int kSortRole = Qt::UserRole + 1;
+/// Number of the expert or of the event behind a row.
+inline constexpr int kIdRole = Qt::UserRole + 2;
+
+/// One row per expert of the shown layer (or of the sum over layers), whole run without warm-up.
+class ExpertsModel : public QAbstractTableModel {
+  Q_OBJECT
+ public:
+  enum Column { kExpert, kGpu, kMean, kOverflowShare, kRerouted, kColumns };
+  explicit ExpertsModel(ViewState* state, QObject* parent = nullptr);
+  int rowCount(const QModelIndex& parent = {}) const override;
+  int columnCount(const QModelIndex& parent = {}) const override;
+  QVariant data(const QModelIndex& index, int role) const override;
+  QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+
+ private:
+  struct Row {
+    std::uint32_t gpu = run::kNone;
+    double mean = 0, overflowShare = 0;
+    std::uint64_t overflow = 0, rerouted = 0;
+  };
+  void refresh();
+  ViewState* m_state;
+  std::vector<Row> m_rows;
+};
+
+/// The run's events, in the file's order.
+class EventsModel : public QAbstractTableModel {
+  Q_OBJECT
+ public:
+  enum Column { kStep, kTime, kKind, kLayer, kGpu, kExpert, kLink, kText, kColumns };
+  explicit EventsModel(ViewState* state, QObject* parent = nullptr);
+  int rowCount(const QModelIndex& parent = {}) const override;
+  int columnCount(const QModelIndex& parent = {}) const override;
+  QVariant data(const QModelIndex& index, int role) const override;
+  QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+
+ private:
+  ViewState* m_state;
+  /// Kept until the next reset, so that rows stay valid while the state already has another run.
+  std::vector<run::Event> m_events;
+};
+
+/// Numbers at the cursor; over the selection if there is one; of the whole run otherwise.
+class InspectorModel : public QAbstractTableModel {
+  Q_OBJECT
+ public:
+  struct Row {
+    QString name, value, tip;
+  };
+  explicit InspectorModel(ViewState* state, QObject* parent = nullptr);
+  int rowCount(const QModelIndex& parent = {}) const override;
+  int columnCount(const QModelIndex& parent = {}) const override;
+  QVariant data(const QModelIndex& index, int role) const override;
+  QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+  /// "At step 231", "Steps 200–259", "Whole run".
+  [[nodiscard]] const QString& heading() const { return m_heading; }
+
+ private:
+  void refresh();
+  [[nodiscard]] std::vector<Row> rows(QString& heading) const;
+  ViewState* m_state;
+  QString m_heading;
+  std::vector<Row> m_rows;
+};
+
+/// Rows of any model as text: header line first. Markdown is a pipe table.
+enum class TableText { kTsv, kCsv, kMarkdown };
+QString tableText(const QAbstractItemModel& model, const std::vector<int>& rows, TableText format);
+
+}  // namespace switchyard::gui

@@ -1,0 +1,1062 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/panes.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <QFontMetrics>
+#include <QImage>
+#include <QMouseEvent>
+#include <QPainter>
+#include <QPainterPath>
+
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+/// The step alone, as a window.
+TimeWindow oneStep(std::uint64_t step) {
+  return {static_cast<double>(step), static_cast<double>(step) + 1};
+}
+
+QString stepText(const RunStore& run, std::uint64_t step) {
+  if (run.hasSteps()) return QStringLiteral("step %1").arg(count(step));
+  const std::uint64_t first = step / run::kLodFactor * run::kLodFactor;
+  const std::uint64_t last = std::min(first + run::kLodFactor, run.steps()) - 1;
+  return QStringLiteral("steps %1–%2, largest").arg(count(first), count(last));
+}
+
+void fillRun(QRgb* line, int from, int to, QRgb color) {
+  for (int i = from; i < to; ++i) line[i] = color;
+}
+
+}  // namespace
+
+// ---- heat map ----------------------------------------------------------------------------------
+
+HeatPane::HeatPane(ViewState* state, QWidget* parent)
+    : TimePane(state, QStringLiteral("heatmap"), parent) {
+  setAccessibleName(tr("Expert load: expert by step"));
+  connect(state, &ViewState::optionsChanged, this, [this] {
+    refresh();
+    invalidate();
+  });
+  connect(state, &ViewState::runChanged, this, &HeatPane::refresh);
+  connect(state, &ViewState::expertChanged, this, qOverload<>(&QWidget::update));
+  refresh();
+}
+
+void HeatPane::refresh() {
+  m_order.clear();
+  m_groups.clear();
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return;
+  m_order = run->expertOrder(m_state->layer());
+  m_top = heatTop(*run, m_state->layer(), m_state->scale());
+  for (std::size_t i = 0; i < m_order.size();) {
+    Group g;
+    g.gpu = m_order[i].gpu;
+    g.first = i;
+    while (i < m_order.size() && m_order[i].gpu == g.gpu) ++i;
+    g.end = i;
+    const std::uint32_t a = m_order[g.first].expert;
+    const std::uint32_t b = m_order[g.end - 1].expert;
+    const bool contiguous = b - a + 1 == g.end - g.first;
+    QString which;
+    if (g.end - g.first == 1) {
+      which = qs(expertName(a, run->experts()));
+    } else if (contiguous) {
+      which = qs(expertName(a, run->experts())) + QStringLiteral("–") +
+              qs(expertName(b, run->experts())).mid(1);
+    } else {
+      which = tr("%1 experts").arg(g.end - g.first);
+    }
+    g.text = gpuName(g.gpu) + QStringLiteral("  ") + which;
+    m_groups.push_back(g);
+  }
+}
+
+QString HeatPane::valueText(double value) const {
+  if (!(value == value)) return tr("n/a");
+  switch (m_state->scale()) {
+    case Scale::kCapacity:
+      return QStringLiteral("%1 %").arg(qRound(value * 100));
+    case Scale::kFairShare:
+      return QString::number(value, 'f', 2) + QStringLiteral("×");
+    case Scale::kTokens:
+      break;
+  }
+  return qs(shortNumber(value));
+}
+
+int HeatPane::gutterNeeded() const {
+  const QFontMetrics m = fontMetrics();
+  int w = 0;
+  for (const Group& g : m_groups) w = std::max(w, m.horizontalAdvance(g.text));
+  const int value = std::max({m.horizontalAdvance(QStringLiteral("1000 %")),
+                              m.horizontalAdvance(valueText(m_top)),
+                              m.horizontalAdvance(QStringLiteral("00.00×"))});
+  return 4 + w + 10 + value + 4 + 8 + 8;
+}
+
+QString HeatPane::title() const { return tr("Expert load"); }
+
+QString HeatPane::detail() const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return {};
+  QString what;
+  switch (m_state->scale()) {
+    case Scale::kCapacity:
+      what = tr("demand / capacity");
+      break;
+    case Scale::kFairShare:
+      what = tr("tokens / mean tokens of an expert");
+      break;
+    case Scale::kTokens:
+      what = tr("tokens run per step");
+      break;
+  }
+  const auto& layers = run->data().inventory.moe_layers;
+  const QString layer = m_state->layer() == kAllLayers
+                            ? (m_state->scale() == Scale::kCapacity && layers.size() > 1
+                                   ? tr("largest of %1 layers").arg(layers.size())
+                                   : tr("all layers"))
+                            : tr("layer %1").arg(layers[m_state->layer()]);
+  const QString how = m_state->aggregate() == Aggregate::kMax ? tr("largest step of a pixel")
+                                                              : tr("mean of a pixel");
+  QString text = QStringLiteral("%1, %2, %3").arg(what, layer, how);
+  if (m_state->layer() == kAllLayers && run->placementVaries()) {
+    text += tr("; GPUs as in layer %1").arg(layers.front());
+  }
+  return text;
+}
+
+namespace {
+constexpr int kBar = 96;
+}
+
+int HeatPane::legendWidth() const {
+  const QFontMetrics m = fontMetrics();
+  return m.horizontalAdvance(valueText(0)) + 4 + kBar + 4 + m.horizontalAdvance(valueText(m_top)) +
+         14 + 14 + 4 + m.horizontalAdvance(tr("over capacity"));
+}
+
+void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
+  if (m_state->run() == nullptr || rect.width() < legendWidth()) return;
+  const Theme& theme = m_state->theme();
+  const QFontMetrics m = fontMetrics();
+  int x = rect.left();
+  const auto text = [&](const QString& s) {
+    const int w = m.horizontalAdvance(s);
+    label(painter, QRect(x, rect.top(), w, rect.height()), Qt::AlignLeft | Qt::AlignVCenter, s,
+          theme.text);
+    x += w;
+  };
+  text(valueText(0));
+  x += 4;
+  const auto& table = colorTable(m_state->colorMap());
+  const int y = rect.center().y() - 5;
+  for (int i = 0; i < kBar; ++i) {
+    painter.fillRect(QRect(x + i, y, 1, 10),
+                     QColor::fromRgb(table[static_cast<std::size_t>(i * 255 / (kBar - 1))]));
+  }
+  x += kBar + 4;
+  text(valueText(m_top));
+  x += 14;
+  painter.fillRect(QRect(x, y, 14, 10), theme.overflow);
+  x += 14 + 4;
+  text(tr("over capacity"));
+}
+
+std::size_t HeatPane::rowAt(int y) const {
+  const QRect plot = plotRect();
+  const auto rows = static_cast<double>(m_order.size());
+  const double row = (y - plot.top() + 0.5) * rows / plot.height();
+  return static_cast<std::size_t>(std::clamp(row, 0.0, rows - 1));
+}
+
+std::uint32_t HeatPane::expertAt(int y) const {
+  const QRect plot = plotRect();
+  if (m_order.empty() || y < plot.top() || y > plot.bottom()) return run::kNone;
+  return m_order[rowAt(y)].expert;
+}
+
+int HeatPane::yOfExpert(std::uint32_t expert) const {
+  const QRect plot = plotRect();
+  for (std::size_t i = 0; i < m_order.size(); ++i) {
+    if (m_order[i].expert == expert) {
+      return plot.top() + static_cast<int>((static_cast<double>(i) + 0.5) * plot.height() /
+                                           static_cast<double>(m_order.size()));
+    }
+  }
+  return -1;
+}
+
+void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
+  const RunStore& run = *m_state->run();
+  const Theme& theme = m_state->theme();
+  if (m_order.empty() || run.steps() == 0) {
+    label(painter, plot, Qt::AlignCenter,
+          run.steps() == 0 ? tr("the run has no steps") : tr("the model has no routed experts"),
+          theme.muted);
+    return;
+  }
+  const qreal dpr = devicePixelRatioF();
+  const int w = std::max(1, qRound(plot.width() * dpr));
+  const int h = std::max(1, qRound(plot.height() * dpr));
+  const auto columns = static_cast<std::size_t>(w);
+  const std::size_t experts = m_order.size();
+  const HeatColumns c = heatColumns(run, m_state->layer(), m_state->scale(), m_state->aggregate(),
+                                    m_state->window(), columns);
+
+  // [row][column]; infinite = over capacity, -1 = no value: so the largest wins where rows merge.
+  constexpr float kOver = std::numeric_limits<float>::infinity();
+  std::vector<float> cells(experts * columns);
+  std::vector<std::uint8_t> overColumn(columns), overRow(experts);
+  for (std::size_t col = 0; col < columns; ++col) {
+    for (std::size_t row = 0; row < experts; ++row) {
+      const std::size_t i = col * experts + m_order[row].expert;
+      const float v = c.value[i];
+      cells[row * columns + col] = c.over[i] ? kOver : v == v ? v : -1.0F;
+      if (c.over[i]) overColumn[col] = overRow[row] = 1;
+    }
+  }
+  const auto& table = colorTable(m_state->colorMap());
+  const QRgb red = theme.overflow.rgb();
+  const QRgb none = theme.noData.rgb();
+  const auto scale = static_cast<float>(255.0 / m_top);
+  const auto colorOf = [&](float v) -> QRgb {
+    if (v == kOver) return red;
+    if (v < 0) return none;
+    return table[static_cast<std::size_t>(std::clamp(v * scale, 0.0F, 255.0F))];
+  };
+  QImage image(w, h, QImage::Format_RGB32);
+  image.setDevicePixelRatio(dpr);
+  std::vector<float> merged(columns);
+  std::size_t drawn = experts;  // row that the line above shows
+  for (int y = 0; y < h; ++y) {
+    auto* line = reinterpret_cast<QRgb*>(image.scanLine(y));
+    const auto rows = static_cast<double>(experts);
+    if (experts <= static_cast<std::size_t>(h)) {
+      const auto row = std::min(experts - 1, static_cast<std::size_t>((y + 0.5) * rows / h));
+      if (row == drawn) {
+        std::copy_n(reinterpret_cast<const QRgb*>(image.constScanLine(y - 1)), w, line);
+        continue;
+      }
+      drawn = row;
+      for (std::size_t col = 0; col < columns; ++col)
+        line[col] = colorOf(cells[row * columns + col]);
+    } else {
+      const auto from = static_cast<std::size_t>(y * rows / h);
+      const auto to = std::min(experts, static_cast<std::size_t>(std::ceil((y + 1) * rows / h)));
+      std::copy_n(cells.begin() + static_cast<std::ptrdiff_t>(from * columns), columns,
+                  merged.begin());
+      for (std::size_t row = from + 1; row < to; ++row) {
+        for (std::size_t col = 0; col < columns; ++col) {
+          merged[col] = std::max(merged[col], cells[row * columns + col]);
+        }
+      }
+      for (std::size_t col = 0; col < columns; ++col) line[col] = colorOf(merged[col]);
+    }
+  }
+  painter.drawImage(plot.topLeft(), image);
+
+  for (int x = 0; x < plot.width(); ++x) {
+    const auto from = static_cast<std::size_t>(x * dpr);
+    const auto to =
+        std::clamp<std::size_t>(static_cast<std::size_t>((x + 1) * dpr), from + 1, columns);
+    if (std::any_of(overColumn.begin() + static_cast<std::ptrdiff_t>(from),
+                    overColumn.begin() + static_cast<std::ptrdiff_t>(to),
+                    [](std::uint8_t v) { return v != 0; })) {
+      drawStripTick(painter, plot.left() + x);
+    }
+  }
+
+  // Triangles beside rows that are over capacity somewhere in the window.
+  const double rowHeight = plot.height() / static_cast<double>(experts);
+  painter.setRenderHint(QPainter::Antialiasing);
+  painter.setPen(Qt::NoPen);
+  painter.setBrush(theme.overflow);
+  const double size = std::clamp(rowHeight * 0.5, 1.5, 4.0);
+  for (std::size_t row = 0; row < experts; ++row) {
+    if (!overRow[row]) continue;
+    const double y = plot.top() + (static_cast<double>(row) + 0.5) * rowHeight;
+    const double x = plot.left() - 3;
+    painter.drawPolygon(QPolygonF({{x - 6, y - size}, {x, y}, {x - 6, y + size}}));
+  }
+  painter.setRenderHint(QPainter::Antialiasing, false);
+
+  int lastBottom = -1000;
+  for (const Group& g : m_groups) {
+    const int y0 = plot.top() + qRound(static_cast<double>(g.first) * rowHeight);
+    const int y1 = plot.top() + qRound(static_cast<double>(g.end) * rowHeight);
+    // A line between GPUs, only where it cannot hide a row.
+    if (g.first > 0) {
+      painter.setPen(theme.frame);
+      painter.drawLine(plot.left() - 12, y0, plot.left() - 2, y0);
+      if (rowHeight >= 3) {
+        QColor line = theme.base;
+        line.setAlpha(150);
+        painter.setPen(line);
+        painter.drawLine(plot.left(), y0, plot.right(), y0);
+      }
+    }
+    const QRect where(4, (y0 + y1) / 2 - lineHeight() / 2, gutter() - 4, lineHeight());
+    if (where.top() >= lastBottom && where.top() >= plot.top() - 2 &&
+        where.bottom() <= plot.bottom() + 2) {
+      label(painter, where, Qt::AlignLeft | Qt::AlignVCenter, g.text, theme.text);
+      lastBottom = where.bottom();
+    }
+  }
+}
+
+void HeatPane::drawOverlay(QPainter& painter, const QRect& plot) {
+  if (m_state->expert() != run::kNone && !m_order.empty()) {
+    const double rowHeight = plot.height() / static_cast<double>(m_order.size());
+    for (std::size_t i = 0; i < m_order.size(); ++i) {
+      if (m_order[i].expert != m_state->expert()) continue;
+      const double y = plot.top() + static_cast<double>(i) * rowHeight;
+      const QRectF row(plot.left() - 1, y - 1, plot.width() + 1, std::max(rowHeight, 1.0) + 1);
+      painter.setBrush(Qt::NoBrush);
+      painter.setPen(QPen(Qt::black, 3));
+      painter.drawRect(row);
+      painter.setPen(QPen(Qt::white, 1));
+      painter.drawRect(row);
+    }
+  }
+  TimePane::drawOverlay(painter, plot);
+}
+
+void HeatPane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
+  const RunStore& run = *m_state->run();
+  if (m_order.empty()) return;
+  const HeatColumns c =
+      heatColumns(run, m_state->layer(), m_state->scale(), Aggregate::kMax, oneStep(step), 1);
+  const double rowHeight = plot.height() / static_cast<double>(m_order.size());
+  const QRect right(0, 0, gutter() - 14, lineHeight());
+  int lastBottom = -1000;
+  for (const Group& g : m_groups) {
+    float top = -1;
+    bool over = false;
+    for (std::size_t row = g.first; row < g.end; ++row) {
+      const std::uint32_t e = m_order[row].expert;
+      if (c.value[e] == c.value[e]) top = std::max(top, c.value[e]);
+      over = over || c.over[e] != 0;
+    }
+    const int y = plot.top() + qRound(static_cast<double>(g.first + g.end) / 2 * rowHeight);
+    const QRect where = right.translated(0, y - lineHeight() / 2);
+    if (where.top() < lastBottom || where.top() < plot.top() - 2 ||
+        where.bottom() > plot.bottom() + 2) {
+      continue;
+    }
+    lastBottom = where.bottom();
+    const QString text = top < 0 ? tr("n/a") : valueText(static_cast<double>(top));
+    label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text,
+          over ? m_state->theme().saturated : m_state->theme().accent);
+  }
+}
+
+QString HeatPane::describe(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || !plotRect().contains(position)) return {};
+  const auto step = axis().stepAt(position.x(), run->steps());
+  if (!step || m_order.empty()) return {};
+  const ExpertPlace& place = m_order[rowAt(position.y())];
+  const std::uint32_t e = place.expert;
+  const QString name =
+      QStringLiteral("%1 @ %2, %3: ")
+          .arg(qs(expertName(e, run->experts())), gpuName(place.gpu), stepText(*run, *step));
+  if (!run->hasSteps()) {
+    const auto kept =
+        heatColumns(*run, m_state->layer(), Scale::kTokens, Aggregate::kMax, oneStep(*step), 1);
+    return name + tr("%1 tokens%2")
+                      .arg(qs(shortNumber(static_cast<double>(kept.value[e]))),
+                           kept.over[e] ? tr(", over capacity") : QString());
+  }
+  const ExpertRow r = run->expertRow(m_state->layer(), *step);
+  QString text = name + tr("%1 tokens").arg(count(r.kept[e]));
+  if (r.capacity[e] != run::kUnlimited) {
+    text += tr(", capacity %1, demand %2 % of it")
+                .arg(count(r.capacity[e]))
+                .arg(qRound(static_cast<double>(r.fill[e]) * 100));
+    if (m_state->layer() == kAllLayers && run->data().inventory.moe_layers.size() > 1) {
+      text += tr(" in the fullest layer");
+    }
+  }
+  if (r.overflow[e] > 0) text += tr(", %1 over capacity").arg(count(r.overflow[e]));
+  if (r.rerouted_in[e] > 0) text += tr(", %1 rerouted in").arg(count(r.rerouted_in[e]));
+  if (r.dropped[e] > 0) text += tr(", %1 dropped").arg(count(r.dropped[e]));
+  return text;
+}
+
+void HeatPane::clicked(const QPoint& position) {
+  const std::uint32_t e = plotRect().contains(position) ? expertAt(position.y()) : run::kNone;
+  if (e != run::kNone) m_state->setExpert(e);
+}
+
+void HeatPane::doubleClicked(const QPoint& position) {
+  const RunStore* run = m_state->run();
+  const std::uint32_t e = expertAt(position.y());
+  if (run == nullptr || e == run::kNone) return;
+  const auto columns = static_cast<std::size_t>(std::min<std::uint64_t>(run->steps(), 4096));
+  const double all = static_cast<double>(run->steps());
+  const Scale scale = run->hasCapacity() ? Scale::kCapacity : Scale::kTokens;
+  const HeatColumns c =
+      heatColumns(*run, m_state->layer(), scale, Aggregate::kMax, {0, all}, columns);
+  std::size_t hottest = 0;
+  for (std::size_t i = 1; i < columns; ++i) {
+    if (c.value[i * c.experts + e] > c.value[hottest * c.experts + e]) hottest = i;
+  }
+  const double at = (static_cast<double>(hottest) + 0.5) * all / static_cast<double>(columns);
+  const double half = std::max(20.0, all / static_cast<double>(columns) * 20);
+  m_state->setExpert(e);
+  m_state->setWindow({at - half, at + half}, ViewState::Move::kJump);
+}
+
+// ---- lines -------------------------------------------------------------------------------------
+
+int LinePane::gutterNeeded() const {
+  const QFontMetrics m = fontMetrics();
+  return std::max({m.horizontalAdvance(valueText(m_low)), m.horizontalAdvance(valueText(m_high)),
+                   m.horizontalAdvance(QStringLiteral("000.0 ms"))}) +
+         14;
+}
+
+QSize LinePane::minimumSizeHint() const {
+  // Header, and three lines of text beside the plot.
+  return {200, headerHeight() + stripHeight() + 3 * lineHeight() + 4};
+}
+
+void LinePane::setRange(double low, double high) {
+  m_low = low;
+  m_high = high > low ? high : low + 1;
+}
+
+double LinePane::yOf(const QRect& plot, double value) const {
+  const double share = (value - m_low) / (m_high - m_low);
+  return plot.bottom() - std::clamp(share, 0.0, 1.0) * (plot.height() - 1);
+}
+
+void LinePane::drawRange(QPainter& painter, const QRect& plot) {
+  const Theme& theme = m_state->theme();
+  const QRect g(2, plot.top(), gutter() - 8, plot.height());
+  label(painter, QRect(g.left(), g.top() - 1, g.width(), lineHeight()),
+        Qt::AlignRight | Qt::AlignVCenter, valueText(m_high), theme.muted);
+  label(painter, QRect(g.left(), g.bottom() - lineHeight() + 2, g.width(), lineHeight()),
+        Qt::AlignRight | Qt::AlignVCenter, valueText(m_low), theme.muted);
+  painter.setPen(theme.grid);
+  const int middle = qRound(yOf(plot, (m_low + m_high) / 2));
+  painter.drawLine(plot.left(), middle, plot.right(), middle);
+}
+
+void LinePane::drawReference(QPainter& painter, const QRect& plot, double value) {
+  if (value < m_low || value > m_high) return;
+  painter.setPen(QPen(m_state->theme().saturated, 1, Qt::DashLine));
+  const int y = std::clamp(qRound(yOf(plot, value)), plot.top(), plot.bottom());
+  painter.drawLine(plot.left(), y, plot.right(), y);
+}
+
+void LinePane::drawLine(QPainter& painter, const QRect& plot, const std::vector<double>& y,
+                        const QColor& color, Qt::PenStyle style) {
+  if (y.empty()) return;
+  const double dx = plot.width() / static_cast<double>(y.size());
+  QPolygonF line;
+  line.reserve(static_cast<qsizetype>(y.size()));
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    line << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, yOf(plot, y[i]));
+  }
+  painter.setClipRect(plot);
+  painter.setRenderHint(QPainter::Antialiasing);
+  painter.setPen(QPen(color, 1.4, style, Qt::FlatCap, Qt::RoundJoin));
+  painter.setBrush(Qt::NoBrush);
+  painter.drawPolyline(line);
+  painter.setRenderHint(QPainter::Antialiasing, false);
+  painter.setClipping(false);
+}
+
+void LinePane::drawBand(QPainter& painter, const QRect& plot, const std::vector<double>& low,
+                        const std::vector<double>& high, QColor color) {
+  if (low.empty()) return;
+  const double dx = plot.width() / static_cast<double>(low.size());
+  QPolygonF band;
+  for (std::size_t i = 0; i < low.size(); ++i) {
+    band << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, yOf(plot, high[i]));
+  }
+  for (std::size_t i = low.size(); i-- > 0;) {
+    band << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, yOf(plot, low[i]));
+  }
+  color.setAlpha(80);
+  painter.setClipRect(plot);
+  painter.setRenderHint(QPainter::Antialiasing);
+  painter.setPen(Qt::NoPen);
+  painter.setBrush(color);
+  painter.drawPolygon(band);
+  painter.setRenderHint(QPainter::Antialiasing, false);
+  painter.setClipping(false);
+}
+
+void LinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
+  if (plot.height() < 3 * lineHeight() - 4) return;  // it would overlap the two other labels
+  label(painter, QRect(2, plot.center().y() - lineHeight() / 2, gutter() - 8, lineHeight()),
+        Qt::AlignRight | Qt::AlignVCenter, valueText(valueAt(step)), m_state->theme().accent);
+}
+
+namespace {
+
+struct Curve {
+  std::vector<double> mean, max;
+};
+Curve curveOf(const Columns<double>& c, std::size_t i, double factor = 1) {
+  Curve out;
+  for (std::size_t col = 0; col < c.columns; ++col) {
+    out.mean.push_back(c.mean(col, i) * factor);
+    out.max.push_back(c.max[col * c.width + i] * factor);
+  }
+  return out;
+}
+double largest(const std::vector<double>& v) {
+  return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
+}
+double smallest(const std::vector<double>& v) {
+  return v.empty() ? 0 : *std::min_element(v.begin(), v.end());
+}
+constexpr auto kDuration = static_cast<std::size_t>(run::StepSeries::kDurationPs);
+constexpr auto kImbalance = static_cast<std::size_t>(run::StepSeries::kImbalance);
+constexpr auto kImbalanceMax = static_cast<std::size_t>(run::StepSeries::kImbalanceMax);
+constexpr auto kOverflow = static_cast<std::size_t>(run::StepSeries::kOverflow);
+
+}  // namespace
+
+ImbalancePane::ImbalancePane(ViewState* state, QWidget* parent)
+    : LinePane(state, QStringLiteral("imbalance"), parent) {
+  setAccessibleName(tr("Load imbalance over steps"));
+}
+
+QString ImbalancePane::title() const { return tr("Load imbalance"); }
+QString ImbalancePane::detail() const {
+  return tr("max GPU / mean GPU; dashed: 1 = balanced; band: up to the largest step of a pixel");
+}
+
+std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || run->data().inventory.moe_layers.size() < 2) return {};
+  return {{tr("mean over layers"), m_state->theme().series[0]},
+          {tr("largest layer"), m_state->theme().series[1]}};
+}
+
+void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
+  const RunStore& run = *m_state->run();
+  const auto columns = static_cast<std::size_t>(plot.width());
+  const Columns<double> c = seriesColumns(run, m_state->window(), columns);
+  const Curve mean = curveOf(c, kImbalance);
+  const Curve layer = curveOf(c, kImbalanceMax);
+  const bool many = run.data().inventory.moe_layers.size() > 1;
+  const double top = std::max(largest(mean.max), many ? largest(layer.mean) : 1.0);
+  if (top <= 0) {
+    setRange(1, 2);
+    label(painter, plot, Qt::AlignCenter, tr("no imbalance in this run: no routed experts"),
+          m_state->theme().muted);
+    return;
+  }
+  // A step without assignments has no imbalance and is drawn at the bottom.
+  setRange(1, 1 + niceCeiling(std::max(top - 1, 0.01)));
+  drawRange(painter, plot);
+  drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
+  if (many) drawLine(painter, plot, layer.mean, m_state->theme().series[1]);
+  drawLine(painter, plot, mean.mean, m_state->theme().series[0]);
+  drawReference(painter, plot, 1);
+}
+
+QString ImbalancePane::valueText(double value) const { return QString::number(value, 'f', 2); }
+
+double ImbalancePane::valueAt(std::uint64_t step) const {
+  return seriesColumns(*m_state->run(), oneStep(step), 1).mean(0, kImbalance);
+}
+
+QString ImbalancePane::describe(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return {};
+  const auto step = axis().stepAt(position.x(), run->steps());
+  if (!step) return {};
+  const Columns<double> c = seriesColumns(*run, oneStep(*step), 1);
+  return tr("%1: imbalance (max/mean) %2, largest layer %3")
+      .arg(stepText(*run, *step), qs(shortNumber(c.max[kImbalance])),
+           qs(shortNumber(c.max[kImbalanceMax])));
+}
+
+StepTimePane::StepTimePane(ViewState* state, QWidget* parent)
+    : LinePane(state, QStringLiteral("steptime"), parent) {
+  setAccessibleName(tr("Time of a step over steps"));
+}
+
+QString StepTimePane::title() const { return tr("Step time"); }
+QString StepTimePane::detail() const {
+  return tr("in decode steps: time per output token; band: up to the largest step of a pixel");
+}
+
+void StepTimePane::drawContent(QPainter& painter, const QRect& plot) {
+  const Columns<double> c =
+      seriesColumns(*m_state->run(), m_state->window(), static_cast<std::size_t>(plot.width()));
+  const Curve ps = curveOf(c, kDuration);
+  const double top = niceCeiling(largest(ps.max));
+  double low = 0;
+  if (smallest(ps.mean) > 0.6 * largest(ps.max)) {
+    // Little variation: start the axis below the smallest value, at a round number.
+    const double span = niceCeiling((largest(ps.max) - smallest(ps.mean)) * 1.25 + top * 1e-6);
+    low = std::max(0.0, std::floor(smallest(ps.mean) / span * 2) * span / 2);
+    setRange(low, std::max(low + span, std::ceil(largest(ps.max) / span * 2) * span / 2));
+  } else {
+    setRange(0, top);
+  }
+  drawRange(painter, plot);
+  drawBand(painter, plot, ps.mean, ps.max, m_state->theme().series[2]);
+  drawLine(painter, plot, ps.mean, m_state->theme().series[2]);
+}
+
+QString StepTimePane::valueText(double value) const { return qs(timeText(value)); }
+
+double StepTimePane::valueAt(std::uint64_t step) const {
+  return seriesColumns(*m_state->run(), oneStep(step), 1).mean(0, kDuration);
+}
+
+QString StepTimePane::describe(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return {};
+  const auto step = axis().stepAt(position.x(), run->steps());
+  if (!step) return {};
+  return tr("%1: %2").arg(stepText(*run, *step),
+                          valueText(seriesColumns(*run, oneStep(*step), 1).max[kDuration]));
+}
+
+LinkPane::LinkPane(ViewState* state, QWidget* parent)
+    : LinePane(state, QStringLiteral("links"), parent) {
+  setAccessibleName(tr("Link use over steps"));
+  connect(state, &ViewState::runChanged, this, &LinkPane::refresh);
+  refresh();
+}
+
+void LinkPane::refresh() {
+  m_links = m_state->run() != nullptr ? busiestLinks(*m_state->run(), kLines)
+                                      : std::vector<std::size_t>();
+}
+
+QString LinkPane::title() const { return tr("Link use"); }
+QString LinkPane::detail() const {
+  return tr("% of capacity; band: busiest of %1; ticks: at least 90 %")
+      .arg(m_state->run() != nullptr ? m_state->run()->links() : 0);
+}
+
+namespace {
+constexpr std::array<Qt::PenStyle, LinkPane::kLines> kLineStyles = {Qt::SolidLine, Qt::DashLine,
+                                                                    Qt::DotLine, Qt::DashDotLine};
+}
+
+std::vector<TimePane::LegendItem> LinkPane::legend() const {
+  std::vector<LegendItem> items;
+  const RunStore* run = m_state->run();
+  for (std::size_t i = 0; i < m_links.size(); ++i) {
+    items.push_back({qs(run->data().inventory.links[m_links[i]].name), m_state->theme().series[i],
+                     kLineStyles[i]});
+  }
+  return items;
+}
+
+void LinkPane::drawContent(QPainter& painter, const QRect& plot) {
+  const RunStore& run = *m_state->run();
+  if (run.links() == 0) {
+    setRange(0, 1);
+    label(painter, plot, Qt::AlignCenter, tr("the hardware of this run has no links"),
+          m_state->theme().muted);
+    return;
+  }
+  const auto columns = static_cast<std::size_t>(plot.width());
+  const Columns<float> c = linkColumns(run, m_state->window(), columns);
+  std::vector<double> zero(columns, 0.0), envelope(columns, 0.0);
+  std::vector<std::uint8_t> saturated(columns, 0);
+  for (std::size_t col = 0; col < columns; ++col) {
+    for (std::size_t k = 0; k < c.width; ++k) {
+      envelope[col] = std::max(envelope[col], static_cast<double>(c.max[col * c.width + k]));
+      if (c.flag[col * c.width + k]) saturated[col] = 1;
+    }
+  }
+  setRange(0, std::min(niceCeiling(largest(envelope)), std::max(1.0, largest(envelope))));
+  drawRange(painter, plot);
+  drawBand(painter, plot, zero, envelope, m_state->theme().noData);
+  for (std::size_t i = m_links.size(); i-- > 0;) {
+    std::vector<double> y;
+    for (std::size_t col = 0; col < columns; ++col) {
+      y.push_back(m_state->aggregate() == Aggregate::kMax
+                      ? static_cast<double>(c.max[col * c.width + m_links[i]])
+                      : c.mean(col, m_links[i]));
+    }
+    drawLine(painter, plot, y, m_state->theme().series[i], kLineStyles[i]);
+  }
+  if (m_high >= 1) drawReference(painter, plot, 1);
+  for (std::size_t col = 0; col < columns; ++col) {
+    if (saturated[col]) drawStripTick(painter, plot.left() + static_cast<int>(col));
+  }
+}
+
+QString LinkPane::valueText(double value) const {
+  return value < 0.0995 && value > 0 ? QString::number(value * 100, 'f', 1) + QStringLiteral(" %")
+                                     : QStringLiteral("%1 %").arg(qRound(value * 100));
+}
+
+double LinkPane::valueAt(std::uint64_t step) const {
+  const Columns<float> c = linkColumns(*m_state->run(), oneStep(step), 1);
+  return c.max.empty() ? 0 : static_cast<double>(*std::max_element(c.max.begin(), c.max.end()));
+}
+
+QString LinkPane::describe(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || run->links() == 0) return {};
+  const auto step = axis().stepAt(position.x(), run->steps());
+  if (!step) return {};
+  const Columns<float> c = linkColumns(*run, oneStep(*step), 1);
+  const auto busiest =
+      static_cast<std::size_t>(std::max_element(c.max.begin(), c.max.end()) - c.max.begin());
+  QString text = tr("%1: busiest link %2 %3")
+                     .arg(stepText(*run, *step), qs(run->data().inventory.links[busiest].name),
+                          qs(percentText(static_cast<double>(c.max[busiest]))));
+  for (const std::size_t k : m_links) {
+    text += QStringLiteral(" · %1 %2")
+                .arg(qs(run->data().inventory.links[k].name),
+                     qs(percentText(static_cast<double>(c.max[k]))));
+  }
+  return text;
+}
+
+// ---- timeline ----------------------------------------------------------------------------------
+
+TimelinePane::TimelinePane(ViewState* state, QWidget* parent)
+    : TimePane(state, QStringLiteral("timeline"), parent) {
+  setAccessibleName(tr("Phases of each GPU over steps"));
+}
+
+QString TimelinePane::title() const { return tr("GPU time"); }
+QString TimelinePane::detail() const { return tr("share by phase; at the cursor: share waiting"); }
+
+std::vector<TimePane::LegendItem> TimelinePane::legend() const {
+  std::vector<LegendItem> items;
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return items;
+  const auto& lod = run->lod().gpu_phase;
+  if (lod.levels() == 0) return items;
+  const auto& all = lod.level(lod.levels()).sum;
+  for (std::size_t p = 0; p < run::kPhases; ++p) {
+    bool used = false;
+    for (std::size_t g = 0; g < run->gpus(); ++g) used = used || all[g * run::kPhases + p] > 0;
+    if (used) items.push_back({qs(run::kPhaseNames[p]), m_state->theme().phases[p], Qt::NoPen});
+  }
+  return items;
+}
+
+std::size_t TimelinePane::gpusPerLane(int height) const {
+  const std::size_t gpus = m_state->run() != nullptr ? m_state->run()->gpus() : 0;
+  const auto lanes = static_cast<std::size_t>(std::max(1, height / 6));
+  return std::max<std::size_t>(1, (gpus + lanes - 1) / lanes);
+}
+
+QString TimelinePane::laneName(std::size_t lane, std::size_t per) const {
+  const std::size_t first = lane * per;
+  const std::size_t last = std::min(first + per, m_state->run()->gpus()) - 1;
+  return first == last ? QStringLiteral("GPU %1").arg(first)
+                       : QStringLiteral("GPU %1–%2").arg(first).arg(last);
+}
+
+int TimelinePane::gutterNeeded() const {
+  const std::size_t gpus = m_state->run() != nullptr ? m_state->run()->gpus() : 0;
+  const QFontMetrics m = fontMetrics();
+  const QString widest =
+      gpus > 16 ? QStringLiteral("GPU %1–%1").arg(gpus - 1) : QStringLiteral("GPU %1").arg(gpus);
+  return 4 + m.horizontalAdvance(widest) + 10 + m.horizontalAdvance(QStringLiteral("100 %")) + 10;
+}
+
+void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
+  const RunStore& run = *m_state->run();
+  const Theme& theme = m_state->theme();
+  const qreal dpr = devicePixelRatioF();
+  const int w = std::max(1, qRound(plot.width() * dpr));
+  const int h = std::max(1, qRound(plot.height() * dpr));
+  const Columns<std::int64_t> c = phaseColumns(run, m_state->window(), static_cast<std::size_t>(w));
+  const std::size_t per = gpusPerLane(plot.height());
+  const std::size_t lanes = (run.gpus() + per - 1) / per;
+  QImage image(w, h, QImage::Format_RGB32);
+  image.setDevicePixelRatio(dpr);
+  image.fill(theme.base);
+  std::vector<QRgb> column(static_cast<std::size_t>(h));
+  for (int x = 0; x < w; ++x) {
+    std::fill(column.begin(), column.end(), theme.base.rgb());
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      const int y0 = static_cast<int>(static_cast<double>(lane) * h / static_cast<double>(lanes));
+      int y1 = static_cast<int>(static_cast<double>(lane + 1) * h / static_cast<double>(lanes));
+      if (y1 - y0 >= 6) y1 -= qRound(dpr);  // gap
+      std::array<double, run::kPhases> time{};
+      double all = 0;
+      for (std::size_t g = lane * per; g < std::min(run.gpus(), (lane + 1) * per); ++g) {
+        for (std::size_t p = 0; p < run::kPhases; ++p) {
+          const double t = c.sum[static_cast<std::size_t>(x) * c.width + g * run::kPhases + p];
+          time[p] += t;
+          all += t;
+        }
+      }
+      if (all <= 0) continue;
+      double before = 0;
+      for (std::size_t p = 0; p < run::kPhases; ++p) {
+        const int from = y0 + static_cast<int>(std::lround(before / all * (y1 - y0)));
+        before += time[p];
+        const int to = y0 + static_cast<int>(std::lround(before / all * (y1 - y0)));
+        fillRun(column.data(), from, to, theme.phases[p].rgb());
+      }
+    }
+    for (int y = 0; y < h; ++y) {
+      reinterpret_cast<QRgb*>(image.scanLine(y))[x] = column[static_cast<std::size_t>(y)];
+    }
+  }
+  painter.drawImage(plot.topLeft(), image);
+  int lastBottom = -1000;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * plot.height() /
+                                                static_cast<double>(lanes));
+    const QRect where(4, y - lineHeight() / 2, gutter() - 4, lineHeight());
+    if (where.top() < lastBottom) continue;
+    lastBottom = where.bottom();
+    label(painter, where, Qt::AlignLeft | Qt::AlignVCenter, laneName(lane, per), theme.text);
+  }
+}
+
+void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
+  const RunStore& run = *m_state->run();
+  const Columns<std::int64_t> c = phaseColumns(run, oneStep(step), 1);
+  const std::size_t per = gpusPerLane(plot.height());
+  const std::size_t lanes = (run.gpus() + per - 1) / per;
+  constexpr auto kWait = static_cast<std::size_t>(run::Phase::kWait);
+  int lastBottom = -1000;
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    double all = 0;
+    double wait = 0;
+    for (std::size_t g = lane * per; g < std::min(run.gpus(), (lane + 1) * per); ++g) {
+      for (std::size_t p = 0; p < run::kPhases; ++p) all += c.sum[g * run::kPhases + p];
+      wait += c.sum[g * run::kPhases + kWait];
+    }
+    const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * plot.height() /
+                                                static_cast<double>(lanes));
+    const QRect where(2, y - lineHeight() / 2, gutter() - 8, lineHeight());
+    if (where.top() < lastBottom) continue;
+    lastBottom = where.bottom();
+    const QString text = all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : tr("n/a");
+    label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text, m_state->theme().accent);
+  }
+}
+
+QString TimelinePane::describe(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  const QRect plot = plotRect();
+  if (run == nullptr || run->gpus() == 0 || !plot.contains(position)) return {};
+  const auto step = axis().stepAt(position.x(), run->steps());
+  if (!step) return {};
+  const std::size_t per = gpusPerLane(plot.height());
+  const std::size_t lanes = (run->gpus() + per - 1) / per;
+  const auto lane =
+      std::min(lanes - 1, static_cast<std::size_t>((position.y() - plot.top()) *
+                                                   static_cast<double>(lanes) / plot.height()));
+  const Columns<std::int64_t> c = phaseColumns(*run, oneStep(*step), 1);
+  QString text = QStringLiteral("%1, %2:").arg(laneName(lane, per), stepText(*run, *step));
+  for (std::size_t p = 0; p < run::kPhases; ++p) {
+    double t = 0;
+    double n = 0;
+    for (std::size_t g = lane * per; g < std::min(run->gpus(), (lane + 1) * per); ++g) {
+      t += c.mean(0, g * run::kPhases + p);
+      n += 1;
+    }
+    if (t > 0) text += QStringLiteral(" %1 %2").arg(qs(run::kPhaseNames[p]), qs(timeText(t / n)));
+  }
+  return text;
+}
+
+// ---- minimap -----------------------------------------------------------------------------------
+
+MinimapPane::MinimapPane(ViewState* state, QWidget* parent)
+    : TimePane(state, QStringLiteral("minimap"), parent) {
+  setAccessibleName(tr("Whole run, with the steps on screen as a handle"));
+  setToolTip(
+      tr("Whole run: overflow per step (bars), events (ticks). Drag the frame or its edges; "
+         "click to centre."));
+  setFixedHeight(30);
+}
+
+int MinimapPane::gutterNeeded() const {
+  return fontMetrics().horizontalAdvance(tr("whole run")) + 14;
+}
+QSize MinimapPane::sizeHint() const { return {400, 30}; }
+
+TimeWindow MinimapPane::shownWindow() const { return {0, static_cast<double>(m_state->steps())}; }
+
+void MinimapPane::drawContent(QPainter& painter, const QRect& plot) {
+  const RunStore& run = *m_state->run();
+  const Theme& theme = m_state->theme();
+  label(painter, gutterLine(plot.center().y()), Qt::AlignRight | Qt::AlignVCenter, tr("whole run"),
+        theme.muted);
+  const auto columns = static_cast<std::size_t>(plot.width());
+  const Columns<double> c = seriesColumns(run, shownWindow(), columns);
+  double top = 0;
+  for (std::size_t col = 0; col < columns; ++col)
+    top = std::max(top, c.max[col * c.width + kOverflow]);
+  for (std::size_t col = 0; col < columns && top > 0; ++col) {
+    const double v = c.max[col * c.width + kOverflow];
+    if (v <= 0) continue;
+    const int height = std::max(2, qRound(v / top * (plot.height() - 7)));
+    painter.fillRect(
+        QRect(plot.left() + static_cast<int>(col), plot.bottom() + 1 - height, 1, height),
+        theme.overflow);
+  }
+  for (const run::Event& e : run.events()) {
+    if (e.step >= run.steps()) continue;
+    const int x = static_cast<int>(axis().xOf(static_cast<double>(e.step) + 0.5));
+    painter.fillRect(QRect(x, plot.top(), 1, 5), theme.text);
+  }
+}
+
+void MinimapPane::drawOverlay(QPainter& painter, const QRect& plot) {
+  const Theme& theme = m_state->theme();
+  const TimeAxis a = axis();
+  const TimeWindow w = m_state->window();
+  const double x0 = a.xOf(w.first);
+  const double x1 = a.xOf(w.end);
+  QColor veil = theme.window;
+  veil.setAlpha(170);
+  painter.fillRect(QRectF(plot.left(), plot.top(), x0 - plot.left(), plot.height()), veil);
+  painter.fillRect(QRectF(x1, plot.top(), plot.left() + plot.width() - x1, plot.height()), veil);
+  painter.setPen(QPen(theme.highlight, 2));
+  painter.setBrush(Qt::NoBrush);
+  painter.drawRect(QRectF(x0, plot.top(), std::max(2.0, x1 - x0 - 1), plot.height() - 1));
+  if (const auto step = m_state->cursor()) {
+    const int x = static_cast<int>(a.xOf(static_cast<double>(*step) + 0.5));
+    painter.fillRect(QRect(x, plot.top(), 1, plot.height()), theme.accent);
+  }
+}
+
+QString MinimapPane::describe(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return {};
+  const auto step = axis().stepAt(position.x(), run->steps());
+  if (!step) return {};
+  const Columns<double> c = seriesColumns(*run, oneStep(*step), 1);
+  return tr("%1: %2 assignments over capacity")
+      .arg(stepText(*run, *step), count(static_cast<std::uint64_t>(c.max[kOverflow])));
+}
+
+void MinimapPane::mousePressEvent(QMouseEvent* event) {
+  if (event->button() != Qt::LeftButton || m_state->steps() == 0) return;
+  const TimeAxis a = axis();
+  const TimeWindow w = m_state->window();
+  const double x = event->position().x();
+  const double t = a.tOf(x);
+  const double x0 = a.xOf(w.first);
+  const double x1 = a.xOf(w.end);
+  if (std::abs(x - x0) <= 5 && x1 - x0 > 12) {
+    m_grip = Grip::kLeft;
+  } else if (std::abs(x - x1) <= 5 && x1 - x0 > 12) {
+    m_grip = Grip::kRight;
+  } else {
+    if (t < w.first || t > w.end) {
+      const double half = w.length() / 2;
+      m_state->setWindow({t - half, t + half}, ViewState::Move::kJump);
+    }
+    m_grip = Grip::kBody;
+    m_grabbed = t - m_state->window().first;
+  }
+}
+
+void MinimapPane::mouseMoveEvent(QMouseEvent* event) {
+  const double t =
+      std::clamp(axis().tOf(event->position().x()), 0.0, static_cast<double>(m_state->steps()));
+  const TimeWindow w = m_state->window();
+  switch (m_grip) {
+    case Grip::kNone:
+      setCursor(Qt::ArrowCursor);
+      emit hovered(describe(event->pos()));
+      break;
+    case Grip::kBody:
+      m_state->setWindow({t - m_grabbed, t - m_grabbed + w.length()}, ViewState::Move::kContinuous);
+      break;
+    case Grip::kLeft:
+      m_state->setWindow({std::min(t, w.end - kMinWindowSteps), w.end},
+                         ViewState::Move::kContinuous);
+      break;
+    case Grip::kRight:
+      m_state->setWindow({w.first, std::max(t, w.first + kMinWindowSteps)},
+                         ViewState::Move::kContinuous);
+      break;
+  }
+}
+
+void MinimapPane::mouseReleaseEvent(QMouseEvent*) { m_grip = Grip::kNone; }
+
+// ---- axis --------------------------------------------------------------------------------------
+
+AxisPane::AxisPane(ViewState* state, QWidget* parent)
+    : TimePane(state, QStringLiteral("axis"), parent) {
+  setAccessibleName(tr("Step numbers and simulated times"));
+  setFixedHeight(sizeHint().height());
+}
+
+QSize AxisPane::sizeHint() const { return {400, 2 * lineHeight() + 10}; }
+
+int AxisPane::halfLabel() const {
+  const QFontMetrics m = fontMetrics();
+  const QString step = count(std::max<std::uint64_t>(m_state->steps(), 1));
+  return std::max(m.horizontalAdvance(step), m.horizontalAdvance(QStringLiteral("000.0 ms"))) / 2 +
+         4;
+}
+
+int AxisPane::gutterNeeded() const {
+  const QFontMetrics m = fontMetrics();
+  const QString step = tr("step %1").arg(count(std::max<std::uint64_t>(m_state->steps(), 1)));
+  return 4 +
+         std::max(m.horizontalAdvance(step), m.horizontalAdvance(QStringLiteral("at 000.0 ms"))) +
+         6 + halfLabel();
+}
+
+void AxisPane::drawContent(QPainter& painter, const QRect& plot) {
+  const RunStore& run = *m_state->run();
+  if (run.steps() == 0) return;
+  const Theme& theme = m_state->theme();
+  const TimeAxis a = axis();
+  const int room = 2 * halfLabel() + 16;
+  const int most = std::max(2, plot.width() / room);
+  for (const std::uint64_t s : stepTicks(m_state->window(), run.steps(), most)) {
+    const int x = qRound(a.xOf(static_cast<double>(s)));
+    // The step after the last one is a place, not a step.
+    if (s >= run.steps()) continue;
+    painter.setPen(theme.frame);
+    painter.drawLine(x, plot.top() - 2, x, plot.top() + 2);
+    const QRect where(x - halfLabel(), plot.top() + 3, 2 * halfLabel(), lineHeight());
+    label(painter, where, Qt::AlignHCenter | Qt::AlignVCenter, count(s), theme.text);
+    label(painter, where.translated(0, lineHeight()), Qt::AlignHCenter | Qt::AlignVCenter,
+          qs(timeText(static_cast<double>(run.startPs(s)))), theme.muted);
+  }
+}
+
+void AxisPane::drawNames(QPainter& painter, const QRect& plot, const QString& step,
+                         const QString& time, const QColor& color) {
+  const int right = gutter() - halfLabel() - 6;
+  const QRect where(2, plot.top() + 3, right - 2, lineHeight());
+  label(painter, where, Qt::AlignRight | Qt::AlignVCenter, step, color);
+  label(painter, where.translated(0, lineHeight()), Qt::AlignRight | Qt::AlignVCenter, time, color);
+}
+
+void AxisPane::drawOverlay(QPainter& painter, const QRect& plot) {
+  const Theme& theme = m_state->theme();
+  if (const auto step = m_state->cursor()) {
+    drawNames(painter, plot, tr("step %1").arg(count(*step)),
+              tr("at %1").arg(qs(timeText(static_cast<double>(m_state->run()->startPs(*step))))),
+              theme.accent);
+  } else {
+    drawNames(painter, plot, tr("step"), tr("starts at"), theme.muted);
+  }
+}
+
+}  // namespace switchyard::gui

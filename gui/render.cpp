@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/render.hpp"
+
+#include <QBuffer>
+#include <QCoreApplication>
+#include <QFileInfo>
+#include <QImage>
+#include <QPainter>
+#include <QSaveFile>
+#include <QSvgGenerator>
+
+#include <fmt/format.h>
+
+#include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
+#include "gui/mainwindow.hpp"
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+enum class Format { kPng, kSvg, kCsv };
+
+Format formatOf(const QString& output) {
+  const QString suffix = QFileInfo(output).suffix().toLower();
+  if (suffix == QLatin1String("png")) return Format::kPng;
+  if (suffix == QLatin1String("svg")) return Format::kSvg;
+  if (suffix == QLatin1String("csv")) return Format::kCsv;
+  throw InputError(output.toStdString(), "unsupported kind of file",
+                   "the name must end in .png, .svg or .csv");
+}
+
+void write(const QString& output, const QByteArray& bytes) {
+  QSaveFile file(output);
+  if (!file.open(QIODevice::WriteOnly) || file.write(bytes) != bytes.size() || !file.commit()) {
+    throw InputError(output.toStdString(), "cannot write: " + file.errorString().toStdString());
+  }
+}
+
+/// What was drawn, so that a figure can be made again.
+QString source(const RunStore& run) {
+  const run::RunMeta& m = run.data().meta;
+  return QStringLiteral("Switchyard %1; run %2; scenario %3 %4; seed %5")
+      .arg(qs(version()), qs(run.name()), qs(m.scenario_name), qs(m.scenario_hash))
+      .arg(m.seed);
+}
+
+/// Lays out everything inside a widget that is not on a screen.
+void settle(QWidget& widget) {
+  widget.setAttribute(Qt::WA_DontShowOnScreen);
+  widget.show();
+  QCoreApplication::sendPostedEvents();
+  QCoreApplication::processEvents();
+}
+
+QByteArray picture(QWidget& widget, const RunStore& run, Format format, qreal scale) {
+  QByteArray bytes;
+  QBuffer buffer(&bytes);
+  buffer.open(QIODevice::WriteOnly);
+  if (format == Format::kSvg) {
+    QSvgGenerator svg;
+    svg.setOutputDevice(&buffer);
+    svg.setSize(widget.size());
+    svg.setViewBox(QRect(QPoint(0, 0), widget.size()));
+    // Points of fonts are counted as on the screen.
+    svg.setResolution(96);
+    svg.setTitle(qs(run.name()));
+    svg.setDescription(source(run));
+    QPainter painter(&svg);
+    widget.render(&painter);
+    painter.end();
+  } else {
+    QImage image(widget.size() * scale, QImage::Format_RGB32);
+    image.setDevicePixelRatio(scale);
+    image.fill(Qt::white);
+    widget.render(&image);
+    image.setText(QStringLiteral("Source"), source(run));
+    image.save(&buffer, "PNG");
+  }
+  return bytes;
+}
+
+QByteArray csv(const RunStore& run, const QString& panel, std::uint32_t layer, TimeWindow window) {
+  if (panel != QLatin1String("all") && panel != QLatin1String("heatmap") &&
+      panel != QLatin1String("imbalance") && panel != QLatin1String("links")) {
+    throw InputError("--panel",
+                     fmt::format("unsupported: CSV of the panel \"{}\"", panel.toStdString()),
+                     "use all, heatmap, imbalance or links");
+  }
+  return QByteArray::fromStdString(csvOf(run, panel.toStdString(), layer, window));
+}
+
+}  // namespace
+
+QSize parseSize(const QString& text) {
+  const QStringList parts = text.split('x');
+  bool w = false;
+  bool h = false;
+  if (parts.size() == 2) {
+    const QSize size(parts[0].toInt(&w), parts[1].toInt(&h));
+    if (w && h && size.width() >= 200 && size.height() >= 120 && size.width() <= 16384 &&
+        size.height() <= 16384) {
+      return size;
+    }
+  }
+  throw InputError("--size", fmt::format("\"{}\" is no size of a picture", text.toStdString()),
+                   "write e.g. 1680x1020; from 200x120 to 16384x16384");
+}
+
+TimeWindow parseWindow(const QString& text) {
+  const QStringList parts = text.split(',');
+  bool a = false;
+  bool b = false;
+  if (parts.size() == 2) {
+    const auto first = parts[0].trimmed().toULongLong(&a);
+    const auto end = parts[1].trimmed().toULongLong(&b);
+    if (a && b && first < end) return {static_cast<double>(first), static_cast<double>(end)};
+  }
+  throw InputError("--window", fmt::format("\"{}\" is no range of steps", text.toStdString()),
+                   "write e.g. 12200,12260: first step, and the step after the last");
+}
+
+void render(const RenderOptions& o) {
+  const Format format = formatOf(o.output);
+  if (o.panel != QLatin1String("all") && !PaneStack::panelNames().contains(o.panel)) {
+    throw InputError("--panel", fmt::format("unknown panel \"{}\"", o.panel.toStdString()),
+                     "use all, " + PaneStack::panelNames().join(", ").toStdString());
+  }
+  const auto run = std::make_shared<const RunStore>(o.run);
+  const std::uint64_t steps = run->steps();
+  if (o.window && o.window->end > static_cast<double>(steps)) {
+    throw InputError("--window",
+                     fmt::format("{:.0f},{:.0f} ends beyond the {} steps of {}", o.window->first,
+                                 o.window->end, steps, o.run.string()));
+  }
+  if (o.cursor && *o.cursor >= steps) {
+    throw InputError("--cursor", fmt::format("step {} is beyond the last of the {} steps of {}",
+                                             *o.cursor, steps, o.run.string()));
+  }
+  if (format == Format::kCsv) {
+    const TimeWindow all{0, static_cast<double>(steps)};
+    write(o.output, csv(*run, o.panel, kAllLayers, o.window.value_or(all)));
+    return;
+  }
+  applyTheme(o.dark);
+  const auto show = [&](ViewState& state) {
+    if (o.window) state.setWindow(*o.window, ViewState::Move::kJump);
+    if (o.cursor) state.setCursor(o.cursor);
+  };
+  if (o.panel == QLatin1String("all")) {
+    MainWindow window(false);
+    window.setDark(o.dark);
+    window.resize(o.size);
+    window.showRun(run);
+    settle(window);
+    window.restoreDefaultLayout();
+    show(*window.state());
+    settle(window);
+    if (window.size() != o.size) {
+      throw InputError(
+          "--size",
+          fmt::format("{}x{} is too small for the window", o.size.width(), o.size.height()),
+          fmt::format("it needs {}x{}; or choose one panel with --panel", window.width(),
+                      window.height()));
+    }
+    write(o.output, picture(window, *run, format, 1));
+    return;
+  }
+  ViewState state;
+  state.setDark(o.dark);
+  PaneStack stack(&state, {o.panel});
+  state.setRun(run);
+  stack.resize(o.size);
+  settle(stack);
+  show(state);
+  settle(stack);
+  write(o.output, picture(stack, *run, format, 1));
+}
+
+void exportWindow(MainWindow& window, const QString& output) {
+  const Format format = formatOf(output);
+  const RunStore* run = window.state()->run();
+  SWITCHYARD_ASSERT(run != nullptr, "no run");
+  if (format == Format::kCsv) {
+    write(output,
+          csv(*run, QStringLiteral("all"), window.state()->layer(), window.state()->window()));
+  } else {
+    write(output, picture(window, *run, format, 2));
+  }
+}
+
+}  // namespace switchyard::gui

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The non-interactive twin of the window: the same widgets, drawn into a file. Same run, same
+// options → the same bytes (PNG, SVG, CSV), on one machine with one set of fonts.
+#pragma once
+#include <filesystem>
+#include <optional>
+
+#include <QByteArray>
+#include <QSize>
+#include <QString>
+
+#include "gui/core/timeaxis.hpp"
+
+namespace switchyard::gui {
+
+class MainWindow;
+
+struct RenderOptions {
+  std::filesystem::path run;
+  QString output;                       ///< Ends in .png, .svg or .csv.
+  QSize size{1680, 1020};               ///< Logical pixels; at least 200 x 120.
+  std::optional<TimeWindow> window;     ///< Steps; the whole run without.
+  std::optional<std::uint64_t> cursor;  ///< Step; none without.
+  bool dark = false;
+  QString panel = QStringLiteral("all");  ///< "all" or one of PaneStack::panelNames().
+};
+
+/// "1680x1020". InputError("--size", …) otherwise.
+QSize parseSize(const QString& text);
+/// "12200,12260": two steps, first < second. InputError("--window", …) otherwise.
+TimeWindow parseWindow(const QString& text);
+
+/// Checks the options against each other and the run, then writes the file (to a temporary name,
+/// renamed at the end). InputError on any failure: no file is left then.
+void render(const RenderOptions& options);
+/// What the window shows now. The format follows from the file's name.
+void exportWindow(MainWindow& window, const QString& output);
+
+}  // namespace switchyard::gui

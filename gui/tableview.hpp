@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A table whose selected rows (all rows, if none is selected) can be copied: Ctrl+C as TSV, the
+// context menu as Markdown and CSV.
+#pragma once
+#include <QTableView>
+
+#include "gui/models.hpp"
+
+namespace switchyard::gui {
+
+class TableView : public QTableView {
+  Q_OBJECT
+ public:
+  explicit TableView(QWidget* parent = nullptr);
+  void copy(TableText format);
+  /// Each column as wide as its content, with room between right- and left-aligned ones.
+  void fitColumns();
+
+ protected:
+  void keyPressEvent(QKeyEvent* event) override;
+  void contextMenuEvent(QContextMenuEvent* event) override;
+};
+
+}  // namespace switchyard::gui

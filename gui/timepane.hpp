@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Base of all panes over steps: header, gutter, plot, the shared cursor and selection, mouse and
+// wheel. The content is drawn into a pixmap that is kept until something it shows changes; a cursor
+// move only draws the pixmap and the cursor's lines and numbers over it. Onto a vector device (SVG)
+// everything is drawn directly, by the same code.
+//
+//   gutter (labels, values at the cursor) | plot | right margin (half a tick label)
+//
+// Every text goes through label(), which records its rectangle: tests intersect them.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include <QPixmap>
+#include <QString>
+#include <QWidget>
+
+#include "gui/viewstate.hpp"
+
+class QPainter;
+
+namespace switchyard::gui {
+
+class TimePane : public QWidget {
+  Q_OBJECT
+ public:
+  struct Label {
+    QRect rect;
+    QString text;
+  };
+  struct LegendItem {
+    QString text;
+    QColor color;
+    Qt::PenStyle line = Qt::SolidLine;  ///< NoPen: a filled box.
+  };
+
+  /// `state` outlives the pane.
+  TimePane(ViewState* state, const QString& id, QWidget* parent = nullptr);
+
+  /// Name for --panel: "heatmap", "imbalance", …
+  [[nodiscard]] const QString& id() const { return m_id; }
+  /// Width that this pane's gutter labels need in its font.
+  [[nodiscard]] virtual int gutterNeeded() const = 0;
+  /// The same for all panes of a stack, so that their plots line up.
+  void setMargins(int gutter, int right);
+  [[nodiscard]] int gutter() const { return m_gutter; }
+  [[nodiscard]] QRect plotRect() const;
+  [[nodiscard]] TimeAxis axis() const;
+
+  /// Draws what the widget shows now; fills labels().
+  void draw(QPainter& painter);
+  /// Texts of the last paint, cursor values included.
+  [[nodiscard]] std::vector<Label> labels() const;
+  /// How often the content was drawn (cursor moves must not count).
+  [[nodiscard]] int contentDraws() const { return m_contentDraws; }
+  void invalidate();
+
+ signals:
+  /// What lies under the mouse; empty when it leaves.
+  void hovered(const QString& text);
+  /// The mouse has selected a range.
+  void rangeSelected(const QPoint& globalPosition);
+
+ protected:
+  /// Steps this pane shows: the shared window, or the whole run.
+  [[nodiscard]] virtual TimeWindow shownWindow() const { return m_state->window(); }
+  [[nodiscard]] virtual QString title() const = 0;
+  [[nodiscard]] virtual QString detail() const { return {}; }
+  [[nodiscard]] virtual std::vector<LegendItem> legend() const { return {}; }
+  [[nodiscard]] virtual int legendWidth() const;
+  virtual void drawLegend(QPainter& painter, const QRect& rect);
+  /// Pixels between header and plot (a strip of ticks).
+  [[nodiscard]] virtual int stripHeight() const { return 0; }
+  [[nodiscard]] virtual bool hasHeader() const { return true; }
+  [[nodiscard]] virtual bool hasFrame() const { return true; }
+  virtual void drawContent(QPainter& painter, const QRect& plot) = 0;
+  /// Cursor, selection and the values at the cursor.
+  virtual void drawOverlay(QPainter& painter, const QRect& plot);
+  /// Values at the cursor in the gutter.
+  virtual void drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step);
+  [[nodiscard]] virtual QString describe(const QPoint& position) const;
+  virtual void clicked(const QPoint& position);
+  virtual void doubleClicked(const QPoint& position);
+
+  void label(QPainter& painter, const QRect& where, int flags, const QString& text,
+             const QColor& color, bool bold = false);
+  /// Rectangle of the gutter beside the plot, ending before the plot; `y` is the text's centre.
+  [[nodiscard]] QRect gutterLine(int y) const;
+  [[nodiscard]] int lineHeight() const;
+  [[nodiscard]] int headerHeight() const;
+  void drawStripTick(QPainter& painter, int x) const;
+
+  void paintEvent(QPaintEvent* event) override;
+  void resizeEvent(QResizeEvent* event) override;
+  void changeEvent(QEvent* event) override;
+  void wheelEvent(QWheelEvent* event) override;
+  void mousePressEvent(QMouseEvent* event) override;
+  void mouseMoveEvent(QMouseEvent* event) override;
+  void mouseReleaseEvent(QMouseEvent* event) override;
+  void mouseDoubleClickEvent(QMouseEvent* event) override;
+  void leaveEvent(QEvent* event) override;
+
+  ViewState* m_state;
+
+ private:
+  void drawStatic(QPainter& painter);
+  void drawHeader(QPainter& painter);
+
+  QString m_id;
+  int m_gutter = 100, m_right = 30;
+  QPixmap m_cache;
+  bool m_dirty = true;
+  int m_contentDraws = 0;
+  std::vector<Label> m_staticLabels, m_cursorLabels;
+  std::vector<Label>* m_sink = nullptr;
+  enum class Drag { kNone, kSelect, kPan } m_drag = Drag::kNone;
+  QPoint m_pressed;
+  TimeWindow m_pressedWindow;
+  bool m_moved = false;
+};
+
+}  // namespace switchyard::gui

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/topologyview.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <QHelpEvent>
+#include <QPainter>
+#include <QPainterPath>
+#include <QToolTip>
+
+#include "engine/base/error.hpp"
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+double distanceToLine(const QPointF& p, const QPointF& a, const QPointF& b) {
+  const QPointF d = b - a;
+  const double length2 = QPointF::dotProduct(d, d);
+  const double t =
+      length2 > 0 ? std::clamp(QPointF::dotProduct(p - a, d) / length2, 0.0, 1.0) : 0.0;
+  const QPointF q = p - (a + t * d);
+  return std::hypot(q.x(), q.y());
+}
+
+qsizetype trailingDigits(const QString& name) {
+  qsizetype n = 0;
+  while (n < name.size() && name[name.size() - 1 - n].isDigit()) ++n;
+  return n;
+}
+
+/// "node1/nic3" is a "nic".
+QString kindOf(const QString& name) {
+  const qsizetype cut =
+      std::max({name.lastIndexOf('/'), name.lastIndexOf('.'), name.lastIndexOf(':')});
+  QString kind = name.mid(cut + 1);
+  kind.chop(trailingDigits(kind));
+  return kind.isEmpty() ? name : kind;
+}
+
+}  // namespace
+
+TopologyView::TopologyView(ViewState* state, QWidget* parent) : QWidget(parent), m_state(state) {
+  setAccessibleName(tr("Topology with link use"));
+  setMinimumSize(160, 120);
+  connect(state, &ViewState::runChanged, this, &TopologyView::rebuild);
+  connect(state, &ViewState::cursorChanged, this, &TopologyView::refresh);
+  connect(state, &ViewState::selectionChanged, this, &TopologyView::refresh);
+  connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
+  rebuild();
+}
+
+void TopologyView::rebuild() {
+  m_nodes.clear();
+  m_edges.clear();
+  m_rows.clear();
+  const RunStore* run = m_state->run();
+  if (run != nullptr) {
+    const run::Inventory& inv = run->data().inventory;
+    std::map<std::string, std::size_t> index;
+    const auto node = [&](const std::string& name, bool gpu) {
+      const auto [it, fresh] = index.emplace(name, m_nodes.size());
+      if (fresh) m_nodes.push_back({qs(name), gpu ? 0 : -1, 0, 0, gpu});
+      return it->second;
+    };
+    for (const run::GpuInfo& g : inv.gpus) node(g.name, true);
+    std::map<std::pair<std::size_t, std::size_t>, std::size_t> edges;
+    for (std::size_t k = 0; k < inv.links.size(); ++k) {
+      const std::size_t a = node(inv.links[k].from, false);
+      const std::size_t b = node(inv.links[k].to, false);
+      const auto key = std::minmax(a, b);
+      const auto [it, fresh] = edges.emplace(std::pair(key.first, key.second), m_edges.size());
+      if (fresh) m_edges.push_back({key.first, key.second, {}, {}});
+      Edge& e = m_edges[it->second];
+      (a == e.a ? e.forward : e.backward).push_back(k);
+    }
+    // Tiers: distance from the nearest GPU. Devices that no GPU reaches stand on top.
+    int tiers = 1;
+    for (int tier = 0;; ++tier) {
+      bool any = false;
+      for (const Edge& e : m_edges) {
+        for (const auto& [from, to] : {std::pair(e.a, e.b), std::pair(e.b, e.a)}) {
+          if (m_nodes[from].tier == tier && m_nodes[to].tier < 0) {
+            m_nodes[to].tier = tier + 1;
+            any = true;
+          }
+        }
+      }
+      if (!any) break;
+      tiers = tier + 2;
+    }
+    for (Node& n : m_nodes) {
+      if (n.tier < 0) n.tier = tiers - 1;
+    }
+    for (int tier = 0; tier < tiers; ++tier) {
+      std::map<QString, std::vector<std::size_t>> kinds;
+      for (std::size_t i = 0; i < m_nodes.size(); ++i) {
+        if (m_nodes[i].tier == tier) kinds[kindOf(m_nodes[i].name)].push_back(i);
+      }
+      // The kind with the most devices next to the tier below.
+      std::vector<std::pair<QString, std::vector<std::size_t>>> rows(kinds.begin(), kinds.end());
+      std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+        return a.second.size() > b.second.size();
+      });
+      for (auto& [kind, row] : rows) {
+        for (const std::size_t i : row) {
+          // Above the mean of what it joins in the tier below.
+          double sum = 0;
+          double n = 0;
+          for (const Edge& e : m_edges) {
+            if (e.a != i && e.b != i) continue;
+            const Node& other = m_nodes[e.a == i ? e.b : e.a];
+            if (other.tier == tier - 1) sum += other.x, n += 1;
+          }
+          m_nodes[i].x = n > 0 ? sum / n : 0.5;
+          m_nodes[i].row = static_cast<int>(m_rows.size());
+        }
+        if (tier > 0) {
+          std::stable_sort(row.begin(), row.end(), [this](std::size_t a, std::size_t b) {
+            return m_nodes[a].x < m_nodes[b].x;
+          });
+        }
+        const auto count = static_cast<double>(row.size());
+        for (std::size_t i = 0; i < row.size(); ++i) {
+          m_nodes[row[i]].x = (static_cast<double>(i) + 0.5) / count;
+        }
+        m_rows.push_back(kind);
+      }
+    }
+  }
+  refresh();
+}
+
+QString TopologyView::when() const {
+  if (const auto step = m_state->cursor()) return tr("at step %1").arg(count(*step));
+  if (const auto range = m_state->selection()) {
+    return tr("mean of steps %1–%2").arg(count(range->first), count(range->end - 1));
+  }
+  return tr("mean of the run");
+}
+
+void TopologyView::refresh() {
+  const RunStore* run = m_state->run();
+  m_use.assign(run != nullptr ? run->links() : 0, 0.0);
+  if (run != nullptr && run->steps() > 0) {
+    TimeWindow w{0, static_cast<double>(run->steps())};
+    if (const auto step = m_state->cursor()) {
+      w = {static_cast<double>(*step), static_cast<double>(*step) + 1};
+    } else if (const auto range = m_state->selection()) {
+      w = {static_cast<double>(range->first), static_cast<double>(range->end)};
+    }
+    try {
+      const Columns<float> c = linkColumns(*run, w, 1);
+      for (std::size_t k = 0; k < m_use.size(); ++k) m_use[k] = c.mean(0, k);
+    } catch (const InputError&) {
+      m_use.assign(m_use.size(), 0.0);  // the panes show why
+    }
+  }
+  update();
+}
+
+int TopologyView::captionWidth() const {
+  int w = 0;
+  for (const QString& kind : m_rows) w = std::max(w, fontMetrics().horizontalAdvance(kind));
+  return std::min(w, width() / 4) + 10;
+}
+
+QPointF TopologyView::place(const Node& node) const {
+  const double top = fontMetrics().height() + 22;
+  const double bottom = height() - 16;
+  const auto rows = static_cast<double>(m_rows.size());
+  const double y = rows > 1 ? bottom - node.row * (bottom - top) / (rows - 1) : (top + bottom) / 2;
+  return {captionWidth() + node.x * (width() - captionWidth() - 6), y};
+}
+
+double TopologyView::useOf(const Edge& edge) const {
+  double use = 0;
+  for (const auto* links : {&edge.forward, &edge.backward}) {
+    for (const std::size_t k : *links) use = std::max(use, m_use[k]);
+  }
+  return use;
+}
+
+void TopologyView::paintEvent(QPaintEvent*) {
+  QPainter p(this);
+  const Theme& theme = m_state->theme();
+  m_labels.clear();
+  p.fillRect(rect(), theme.base);
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return;
+  const int h = fontMetrics().height();
+  const auto text = [&](const QRect& where, int flags, const QString& s, const QColor& color) {
+    p.setPen(color);
+    p.drawText(where, flags | Qt::TextSingleLine, s);
+    m_labels.push_back({fontMetrics().boundingRect(where, flags | Qt::TextSingleLine, s), s});
+  };
+  text(QRect(6, 2, width() - 12, h), Qt::AlignLeft | Qt::AlignVCenter,
+       fontMetrics().elidedText(tr("Link use, %1").arg(when()), Qt::ElideRight, width() - 12),
+       theme.muted);
+  p.setRenderHint(QPainter::Antialiasing);
+  // Idle links are pale, busy ones wide and coloured.
+  const auto color = [&](double use) {
+    if (use >= 0.9) return theme.saturated;
+    if (use >= 0.5) return theme.accent;
+    return use >= 0.1 ? theme.series[0] : theme.muted;
+  };
+  for (const Edge& e : m_edges) {
+    const double use = useOf(e);
+    p.setPen(QPen(color(use), 1 + 4 * std::min(use, 1.0)));
+    QPointF a = place(m_nodes[e.a]);
+    QPointF b = place(m_nodes[e.b]);
+    if (m_nodes[e.a].row == m_nodes[e.b].row) {
+      QPainterPath arc(a);
+      const double lift = std::min(40.0, std::abs(a.x() - b.x()) * 0.3);
+      arc.quadTo((a + b) / 2 - QPointF(0, 2 * lift), b);
+      p.setBrush(Qt::NoBrush);
+      p.drawPath(arc);
+    } else {
+      p.drawLine(a, b);
+    }
+  }
+  p.setRenderHint(QPainter::Antialiasing, false);
+  std::vector<int> perRow(m_rows.size());
+  for (const Node& n : m_nodes) ++perRow[static_cast<std::size_t>(n.row)];
+  for (std::size_t row = 0; row < m_rows.size(); ++row) {
+    Node any;
+    any.row = static_cast<int>(row);
+    const QRect where(4, qRound(place(any).y()) - h / 2, captionWidth() - 6, h);
+    text(where, Qt::AlignLeft | Qt::AlignVCenter,
+         fontMetrics().elidedText(m_rows[row], Qt::ElideRight, where.width()), theme.muted);
+  }
+  for (const Node& n : m_nodes) {
+    const int room = (width() - captionWidth() - 6) / perRow[static_cast<std::size_t>(n.row)] - 4;
+    const QString number = n.name.mid(n.name.size() - trailingDigits(n.name));
+    const QString shown = number.isEmpty() ? n.name : number;
+    const int w = std::clamp(fontMetrics().horizontalAdvance(shown) + 10, 4, std::max(4, room));
+    const QPointF c = place(n);
+    const QRect box(qRound(c.x()) - w / 2, qRound(c.y()) - h / 2 - 2, w, h + 4);
+    p.setPen(n.gpu ? theme.highlight : theme.frame);
+    p.setBrush(n.gpu ? theme.highlight : theme.button);
+    p.drawRect(box);
+    if (fontMetrics().horizontalAdvance(shown) <= w - 2) {
+      text(box, Qt::AlignCenter, shown, n.gpu ? theme.highlightedText : theme.text);
+    }
+  }
+  // Percentages where they find room; the busiest first.
+  std::vector<const Edge*> order;
+  for (const Edge& e : m_edges) order.push_back(&e);
+  std::stable_sort(order.begin(), order.end(),
+                   [this](const Edge* a, const Edge* b) { return useOf(*a) > useOf(*b); });
+  std::vector<QRect> taken;
+  for (const Label& l : m_labels) taken.push_back(l.rect.adjusted(-8, -3, 8, 3));
+  for (const Edge* e : order) {
+    const QString s = QStringLiteral("%1 %").arg(qRound(useOf(*e) * 100));
+    const QPointF a = place(m_nodes[e->a]);
+    const QPointF b = place(m_nodes[e->b]);
+    if (m_nodes[e->a].row == m_nodes[e->b].row) continue;
+    for (const double at : {0.5, 0.38, 0.62}) {
+      const QPointF c = a + (b - a) * at;
+      const int w = fontMetrics().horizontalAdvance(s) + 4;
+      const QRect box(qRound(c.x()) - w / 2, qRound(c.y()) - h / 2, w, h);
+      if (!rect().contains(box) || std::any_of(taken.begin(), taken.end(),
+                                               [&](const QRect& r) { return r.intersects(box); })) {
+        continue;
+      }
+      p.fillRect(box, theme.base);
+      text(box, Qt::AlignCenter, s, useOf(*e) >= 0.9 ? theme.saturated : theme.text);
+      taken.push_back(box);
+      break;
+    }
+  }
+}
+
+QString TopologyView::tip(const QPoint& position) const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return {};
+  for (const Node& n : m_nodes) {
+    const QPointF d = place(n) - position;
+    if (std::abs(d.x()) < 14 && std::abs(d.y()) < 10) return n.name;
+  }
+  const Edge* nearest = nullptr;
+  double best = 6;
+  for (const Edge& e : m_edges) {
+    const double d = distanceToLine(position, place(m_nodes[e.a]), place(m_nodes[e.b]));
+    if (d < best) best = d, nearest = &e;
+  }
+  if (nearest == nullptr) return {};
+  QString text;
+  for (const auto* links : {&nearest->forward, &nearest->backward}) {
+    for (const std::size_t k : *links) {
+      const run::LinkInfo& l = run->data().inventory.links[k];
+      if (!text.isEmpty()) text += '\n';
+      text += tr("%1: %2 → %3, %4, %5")
+                  .arg(qs(l.name), qs(l.from), qs(l.to), qs(format_rate(l.bandwidth)),
+                       qs(percentText(m_use[k])));
+    }
+  }
+  return text;
+}
+
+bool TopologyView::event(QEvent* event) {
+  if (event->type() == QEvent::ToolTip) {
+    auto* help = static_cast<QHelpEvent*>(event);
+    const QString text = tip(help->pos());
+    if (text.isEmpty()) {
+      QToolTip::hideText();
+    } else {
+      QToolTip::showText(help->globalPos(), text, this);
+    }
+    return true;
+  }
+  return QWidget::event(event);
+}
+
+}  // namespace switchyard::gui

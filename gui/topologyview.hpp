@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Devices by tier (GPUs below, then what is one link away from them, and so on; a row per kind of
+// device, named at the left) and the links
+// between them, coloured and widened by use: at the cursor, else over the selection, else mean over
+// the run. Both directions of a link are one line; the busier one counts, the tooltip has both.
+// Not modelled: positions of nodes in a rack; labels that find no room are left out (the tooltip
+// has them).
+#pragma once
+#include <vector>
+
+#include <QWidget>
+
+#include "gui/viewstate.hpp"
+
+namespace switchyard::gui {
+
+class TopologyView : public QWidget {
+  Q_OBJECT
+ public:
+  struct Label {
+    QRect rect;
+    QString text;
+  };
+  explicit TopologyView(ViewState* state, QWidget* parent = nullptr);
+  [[nodiscard]] QSize sizeHint() const override { return {270, 240}; }
+  /// Texts of the last paint.
+  [[nodiscard]] const std::vector<Label>& labels() const { return m_labels; }
+  /// What the colours stand for now: "at step 12", "steps 3–9", "mean of the run".
+  [[nodiscard]] QString when() const;
+
+ protected:
+  void paintEvent(QPaintEvent* event) override;
+  bool event(QEvent* event) override;
+
+ private:
+  struct Node {
+    QString name;
+    int tier = 0;  ///< Links from the nearest GPU.
+    int row = 0;   ///< From below; a tier has one row per kind of device.
+    double x = 0;  ///< 0 … 1
+    bool gpu = false;
+  };
+  struct Edge {
+    std::size_t a = 0, b = 0;
+    std::vector<std::size_t> forward, backward;  ///< Links; several cables may join two devices.
+  };
+  void rebuild();
+  void refresh();
+  [[nodiscard]] int captionWidth() const;
+  [[nodiscard]] QPointF place(const Node& node) const;
+  [[nodiscard]] double useOf(const Edge& edge) const;
+  [[nodiscard]] QString tip(const QPoint& position) const;
+
+  ViewState* m_state;
+  std::vector<Node> m_nodes;
+  std::vector<Edge> m_edges;
+  std::vector<QString> m_rows;  ///< Kind of device of each row.
+  std::vector<double> m_use;    ///< [K]
+  std::vector<Label> m_labels;
+};
+
+}  // namespace switchyard::gui

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/core/timeaxis.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "engine/base/error.hpp"
+#include "gui/core/columns.hpp"
+#include "tests/gui/demo_run.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+using testing::unit;
+
+TEST(TimeAxis, PixelsAndStepsAreInverseWithinOnePixel) {
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double steps = std::floor(5 + unit(1, i, 0) * 1e6);
+    const double length = std::max(4.0, unit(2, i, 0) * steps);
+    const TimeWindow w =
+        clampWindow({unit(3, i, 0) * steps, unit(3, i, 0) * steps + length}, steps);
+    const double width = std::floor(100 + unit(4, i, 0) * 4000);
+    const TimeAxis axis(w, 137, width);
+    const double t = w.first + unit(5, i, 0) * w.length();
+    EXPECT_NEAR(axis.tOf(axis.xOf(t)), t, w.length() / width) << i;
+    EXPECT_NEAR(axis.xOf(w.first), 137, 1e-6) << i;
+    EXPECT_NEAR(axis.xOf(w.end), 137 + width, 1e-6) << i;
+  }
+}
+
+TEST(TimeAxis, ZoomKeepsTheStepUnderTheMouse) {
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double steps = 100000;
+    // In the middle of the run, so that no border comes into play.
+    const TimeWindow w{40000 + unit(6, i, 0) * 1000, 50000 + unit(6, i, 1) * 1000};
+    const double x = unit(7, i, 0) * 1200;
+    const double at = TimeAxis(w, 0, 1200).tOf(x);
+    const double factor = 0.5 + unit(8, i, 0);
+    const TimeWindow z = zoomAt(w, at, factor, steps);
+    EXPECT_NEAR(TimeAxis(z, 0, 1200).tOf(x), at, 1e-9 * steps) << i;
+    EXPECT_NEAR(z.length(), w.length() * factor, 1e-6) << i;
+  }
+}
+
+TEST(TimeAxis, TheWindowNeverLeavesTheRunNorShrinksUnderFourSteps) {
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double steps = std::floor(1 + unit(9, i, 0) * 5000);
+    TimeWindow w{0, steps};
+    for (std::uint64_t k = 0; k < 20; ++k) {
+      const double at = w.first + unit(10, i, k) * w.length();
+      if (unit(11, i, k) < 0.7) {
+        w = zoomAt(w, at, 0.1 + 1.5 * unit(12, i, k), steps);
+      } else {
+        w = panBy(w, (unit(13, i, k) - 0.5) * 3 * w.length(), steps);
+      }
+      ASSERT_GE(w.first, 0) << i;
+      ASSERT_LE(w.end, steps) << i;
+      ASSERT_GE(w.length(), std::min(4.0, steps) - 1e-9) << i;
+    }
+  }
+}
+
+TEST(TimeAxis, TheRightEdgeBelongsToTheLastStepOnScreen) {
+  const TimeAxis axis({10, 20}, 100, 200);
+  EXPECT_EQ(axis.stepAt(100, 400), 10U);
+  EXPECT_EQ(axis.stepAt(119.9, 400), 10U);
+  EXPECT_EQ(axis.stepAt(120, 400), 11U);
+  EXPECT_EQ(axis.stepAt(300, 400), 19U);
+  EXPECT_EQ(axis.stepAt(99, 400), std::nullopt);
+  EXPECT_EQ(axis.stepAt(301, 400), std::nullopt);
+}
+
+TEST(StepTicks, AreRoundNumbersInsideTheWindowAndNotTooMany) {
+  EXPECT_EQ(stepTicks({0, 400}, 400, 10),
+            (std::vector<std::uint64_t>{0, 50, 100, 150, 200, 250, 300, 350, 400}));
+  EXPECT_EQ(stepTicks({170.5, 260}, 400, 5), (std::vector<std::uint64_t>{180, 200, 220, 240, 260}));
+  EXPECT_EQ(stepTicks({3.2, 7.9}, 400, 12), (std::vector<std::uint64_t>{4, 5, 6, 7}));
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    const double first = unit(14, i, 0) * 90000;
+    const double end = first + 4 + unit(15, i, 0) * 10000;
+    const int most = 2 + static_cast<int>(unit(16, i, 0) * 20);
+    const auto ticks = stepTicks({first, end}, 100000, most);
+    ASSERT_LE(ticks.size(), static_cast<std::size_t>(most));
+    for (const std::uint64_t t : ticks) {
+      ASSERT_GE(static_cast<double>(t), first);
+      ASSERT_LE(static_cast<double>(t), end);
+    }
+  }
+}
+
+TEST(NiceCeiling, IsTheNextRoundNumber) {
+  EXPECT_DOUBLE_EQ(niceCeiling(0.97), 1);
+  EXPECT_DOUBLE_EQ(niceCeiling(1), 1);
+  EXPECT_DOUBLE_EQ(niceCeiling(1.01), 1.5);
+  EXPECT_DOUBLE_EQ(niceCeiling(23.4), 25);
+  EXPECT_DOUBLE_EQ(niceCeiling(8.5), 10);
+  EXPECT_DOUBLE_EQ(niceCeiling(0), 1);
+  EXPECT_DOUBLE_EQ(niceCeiling(std::numeric_limits<double>::infinity()), 1);
+}
+
+TEST(GoTo, UnderstandsStepsRangesAndTimes) {
+  const std::vector<std::int64_t> starts = {0, 1'000'000'000, 2'000'000'000, 3'000'000'000};
+  EXPECT_EQ(parseGoTo(" 2 ", 4, starts), (TimeWindow{2, 3}));
+  EXPECT_EQ(parseGoTo("1..3", 4, starts), (TimeWindow{1, 3}));
+  EXPECT_EQ(parseGoTo("1 - 3", 4, starts), (TimeWindow{1, 3}));
+  // Step 2 runs from 2 ms to 3 ms.
+  EXPECT_EQ(parseGoTo("2.5 ms", 4, starts), (TimeWindow{2, 3}));
+  EXPECT_EQ(parseGoTo("99 s", 4, starts), (TimeWindow{3, 4}));
+}
+
+TEST(GoTo, SaysWhatIsWrong) {
+  const auto message = [](const std::string& text, const std::vector<std::int64_t>& starts) {
+    try {
+      parseGoTo(text, 4, starts);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message("4", {0, 1, 2, 3}), "go to: step 4 is beyond the last step 3");
+  EXPECT_EQ(message("3..3", {0, 1, 2, 3}), "go to: \"3..3\" is an empty range");
+  EXPECT_NE(message("soon", {0, 1, 2, 3}).find("neither a step nor a time"), std::string::npos);
+  EXPECT_NE(message("2 ms", {}).find("no times per step"), std::string::npos);
+}
+
+TEST(Texts, AreShortAndRounded) {
+  EXPECT_EQ(groupDigits(0), "0");
+  EXPECT_EQ(groupDigits(1234567), "1\u00a0234\u00a0567");
+  EXPECT_EQ(shortNumber(1.2434), "1.243");
+  EXPECT_EQ(shortNumber(0.5), "0.500");
+  EXPECT_EQ(shortNumber(23.514), "23.51");
+  EXPECT_EQ(shortNumber(12345), "12\u00a0345");
+  EXPECT_EQ(shortNumber(run::kNoData), "n/a");
+  EXPECT_EQ(timeText(0), "0 s");
+  EXPECT_EQ(timeText(1.4451e9), "1.445 ms");
+  EXPECT_EQ(timeText(10.41e12), "10.41 s");
+  EXPECT_EQ(expertName(7, 64), "e07");
+  EXPECT_EQ(expertName(7, 8), "e7");
+  EXPECT_EQ(percentText(0.1234), "12.3 %");
+  EXPECT_EQ(bytesText(2.343e8), "234.3 MB");
+}
+
+}  // namespace
+}  // namespace switchyard::gui

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+// The window, driven by mouse and keys without a screen.
+#include <fstream>
+#include <set>
+
+#include <QAbstractItemModelTester>
+#include <QApplication>
+#include <QClipboard>
+#include <QDropEvent>
+#include <QHeaderView>
+#include <QLineEdit>
+#include <QMimeData>
+#include <QSignalSpy>
+#include <QSortFilterProxyModel>
+#include <QStandardItemModel>
+#include <QTest>
+#include <QUrl>
+#include <QWheelEvent>
+
+#include <gtest/gtest.h>
+
+#include "gui/mainwindow.hpp"
+#include "gui/text.hpp"
+#include "sim/run/run_file.hpp"
+#include "tests/gui/demo_run.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+using testing::demoRun;
+
+std::shared_ptr<const RunStore> demo() {
+  static const auto store =
+      std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun()), "demo.h5");
+  return store;
+}
+
+class WindowTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    window.resize(1680, 1020);
+    window.showRun(demo());
+    window.show();
+    QApplication::processEvents();
+    window.restoreDefaultLayout();
+    QApplication::processEvents();
+    // A move to where the mouse already is sends no event.
+    QTest::mouseMove(&window, QPoint(1, 1));
+    QApplication::processEvents();
+  }
+  TimePane* pane(const char* id) {
+    TimePane* p = window.panes()->pane(QString::fromLatin1(id));
+    EXPECT_NE(p, nullptr) << id;
+    return p;
+  }
+  HeatPane* heat() { return static_cast<HeatPane*>(pane("heatmap")); }
+  /// Middle of a step's column in a pane.
+  QPoint at(TimePane* p, std::uint64_t step, int y = -1) {
+    const int x = static_cast<int>(p->axis().xOf(static_cast<double>(step) + 0.5));
+    return {x, y < 0 ? p->plotRect().center().y() : y};
+  }
+  static bool shows(const TimePane* p, const QString& text) {
+    for (const TimePane::Label& l : p->labels()) {
+      if (l.text.contains(text)) return true;
+    }
+    return false;
+  }
+  QString inspector(const QString& name) {
+    const InspectorModel& m = *window.inspector();
+    for (int r = 0; r < m.rowCount(); ++r) {
+      if (m.index(r, 0).data().toString() == name) return m.index(r, 1).data().toString();
+    }
+    return QStringLiteral("no such row");
+  }
+  MainWindow window{false};
+};
+
+TEST_F(WindowTest, OneMouseMoveGivesOneCursorChangeAndAllPanesShowTheStep) {
+  ViewState* state = window.state();
+  QSignalSpy spy(state, &ViewState::cursorChanged);
+  std::map<QString, int> drawn;
+  for (TimePane* p : window.panes()->panes()) drawn[p->id()] = p->contentDraws();
+  QTest::mouseMove(heat(), at(heat(), 231));
+  QApplication::processEvents();
+  ASSERT_EQ(spy.count(), 1);
+  ASSERT_EQ(state->cursor(), 231U);
+  const run::StepScalars& s = demo()->data().steps[231];
+  EXPECT_TRUE(shows(pane("axis"), QStringLiteral("step 231")));
+  EXPECT_TRUE(shows(pane("imbalance"), QString::number(s.imbalance, 'f', 2)));
+  EXPECT_TRUE(shows(pane("steptime"), qs(timeText(static_cast<double>(s.end_ps - s.start_ps)))));
+  EXPECT_EQ(inspector(QStringLiteral("step")), QStringLiteral("231"));
+  EXPECT_EQ(inspector(QStringLiteral("over capacity")).section(' ', 0, 0), count(s.overflow));
+  EXPECT_TRUE(window.topology()->when().contains(QStringLiteral("231")));
+  EXPECT_TRUE(window.hoverText().contains(QStringLiteral("step 231")));
+  for (TimePane* p : window.panes()->panes()) {
+    EXPECT_EQ(p->contentDraws(), drawn[p->id()])
+        << p->id().toStdString() << " drew its content again for a cursor move";
+  }
+}
+
+TEST_F(WindowTest, EveryPaneMovesTheSameCursor) {
+  std::uint64_t step = 20;
+  for (const char* id : {"heatmap", "imbalance", "steptime", "links", "timeline"}) {
+    QTest::mouseMove(pane(id), at(pane(id), step));
+    EXPECT_EQ(window.state()->cursor(), step) << id;
+    step += 40;
+  }
+}
+
+TEST_F(WindowTest, HoverSaysTheNumbersOfTheRun) {
+  const run::ExpertSteps& x = demo()->data().experts;
+  HeatPane* p = heat();
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    const auto step = static_cast<std::uint64_t>(testing::unit(21, i, 0) * 400);
+    const auto expert = static_cast<std::uint32_t>(testing::unit(22, i, 0) * 64);
+    const std::size_t k = step * 64 + expert;
+    QTest::mouseMove(p, QPoint(1, 1));
+    QTest::mouseMove(p, at(p, step, p->yOfExpert(expert)));
+    const QString wanted = QStringLiteral("%1 @ GPU %2, step %3: %4 tokens, capacity %5")
+                               .arg(qs(expertName(expert, 64)))
+                               .arg(expert / 8)
+                               .arg(step)
+                               .arg(count(x.kept[k]), count(x.capacity[k]));
+    ASSERT_TRUE(window.hoverText().startsWith(wanted))
+        << window.hoverText().toStdString() << " instead of " << wanted.toStdString();
+    if (x.overflow[k] > 0) {
+      ASSERT_TRUE(window.hoverText().contains(
+          QStringLiteral("%1 over capacity").arg(count(x.overflow[k]))));
+    }
+  }
+}
+
+TEST_F(WindowTest, WheelZoomsAtTheMouse) {
+  TimePane* p = heat();
+  const QPoint position = at(p, 100);
+  const double before = p->axis().tOf(position.x());
+  QWheelEvent wheel(position, p->mapToGlobal(position), {}, {0, 120}, Qt::NoButton, Qt::NoModifier,
+                    Qt::NoScrollPhase, false);
+  QApplication::sendEvent(p, &wheel);
+  EXPECT_NEAR(window.state()->window().length(), 320, 1e-6);
+  EXPECT_NEAR(p->axis().tOf(position.x()), before, 1e-6);
+  QWheelEvent pan(position, p->mapToGlobal(position), {}, {0, -120}, Qt::NoButton,
+                  Qt::ShiftModifier, Qt::NoScrollPhase, false);
+  const double first = window.state()->window().first;
+  QApplication::sendEvent(p, &pan);
+  EXPECT_NEAR(window.state()->window().first, first + 32, 1e-6);
+  EXPECT_NEAR(window.state()->window().length(), 320, 1e-6);
+}
+
+TEST_F(WindowTest, DragSelectsAndFitZooms) {
+  TimePane* p = pane("imbalance");
+  QTest::mousePress(p, Qt::LeftButton, {}, at(p, 100));
+  QTest::mouseMove(p, at(p, 120));
+  QTest::mouseMove(p, at(p, 149));
+  QTest::mouseRelease(p, Qt::LeftButton, {}, at(p, 149));
+  ASSERT_TRUE(window.state()->selection());
+  EXPECT_EQ(*window.state()->selection(), (StepRange{100, 150}));
+  EXPECT_EQ(window.inspector()->heading(), QStringLiteral("Steps 100–149"));
+  std::uint64_t overflow = 0;
+  for (std::size_t s = 100; s < 150; ++s) overflow += demo()->data().steps[s].overflow;
+  EXPECT_EQ(inspector(QStringLiteral("over capacity")).section(' ', 0, 0), count(overflow));
+  // The menu that asks what to do with the selection.
+  QWidget* menu = QApplication::activePopupWidget();
+  ASSERT_NE(menu, nullptr);
+  menu->close();
+  p->setFocus();
+  QTest::keyClick(p, Qt::Key_F);
+  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 150}));
+  QTest::keyClick(p, Qt::Key_Escape);
+  EXPECT_FALSE(window.state()->selection());
+  QTest::keyClick(p, Qt::Key_Backspace);
+  EXPECT_EQ(window.state()->window(), (TimeWindow{0, 400}));
+}
+
+TEST_F(WindowTest, MiddleDragPans) {
+  TimePane* p = heat();
+  window.state()->setWindow({100, 200}, ViewState::Move::kJump);
+  const double perStep = p->axis().pixelsPerStep();
+  QTest::mousePress(p, Qt::MiddleButton, {}, at(p, 150));
+  const QPoint to = at(p, 150) + QPoint(static_cast<int>(10 * perStep), 0);
+  QMouseEvent move(QEvent::MouseMove, to, p->mapToGlobal(to), Qt::NoButton, Qt::MiddleButton, {});
+  QApplication::sendEvent(p, &move);
+  QTest::mouseRelease(p, Qt::MiddleButton, {}, to);
+  EXPECT_NEAR(window.state()->window().first, 90, 0.2);
+  EXPECT_FALSE(window.state()->selection());
+}
+
+TEST_F(WindowTest, KeysMoveZoomAndStep) {
+  ViewState* s = window.state();
+  QWidget* p = heat();
+  p->setFocus();
+  QTest::keyClick(p, Qt::Key_W);
+  EXPECT_LT(s->window().length(), 400);
+  const double length = s->window().length();
+  const double first = s->window().first;
+  QTest::keyClick(p, Qt::Key_D);
+  EXPECT_GT(s->window().first, first);
+  QTest::keyClick(p, Qt::Key_A);
+  EXPECT_NEAR(s->window().first, first, 1e-9);
+  QTest::keyClick(p, Qt::Key_S);
+  EXPECT_GT(s->window().length(), length);
+  QTest::keyClick(p, Qt::Key_W);
+  QTest::keyClick(p, Qt::Key_0);
+  EXPECT_EQ(s->window(), (TimeWindow{0, 400}));
+  s->setCursor(50);
+  QTest::keyClick(p, Qt::Key_Right);
+  EXPECT_EQ(s->cursor(), 51U);
+  QTest::keyClick(p, Qt::Key_Left);
+  QTest::keyClick(p, Qt::Key_Left);
+  EXPECT_EQ(s->cursor(), 49U);
+  QTest::keyClick(p, Qt::Key_Escape);
+  EXPECT_FALSE(s->cursor());
+  QTest::keyClick(p, Qt::Key_Period);
+  ASSERT_TRUE(s->cursor());
+  const std::uint64_t event = *s->cursor();
+  EXPECT_TRUE(std::any_of(demo()->events().begin(), demo()->events().end(),
+                          [&](const run::Event& e) { return e.step == event; }));
+  QTest::keyClick(p, Qt::Key_Period);
+  EXPECT_GT(*s->cursor(), event);
+  QTest::keyClick(p, Qt::Key_Comma);
+  EXPECT_EQ(*s->cursor(), event);
+  QTest::keyClick(p, Qt::Key_W);
+  QTest::keyClick(p, Qt::Key_Home);
+  EXPECT_EQ(s->window(), (TimeWindow{0, 400}));
+}
+
+TEST_F(WindowTest, EveryActionIsNamedAndNoShortcutIsTwice) {
+  std::set<QString> keys;
+  for (const QAction* a : window.findChildren<QAction*>()) {
+    if (a->isSeparator() || a->text().isEmpty()) continue;
+    for (const QKeySequence& k : a->shortcuts()) {
+      EXPECT_FALSE(a->statusTip().isEmpty()) << a->text().toStdString();
+      EXPECT_TRUE(keys.insert(k.toString()).second) << k.toString().toStdString() << " twice";
+    }
+  }
+  EXPECT_GT(keys.size(), 15U);
+  for (const TimePane* p : window.panes()->panes()) {
+    EXPECT_FALSE(p->accessibleName().isEmpty()) << p->id().toStdString();
+  }
+}
+
+TEST_F(WindowTest, ExpertsTableAndHeatMapChooseTheSameExpertOnce) {
+  QSignalSpy spy(window.state(), &ViewState::expertChanged);
+  QTest::mouseClick(heat(), Qt::LeftButton, {}, at(heat(), 10, heat()->yOfExpert(19)));
+  EXPECT_EQ(spy.count(), 1);
+  EXPECT_EQ(window.state()->expert(), 19U);
+  EXPECT_EQ(window.expertsTable()->currentIndex().data(kIdRole).toUInt(), 19U);
+  // And back.
+  const QModelIndex row = window.expertsTable()->model()->index(5, 0);
+  window.expertsTable()->setCurrentIndex(row);
+  EXPECT_EQ(spy.count(), 2);
+  EXPECT_EQ(window.state()->expert(), row.data(kIdRole).toUInt());
+}
+
+TEST_F(WindowTest, ChoosingAnEventMovesAndCentresTheCursor) {
+  window.state()->setWindow({0, 100}, ViewState::Move::kJump);
+  QSignalSpy spy(window.state(), &ViewState::cursorChanged);
+  TableView* table = window.eventsTable();
+  for (int r = 0; r < table->model()->rowCount(); ++r) {
+    if (table->model()->index(r, EventsModel::kKind).data().toString() !=
+        QLatin1String("overflow")) {
+      continue;
+    }
+    table->setCurrentIndex(table->model()->index(r, 0));
+    break;
+  }
+  EXPECT_EQ(spy.count(), 1);
+  EXPECT_EQ(window.state()->cursor(), testing::kSpikeStep);
+  const TimeWindow w = window.state()->window();
+  EXPECT_NEAR((w.first + w.end) / 2, testing::kSpikeStep + 0.5, 1e-9);
+}
+
+TEST_F(WindowTest, NumberColumnsSortAsNumbers) {
+  QStandardItemModel numbers;
+  QSortFilterProxyModel sorted;
+  sorted.setSourceModel(&numbers);
+  sorted.setSortRole(kSortRole);
+  for (const double v : {10.0, 2.5, 9.5}) {
+    auto* item = new QStandardItem(QString::number(v, 'f', 1));
+    item->setData(v, kSortRole);
+    numbers.appendRow(item);
+  }
+  sorted.sort(0);
+  EXPECT_EQ(sorted.index(0, 0).data().toString(), QStringLiteral("2.5"));
+  EXPECT_EQ(sorted.index(2, 0).data().toString(), QStringLiteral("10.0"));
+  // The shipped table: by overflow, largest first.
+  const QAbstractItemModel* experts = window.expertsTable()->model();
+  ASSERT_EQ(experts->rowCount(), 64);
+  double before = 1e9;
+  for (int r = 0; r < experts->rowCount(); ++r) {
+    const double v = experts->index(r, ExpertsModel::kOverflowShare).data().toDouble();
+    EXPECT_LE(v, before);
+    before = v;
+  }
+  EXPECT_EQ(experts->index(0, 0).data().toString(), QStringLiteral("e19"));
+  window.expertsTable()->sortByColumn(ExpertsModel::kMean, Qt::AscendingOrder);
+  before = -1;
+  for (int r = 0; r < experts->rowCount(); ++r) {
+    const double v = experts->index(r, ExpertsModel::kMean).data().toDouble();
+    EXPECT_GE(v, before);
+    before = v;
+  }
+}
+
+TEST(Models, KeepTheContractThroughSetAndClear) {
+  ViewState state;
+  ExpertsModel experts(&state);
+  EventsModel events(&state);
+  InspectorModel inspector(&state);
+  QSortFilterProxyModel proxy;
+  proxy.setSourceModel(&experts);
+  using Tester = QAbstractItemModelTester;
+  const Tester a(&experts, Tester::FailureReportingMode::Fatal);
+  const Tester b(&events, Tester::FailureReportingMode::Fatal);
+  const Tester c(&inspector, Tester::FailureReportingMode::Fatal);
+  const Tester d(&proxy, Tester::FailureReportingMode::Fatal);
+  state.setRun(demo());
+  EXPECT_EQ(experts.rowCount(), 64);
+  EXPECT_EQ(events.rowCount(), static_cast<int>(demo()->events().size()));
+  state.setCursor(20);
+  state.setExpert(3);
+  state.setSelection(StepRange{3, 30});
+  state.setLayer(2);
+  proxy.setFilterFixedString(QStringLiteral("e0"));
+  EXPECT_EQ(proxy.rowCount(), 10);
+  state.setRun(nullptr);
+  EXPECT_EQ(experts.rowCount(), 0);
+  EXPECT_EQ(events.rowCount(), 0);
+  EXPECT_EQ(inspector.rowCount(), 0);
+}
+
+TEST_F(WindowTest, TablesCopyAsTsvMarkdownAndCsv) {
+  TableView* table = window.expertsTable();
+  table->selectRow(0);
+  QTest::keyClick(table, Qt::Key_C, Qt::ControlModifier);
+  const QStringList lines = QApplication::clipboard()->text().split('\n', Qt::SkipEmptyParts);
+  ASSERT_EQ(lines.size(), 2);
+  EXPECT_EQ(lines[0], QStringLiteral("expert\tGPU\tmean\tover %\trerouted"));
+  EXPECT_EQ(lines[1].split('\t').first(), QStringLiteral("e19"));
+  const QString markdown = tableText(*table->model(), {0, 1}, TableText::kMarkdown);
+  EXPECT_EQ(markdown.split('\n')[1], QStringLiteral("| --- | ---: | ---: | ---: | ---: |"));
+  QStandardItemModel odd(1, 1);
+  odd.setHorizontalHeaderLabels({QStringLiteral("a")});
+  odd.setItem(0, 0, new QStandardItem(QStringLiteral("x,\"y\"|z")));
+  EXPECT_EQ(tableText(odd, {0}, TableText::kCsv), QStringLiteral("a\n\"x,\"\"y\"\"|z\"\n"));
+  EXPECT_TRUE(tableText(odd, {0}, TableText::kMarkdown).contains(QStringLiteral("x,\"y\"\\|z")));
+}
+
+TEST_F(WindowTest, GoToAcceptsARangeAndShowsWhatIsWrong) {
+  auto* field = window.findChild<QLineEdit*>();
+  ASSERT_NE(field, nullptr);
+  field->setText(QStringLiteral("100..140"));
+  QTest::keyClick(field, Qt::Key_Return);
+  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 140}));
+  field->setText(QStringLiteral("4000"));
+  QTest::keyClick(field, Qt::Key_Return);
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("beyond the last step 399")));
+  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 140}));
+}
+
+TEST_F(WindowTest, ABadFileShowsAMessageAndKeepsTheOldRun) {
+  run::write_run("whole.h5", demoRun(30));
+  std::ifstream in("whole.h5", std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const auto put = [](const char* name, const std::string& content) {
+    std::ofstream(name, std::ios::binary) << content;
+  };
+  put("truncated.h5", bytes.substr(0, bytes.size() / 2));
+  put("foreign.h5", "solid, plain text, and nothing else\n");
+  std::string damaged = bytes;
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 0x40);
+  put("damaged.h5", damaged);
+  for (const char* name : {"truncated.h5", "foreign.h5", "damaged.h5", "missing.h5"}) {
+    EXPECT_FALSE(window.openRun(name)) << name;
+    EXPECT_TRUE(window.messageBar()->text().startsWith(QString::fromLatin1(name)))
+        << window.messageBar()->text().toStdString();
+    EXPECT_EQ(window.state()->run(), demo().get()) << name;
+  }
+  EXPECT_TRUE(window.openRun("whole.h5"));
+  EXPECT_TRUE(window.messageBar()->text().isEmpty());
+  EXPECT_EQ(window.state()->steps(), 30U);
+}
+
+TEST_F(WindowTest, OneDroppedFileOpensAndTwoAreRefused) {
+  run::write_run("dropped.h5", demoRun(25));
+  const auto drop = [&](const QList<QUrl>& urls) {
+    QMimeData mime;
+    mime.setUrls(urls);
+    QDragEnterEvent enter(QPoint(10, 10), Qt::CopyAction, &mime, Qt::LeftButton, Qt::NoModifier);
+    QApplication::sendEvent(&window, &enter);
+    EXPECT_TRUE(enter.isAccepted());
+    QDropEvent event(QPointF(10, 10), Qt::CopyAction, &mime, Qt::LeftButton, Qt::NoModifier);
+    QApplication::sendEvent(&window, &event);
+  };
+  const QUrl url = QUrl::fromLocalFile(qs(std::filesystem::absolute("dropped.h5").string()));
+  drop({url, url});
+  EXPECT_EQ(window.state()->steps(), 400U);
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("Drop one run file")));
+  drop({url});
+  EXPECT_EQ(window.state()->steps(), 25U);
+}
+
+TEST_F(WindowTest, NoLabelIsCutOrOverlapsAnother) {
+  for (const QSize size : {QSize(1280, 800), QSize(1680, 1020), QSize(2560, 1440)}) {
+    window.resize(size);
+    for (const TimeWindow w : {TimeWindow{0, 400}, TimeWindow{170, 260}, TimeWindow{396, 400}}) {
+      window.state()->setWindow(w, ViewState::Move::kJump);
+      window.state()->setCursor(static_cast<std::uint64_t>(w.first) + 2);
+      QApplication::processEvents();
+      window.grab();
+      for (const TimePane* p : window.panes()->panes()) {
+        const auto labels = p->labels();
+        for (std::size_t i = 0; i < labels.size(); ++i) {
+          EXPECT_TRUE(p->rect().adjusted(0, -1, 0, 1).contains(labels[i].rect))
+              << p->id().toStdString() << ": \"" << labels[i].text.toStdString() << "\" is cut";
+          for (std::size_t k = i + 1; k < labels.size(); ++k) {
+            // Lines of text may touch; half a pixel of rounding is no overlap.
+            EXPECT_FALSE(labels[i]
+                             .rect.adjusted(1, 2, -1, -2)
+                             .intersects(labels[k].rect.adjusted(1, 2, -1, -2)))
+                << p->id().toStdString() << ": \"" << labels[i].text.toStdString() << "\" and \""
+                << labels[k].text.toStdString() << "\" at " << size.width();
+          }
+        }
+      }
+      const auto& names = window.topology()->labels();
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        EXPECT_TRUE(window.topology()->rect().contains(names[i].rect))
+            << names[i].text.toStdString();
+        for (std::size_t k = i + 1; k < names.size(); ++k) {
+          EXPECT_FALSE(names[i].rect.intersects(names[k].rect))
+              << names[i].text.toStdString() << " and " << names[k].text.toStdString();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(WindowTest, TickLabelsStandUnderAllOfTheAxis) {
+  window.grab();
+  const TimePane* axis = pane("axis");
+  for (const char* step : {"0", "50", "200", "350"}) {
+    EXPECT_TRUE(shows(axis, QString::fromLatin1(step))) << step;
+  }
+}
+
+TEST_F(WindowTest, ARunWithoutStepsShowsItsLevels) {
+  window.showRun(std::make_shared<const RunStore>(
+      std::make_shared<const run::RunData>(demoRun(100, run::Detail::kSummary)), "summary.h5"));
+  QApplication::processEvents();
+  QTest::mouseMove(heat(), at(heat(), 50));
+  EXPECT_EQ(window.inspector()->heading(), QStringLiteral("Steps 48–55"));
+  EXPECT_TRUE(window.hoverText().contains(QStringLiteral("steps 48–55, largest")));
+  window.grab();
+}
+
+TEST_F(WindowTest, WithoutARunTheWindowSaysHowToOpenOne) {
+  window.showRun(nullptr);
+  window.grab();
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("No run is open")));
+  EXPECT_EQ(window.inspector()->rowCount(), 0);
+}
+
+TEST(Themes, AreLegible) {
+  for (const bool dark : {false, true}) {
+    const Theme& t = themeFor(dark);
+    for (const QColor& text : {t.text, t.muted, t.accent, t.saturated}) {
+      for (const QColor& ground : {t.window, t.base, t.alternate}) {
+        EXPECT_GE(contrast(text, ground), 4.5)
+            << (dark ? "dark " : "light ") << text.name().toStdString() << " on "
+            << ground.name().toStdString();
+      }
+    }
+    EXPECT_GE(contrast(t.text, t.button), 4.5);
+    EXPECT_GE(contrast(t.highlightedText, t.highlight), 4.5);
+    const QPalette p = t.palette();
+    EXPECT_GE(contrast(p.color(QPalette::ToolTipText), p.color(QPalette::ToolTipBase)), 4.5);
+    EXPECT_GE(contrast(p.color(QPalette::PlaceholderText), p.color(QPalette::Base)), 4.5);
+    for (const QColor& line : t.series) {
+      EXPECT_GE(contrast(line, t.base), 3.0) << line.name().toStdString();
+    }
+  }
+  EXPECT_NEAR(contrast(Qt::black, Qt::white), 21, 1e-6);
+}
+
+TEST(Fonts, AreInstalledAndHaveLetters) {
+  EXPECT_EQ(missingFonts(), QString());
+  const QFontMetrics m(QApplication::font());
+  EXPECT_NE(m.horizontalAdvance('i'), m.horizontalAdvance('W'));
+}
+
+}  // namespace
+}  // namespace switchyard::gui
