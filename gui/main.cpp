@@ -80,6 +80,9 @@ int start(int argc, char** argv) {
       QStringLiteral("a,b"));
   const QCommandLineOption cursor(QStringLiteral("cursor"), QStringLiteral("Step under the cursor"),
                                   QStringLiteral("s"));
+  const QCommandLineOption layer(QStringLiteral("layer"),
+                                 QStringLiteral("Number of one MoE layer in place of all"),
+                                 QStringLiteral("n"));
   const QCommandLineOption theme(QStringLiteral("theme"), QStringLiteral("light or dark"),
                                  QStringLiteral("NAME"));
   const QCommandLineOption panel(
@@ -87,7 +90,7 @@ int start(int argc, char** argv) {
       QStringLiteral("all or one of ") +
           switchyard::gui::PaneStack::panelNames().join(QStringLiteral(", ")),
       QStringLiteral("NAME"), QStringLiteral("all"));
-  parser.addOptions({renderTo, size, window, cursor, theme, panel});
+  parser.addOptions({renderTo, size, window, cursor, layer, theme, panel});
   if (!parser.parse(QApplication::arguments())) {
     throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
   }
@@ -134,12 +137,20 @@ int start(int argc, char** argv) {
                          fmt::format("\"{}\" is no step", parser.value(cursor).toStdString()));
       }
     }
+    if (parser.isSet(layer)) {
+      bool ok = false;
+      o.layer = parser.value(layer).toUInt(&ok);
+      if (!ok) {
+        throw InputError("--layer",
+                         fmt::format("\"{}\" is no layer", parser.value(layer).toStdString()));
+      }
+    }
     o.dark = dark;
     o.panel = parser.value(panel);
     switchyard::gui::render(o);
     return kOk;
   }
-  for (const QCommandLineOption* option : {&size, &window, &cursor, &panel}) {
+  for (const QCommandLineOption* option : {&size, &window, &cursor, &layer, &panel}) {
     if (parser.isSet(*option)) {
       throw InputError("--" + option->names().first().toStdString(), "is only for --render",
                        "the window has its own keys: F1");

@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "gui/mainwindow.hpp"
@@ -137,15 +139,29 @@ void render(const RenderOptions& o) {
     throw InputError("--cursor", fmt::format("step {} is beyond the last of the {} steps of {}",
                                              *o.cursor, steps, o.run.string()));
   }
+  std::uint32_t layer = kAllLayers;
+  if (o.layer) {
+    const auto& numbers = run->data().inventory.moe_layers;
+    const auto found = std::find(numbers.begin(), numbers.end(), *o.layer);
+    if (found == numbers.end() || !run->hasLayers()) {
+      throw InputError(
+          "--layer", fmt::format("{} has no numbers of a MoE layer {}", o.run.string(), *o.layer),
+          numbers.empty() || !run->hasLayers()
+              ? "simulate with --set run.detail=layers"
+              : fmt::format("its MoE layers are {} to {}", numbers.front(), numbers.back()));
+    }
+    layer = static_cast<std::uint32_t>(found - numbers.begin());
+  }
   if (format == Format::kCsv) {
     const TimeWindow all{0, static_cast<double>(steps)};
-    write(o.output, csv(*run, o.panel, kAllLayers, o.window.value_or(all)));
+    write(o.output, csv(*run, o.panel, layer, o.window.value_or(all)));
     return;
   }
   applyTheme(o.dark);
   const auto show = [&](ViewState& state) {
     if (o.window) state.setWindow(*o.window, ViewState::Move::kJump);
     if (o.cursor) state.setCursor(o.cursor);
+    state.setLayer(layer);
   };
   if (o.panel == QLatin1String("all")) {
     MainWindow window(false);

@@ -21,6 +21,7 @@ struct RenderOptions {
   QSize size{1680, 1020};               ///< Logical pixels; at least 200 x 120.
   std::optional<TimeWindow> window;     ///< Steps; the whole run without.
   std::optional<std::uint64_t> cursor;  ///< Step; none without.
+  std::optional<std::uint32_t> layer;   ///< Number of a MoE layer in the model; all without.
   bool dark = false;
   QString panel = QStringLiteral("all");  ///< "all" or one of PaneStack::panelNames().
 };

@@ -137,7 +137,8 @@ TEST(Arrows, LinksNeverPointUpOrSideways) {
     while (std::getline(libraries, library, ';')) {
       std::smatch m;
       static const std::regex own(R"(switchyard(?:::|_)(\w+))");
-      if (!std::regex_search(library, m, own) || m[1] == "options" || m[1] == from) {
+      if (!std::regex_search(library, m, own) || m[1] == "options" || m[1] == from ||
+          m[1].str().starts_with("gui")) {
         continue;
       }
       ++checked;
