@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.hpp"
+#include "engine/model/gate.hpp"
 
 namespace switchyard {
 
@@ -39,7 +40,8 @@ Engine::Engine(model::ModelConfig config, const ModelWeights& weights,
 }
 
 void Engine::prepare(const std::string& where) {
-  gate_ = gate_spec(config_, where);
+  gate_ = model::gate_spec(config_);
+  validate(gate_, where);
   const auto place = [&](WeightView& view) { view = backend_->place(view); };
   place(weights_.embedding);
   for (LayerWeights& layer : weights_.layers) {

@@ -109,38 +109,4 @@ ModelWeights take_weights(model::Checkpoint& checkpoint) {
   return out;
 }
 
-GateSpec gate_spec(const model::ModelConfig& config, const std::string& where) {
-  const model::GateFields& g = config.gate;
-  if (config.num_experts > 65534 || config.top_k > 255) {
-    throw InputError(where,
-                     fmt::format("{} experts, top {}: the router takes at most 65534 and 255",
-                                 config.num_experts, config.top_k));
-  }
-  GateSpec out;
-  out.experts = static_cast<std::uint32_t>(config.num_experts);
-  out.top_k = static_cast<std::uint32_t>(config.top_k);
-  switch (g.score) {
-    case model::GateScore::kSoftmax:
-      out.score = GateScore::kSoftmax;
-      break;
-    case model::GateScore::kSigmoid:
-      out.score = GateScore::kSigmoid;
-      break;
-    case model::GateScore::kIdentity:
-      out.score = GateScore::kIdentity;
-      break;
-  }
-  out.renorm = g.renormalize;
-  out.eps = static_cast<float>(g.eps);
-  out.scale = static_cast<float>(g.scale);
-  out.exclusive_scale = g.scale_excludes_renorm;
-  out.n_group = g.n_group;
-  out.topk_group = g.topk_group;
-  out.group_score =
-      g.group_score == model::GroupScore::kSumTop2 ? GroupScore::kSumTop2 : GroupScore::kMax;
-  out.group_mask = g.mask_with_zero ? GroupMask::kZero : GroupMask::kMinusInfinity;
-  validate(out, where);
-  return out;
-}
-
 }  // namespace switchyard

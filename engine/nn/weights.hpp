@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// File: weights.hpp. The tensors of a Mixtral-family model, checked against its configuration, and
-// the gate of the family as the routing library wants it.
+// File: weights.hpp. The tensors of a Mixtral-family model, checked against its configuration.
 #pragma once
 #include <vector>
 
 #include "engine/backend/backend.hpp"
 #include "engine/model/checkpoint.hpp"
 #include "engine/model/model_config.hpp"
-#include "engine/routing/gate.hpp"
 
 namespace switchyard {
 
@@ -36,8 +34,5 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
 /// fused gate_up_proj/down_proj) and calls Checkpoint::finish(), so a missing, extra or misshapen
 /// tensor is an InputError that names it. Views live as long as the checkpoint.
 [[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint);
-
-/// The routing rule of a configuration. InputError when it breaks a limit of the routing library.
-[[nodiscard]] GateSpec gate_spec(const model::ModelConfig& config, const std::string& where);
 
 }  // namespace switchyard

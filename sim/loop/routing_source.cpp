@@ -11,6 +11,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
+#include "engine/model/gate.hpp"
 
 namespace switchyard::sim {
 namespace {
@@ -125,7 +126,7 @@ class TraceSource final : public RoutingSource {
 class SyntheticSource final : public RoutingSource {
  public:
   explicit SyntheticSource(const scenario::Scenario& scenario)
-      : gate_(scenario::gate_spec(scenario.model)), seed_(scenario.run.seed) {
+      : gate_(model::gate_spec(scenario.model)), seed_(scenario.run.seed) {
     const auto experts = static_cast<std::uint32_t>(scenario.model.num_experts);
     const auto layers = static_cast<std::uint32_t>(scenario.model.num_moe_layers());
     // A synthetic law states probabilities; a group limit or a selection bias has no meaning for

@@ -12,6 +12,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/model/gate.hpp"
 #include "sim/scenario/hardware_reader.hpp"
 #include "sim/scenario/section.hpp"
 #include "sim/scenario/tree.hpp"
@@ -239,7 +240,7 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
                        fmt::format("model.top_k = {}. Violated: top_k <= num_experts = {}", m.top_k,
                                    m.num_experts));
     }
-    out.gate = gate_spec(m);
+    out.gate = model::gate_spec(m);
     validate(out.gate, s.has("num_experts") ? s.where("num_experts") : where);
     std::string layers;
     for (const std::uint32_t layer : m.moe_layers()) {
@@ -874,29 +875,6 @@ std::uint64_t Payload::combine_bytes(std::uint64_t hidden) const {
   const bool scaled = model::dtype_bits_x32(combine) <= 8 * 32 && scale_block > 0;
   return model::dtype_bytes(combine, hidden) +
          (scaled ? 4 * ((hidden + scale_block - 1) / scale_block) : 0) + combine_header;
-}
-
-GateSpec gate_spec(const model::ModelConfig& config) {
-  GateSpec g;
-  if (config.num_moe_layers() == 0) {
-    return g;
-  }
-  const model::GateFields& f = config.gate;
-  g.experts = static_cast<std::uint32_t>(config.num_experts);
-  g.top_k = static_cast<std::uint32_t>(config.top_k);
-  g.score = f.score == model::GateScore::kSigmoid    ? GateScore::kSigmoid
-            : f.score == model::GateScore::kIdentity ? GateScore::kIdentity
-                                                     : GateScore::kSoftmax;
-  g.renorm = f.renormalize;
-  g.eps = static_cast<float>(f.eps);
-  g.scale = static_cast<float>(f.scale);
-  g.exclusive_scale = f.scale_excludes_renorm;
-  g.n_group = f.n_group;
-  g.topk_group = f.topk_group;
-  g.group_score =
-      f.group_score == model::GroupScore::kSumTop2 ? GroupScore::kSumTop2 : GroupScore::kMax;
-  g.group_mask = f.mask_with_zero ? GroupMask::kZero : GroupMask::kMinusInfinity;
-  return g;
 }
 
 Scenario read_scenario(const std::string& path, const ReadOptions& options) {

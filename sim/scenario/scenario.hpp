@@ -184,9 +184,6 @@ std::string canonical_text(const Scenario& scenario);
 /// XXH3-128 of canonical_text, 32 hex digits.
 std::string scenario_hash(const Scenario& scenario);
 
-/// The routing rule of a model as switchyard::routing takes it. For a dense model all fields are 0.
-GateSpec gate_spec(const model::ModelConfig& config);
-
 /// A policy file (scenarios/policies/*.toml): the keys of a scenario's [policy] at top level.
 RoutingPolicy read_policy_file(const std::string& path);
 

@@ -41,13 +41,13 @@ const std::vector<std::pair<std::string, std::string>> kModules{{"engine/base/",
                                                                 {"kernels/", "kernels"},
                                                                 {"tests/", "tests"}};
 
-/// What each module may use (itself always). scenario uses routing only for the policy struct.
+/// What each module may use (itself always). model and scenario use routing only for its plain structs.
 const std::map<std::string, std::set<std::string>> kAllowed{
     {"base", {}},
     {"h5", {"base"}},
     {"routing", {"base"}},
     {"trace", {"base", "routing", "h5"}},
-    {"model", {"base"}},
+    {"model", {"base", "routing"}},
     {"engine", {"base", "routing", "trace", "model"}},
     {"scenario", {"base", "model", "routing"}},
     {"run", {"base", "h5"}},
