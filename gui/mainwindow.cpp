@@ -115,8 +115,10 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
 }
 
 MainWindow::~MainWindow() {
-  // The children listen to the state; it must not tell them anything while they go.
+  // The children listen to each other; they must not tell anything while they go.
   m_state->disconnect();
+  m_expertsView->selectionModel()->disconnect(this);
+  m_eventsView->selectionModel()->disconnect(this);
 }
 
 void MainWindow::makePanes() {
@@ -164,7 +166,14 @@ void MainWindow::makeDocks() {
   m_expertsView->setModel(m_expertsSorted);
   m_expertsView->setSortingEnabled(true);
   m_expertsView->sortByColumn(ExpertsModel::kOverflowShare, Qt::DescendingOrder);
-  m_expertsView->horizontalHeader()->setSectionResizeMode(QHeaderView::ResizeToContents);
+  m_expertsView->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+  for (int c = 0; c < ExpertsModel::kColumns; ++c) {
+    const QString header = m_experts->headerData(c, Qt::Horizontal, Qt::DisplayRole).toString();
+    const int text = std::max(fontMetrics().horizontalAdvance(header),
+                              fontMetrics().horizontalAdvance(QStringLiteral("0000")));
+    // Room for the mark of the sorted column where it stands at first.
+    m_expertsView->setColumnWidth(c, text + (c == ExpertsModel::kOverflowShare ? 26 : 10));
+  }
   m_expertsView->horizontalHeader()->setSectionResizeMode(ExpertsModel::kRerouted,
                                                           QHeaderView::Stretch);
   m_expertsView->setSelectionMode(QAbstractItemView::ExtendedSelection);
@@ -210,7 +219,7 @@ void MainWindow::restoreDefaultLayout() {
   for (QDockWidget* dock : m_docks) dock->setVisible(true);
   const QFontMetrics m = fontMetrics();
   const int side =
-      std::clamp(width() * 17 / 100, m.averageCharWidth() * 43, m.averageCharWidth() * 48);
+      std::clamp(width() * 17 / 100, m.averageCharWidth() * 44, m.averageCharWidth() * 48);
   resizeDocks({m_docks[0], m_docks[2]}, {side, side}, Qt::Horizontal);
   resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
   resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);

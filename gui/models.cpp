@@ -121,12 +121,12 @@ QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int 
   if (role == Qt::TextAlignmentRole) return section == kExpert ? kLeft : kRight;
   static const std::array<const char*, kColumns> names = {QT_TR_NOOP("expert"), QT_TR_NOOP("GPU"),
                                                           QT_TR_NOOP("mean"), QT_TR_NOOP("over %"),
-                                                          QT_TR_NOOP("rerouted")};
+                                                          QT_TR_NOOP("moved")};
   static const std::array<const char*, kColumns> tips = {
       QT_TR_NOOP("Number of the expert"), QT_TR_NOOP("GPU of its first replica"),
       QT_TR_NOOP("Mean tokens run there per step, without warm-up"),
       QT_TR_NOOP("overflow / (kept + overflow): share of its demand that found it full"),
-      QT_TR_NOOP("Assignments that left it for another expert, all layers, without warm-up")};
+      QT_TR_NOOP("Assignments rerouted from it to another expert, all layers, without warm-up")};
   const auto i = static_cast<std::size_t>(section);
   if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
   if (role == Qt::ToolTipRole && i < tips.size()) return tr(tips[i]);

@@ -203,7 +203,7 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
           theme.muted);
     return;
   }
-  const qreal dpr = devicePixelRatioF();
+  const qreal dpr = pixelRatio();
   const int w = std::max(1, qRound(plot.width() * dpr));
   const int h = std::max(1, qRound(plot.height() * dpr));
   const auto columns = static_cast<std::size_t>(w);
@@ -777,7 +777,7 @@ int TimelinePane::gutterNeeded() const {
 void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
   const RunStore& run = *m_state->run();
   const Theme& theme = m_state->theme();
-  const qreal dpr = devicePixelRatioF();
+  const qreal dpr = pixelRatio();
   const int w = std::max(1, qRound(plot.width() * dpr));
   const int h = std::max(1, qRound(plot.height() * dpr));
   const Columns<std::int64_t> c = phaseColumns(run, m_state->window(), static_cast<std::size_t>(w));

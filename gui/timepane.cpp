@@ -205,13 +205,16 @@ void TimePane::drawStatic(QPainter& painter) {
 
 void TimePane::draw(QPainter& painter) {
   if (isVector(painter)) {
+    m_ratio = 1;
+    m_dirty = true;
     drawStatic(painter);
   } else {
-    const qreal dpr = devicePixelRatioF();
-    const QSize size = this->size() * dpr;
+    // Of the device, not of the widget: an export draws at twice the screen's resolution.
+    m_ratio = std::max(1.0, std::round(painter.deviceTransform().m11() * 8) / 8);
+    const QSize size = this->size() * m_ratio;
     if (m_dirty || m_cache.size() != size) {
       m_cache = QPixmap(size);
-      m_cache.setDevicePixelRatio(dpr);
+      m_cache.setDevicePixelRatio(m_ratio);
       QPainter cached(&m_cache);
       drawStatic(cached);
       m_dirty = false;
@@ -283,6 +286,12 @@ void TimePane::drawStripTick(QPainter& painter, int x) const {
 void TimePane::paintEvent(QPaintEvent*) {
   QPainter painter(this);
   draw(painter);
+  // Where the keys go; not in pictures.
+  if (hasFocus() && !window()->testAttribute(Qt::WA_DontShowOnScreen)) {
+    painter.setPen(m_state->theme().highlight);
+    painter.setBrush(Qt::NoBrush);
+    painter.drawRect(plotRect().adjusted(-1, -1, 0, 0));
+  }
 }
 
 void TimePane::resizeEvent(QResizeEvent* event) {
@@ -361,6 +370,16 @@ void TimePane::mouseReleaseEvent(QMouseEvent* event) {
 
 void TimePane::mouseDoubleClickEvent(QMouseEvent* event) {
   if (event->button() == Qt::LeftButton) doubleClicked(event->pos());
+}
+
+void TimePane::focusInEvent(QFocusEvent* event) {
+  update();
+  QWidget::focusInEvent(event);
+}
+
+void TimePane::focusOutEvent(QFocusEvent* event) {
+  update();
+  QWidget::focusOutEvent(event);
 }
 
 void TimePane::leaveEvent(QEvent* event) {

@@ -51,6 +51,8 @@ class TimePane : public QWidget {
   void draw(QPainter& painter);
   /// Texts of the last paint, cursor values included.
   [[nodiscard]] std::vector<Label> labels() const;
+  /// Pixels of the device per logical pixel, of the paint under way or last done.
+  [[nodiscard]] qreal pixelRatio() const { return m_ratio; }
   /// How often the content was drawn (cursor moves must not count).
   [[nodiscard]] int contentDraws() const { return m_contentDraws; }
   void invalidate();
@@ -99,6 +101,8 @@ class TimePane : public QWidget {
   void mouseReleaseEvent(QMouseEvent* event) override;
   void mouseDoubleClickEvent(QMouseEvent* event) override;
   void leaveEvent(QEvent* event) override;
+  void focusInEvent(QFocusEvent* event) override;
+  void focusOutEvent(QFocusEvent* event) override;
 
   ViewState* m_state;
 
@@ -109,6 +113,7 @@ class TimePane : public QWidget {
   QString m_id;
   int m_gutter = 100, m_right = 30;
   QPixmap m_cache;
+  qreal m_ratio = 1;
   bool m_dirty = true;
   int m_contentDraws = 0;
   std::vector<Label> m_staticLabels, m_cursorLabels;

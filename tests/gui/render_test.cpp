@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.hpp"
-#include "gui/panestack.hpp"
+#include "gui/mainwindow.hpp"
 #include "gui/render.hpp"
 #include "gui/theme.hpp"
 #include "sim/run/run_file.hpp"
@@ -172,6 +172,30 @@ TEST(Render, RefusesWhatMakesNoSenseAndLeavesNoFile) {
   EXPECT_NE(errorOf(o).find("unsupported: CSV of the panel"), std::string::npos);
   EXPECT_FALSE(QFile::exists(QStringLiteral("none.png")));
   EXPECT_FALSE(QFile::exists(QStringLiteral("none.csv")));
+}
+
+TEST(Render, ExportHasTwiceTheResolutionAndIsNotBlownUp) {
+  MainWindow window(false);
+  window.resize(1400, 900);
+  window.showRun(
+      std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun(100)), "demo"));
+  window.show();
+  QApplication::processEvents();
+  exportWindow(window, QStringLiteral("export.png"));
+  const QImage image(QStringLiteral("export.png"));
+  ASSERT_EQ(image.size(), window.size() * 2);
+  const TimePane* heat = window.panes()->pane(QStringLiteral("heatmap"));
+  const QPoint at = heat->mapTo(&window, QPoint(0, 0));
+  int mixed = 0;  // blocks of 2 x 2 pixels that are not one pixel made large
+  for (int y = at.y(); y < at.y() + heat->height(); ++y) {
+    for (int x = at.x(); x < at.x() + heat->width(); ++x) {
+      const QRgb c = image.pixel(2 * x, 2 * y);
+      if (c != image.pixel(2 * x + 1, 2 * y) || c != image.pixel(2 * x, 2 * y + 1)) ++mixed;
+    }
+  }
+  EXPECT_GT(mixed, 500);
+  exportWindow(window, QStringLiteral("export.csv"));
+  EXPECT_EQ(bytesOf(QStringLiteral("export.csv")).count('\n'), 101);
 }
 
 TEST(Render, OptionsAreParsedStrictly) {

@@ -19,6 +19,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/h5/container.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/text.hpp"
 #include "sim/run/run_file.hpp"
@@ -335,7 +336,7 @@ TEST_F(WindowTest, TablesCopyAsTsvMarkdownAndCsv) {
   QTest::keyClick(table, Qt::Key_C, Qt::ControlModifier);
   const QStringList lines = QApplication::clipboard()->text().split('\n', Qt::SkipEmptyParts);
   ASSERT_EQ(lines.size(), 2);
-  EXPECT_EQ(lines[0], QStringLiteral("expert\tGPU\tmean\tover %\trerouted"));
+  EXPECT_EQ(lines[0], QStringLiteral("expert\tGPU\tmean\tover %\tmoved"));
   EXPECT_EQ(lines[1].split('\t').first(), QStringLiteral("e19"));
   const QString markdown = tableText(*table->model(), {0, 1}, TableText::kMarkdown);
   EXPECT_EQ(markdown.split('\n')[1], QStringLiteral("| --- | ---: | ---: | ---: | ---: |"));
@@ -370,7 +371,9 @@ TEST_F(WindowTest, ABadFileShowsAMessageAndKeepsTheOldRun) {
   std::string damaged = bytes;
   damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 0x40);
   put("damaged.h5", damaged);
-  for (const char* name : {"truncated.h5", "foreign.h5", "damaged.h5", "missing.h5"}) {
+  put("newer.h5", bytes);
+  h5::seal_file("newer.h5", h5::FileKind::kRun, 2);
+  for (const char* name : {"truncated.h5", "foreign.h5", "damaged.h5", "newer.h5", "missing.h5"}) {
     EXPECT_FALSE(window.openRun(name)) << name;
     EXPECT_TRUE(window.messageBar()->text().startsWith(QString::fromLatin1(name)))
         << window.messageBar()->text().toStdString();
