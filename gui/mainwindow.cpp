@@ -189,8 +189,7 @@ void MainWindow::makeDocks() {
   m_inspector = new InspectorModel(m_state, this);
   m_inspectorView = new TableView(this);
   m_inspectorView->setModel(m_inspector);
-  m_inspectorView->horizontalHeader()->setSectionResizeMode(0, QHeaderView::ResizeToContents);
-  m_inspectorView->horizontalHeader()->setSectionResizeMode(1, QHeaderView::Stretch);
+  m_inspectorView->fitValues();
   m_inspectorView->setTextElideMode(Qt::ElideMiddle);
   addDock(tr("Inspector"), QStringLiteral("inspector"), m_inspectorView, Qt::RightDockWidgetArea);
 

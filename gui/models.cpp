@@ -442,7 +442,10 @@ QVariant InspectorModel::data(const QModelIndex& index, int role) const {
   if (!index.isValid() || index.row() >= rowCount()) return {};
   const Row& r = m_rows[static_cast<std::size_t>(index.row())];
   if (role == Qt::TextAlignmentRole) return index.column() == 0 ? kLeft : kRight;
-  if (role == Qt::ToolTipRole) return r.tip.isEmpty() ? r.value : r.tip;
+  if (role == Qt::ToolTipRole) {
+    const QString text = index.column() == 0 ? r.name.trimmed() : r.value;
+    return r.tip.isEmpty() ? text : text + '\n' + r.tip;
+  }
   if (role != Qt::DisplayRole && role != kSortRole) return {};
   return index.column() == 0 ? r.name : r.value;
 }

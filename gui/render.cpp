@@ -163,7 +163,7 @@ void render(const RenderOptions& o) {
     if (o.cursor) state.setCursor(o.cursor);
     state.setLayer(layer);
   };
-  if (o.panel == QLatin1String("all")) {
+  if (o.panel == QLatin1String("all") && format == Format::kPng) {
     MainWindow window(false);
     window.setDark(o.dark);
     window.resize(o.size);
@@ -184,7 +184,7 @@ void render(const RenderOptions& o) {
   }
   ViewState state;
   state.setDark(o.dark);
-  PaneStack stack(&state, {o.panel});
+  PaneStack stack(&state, o.panel == QLatin1String("all") ? QStringList() : QStringList{o.panel});
   state.setRun(run);
   stack.resize(o.size);
   settle(stack);
@@ -201,7 +201,8 @@ void exportWindow(MainWindow& window, const QString& output) {
     write(output,
           csv(*run, QStringLiteral("all"), window.state()->layer(), window.state()->window()));
   } else {
-    write(output, picture(window, *run, format, 2));
+    QWidget& shown = format == Format::kSvg ? static_cast<QWidget&>(*window.panes()) : window;
+    write(output, picture(shown, *run, format, 2));
   }
 }
 

@@ -31,6 +31,7 @@ QSize parseSize(const QString& text);
 /// "12200,12260": two steps, first < second. InputError("--window", …) otherwise.
 TimeWindow parseWindow(const QString& text);
 
+/// A PNG of "all" is the whole window; an SVG of it holds the panes over steps, without the docks.
 /// Checks the options against each other and the run, then writes the file (to a temporary name,
 /// renamed at the end). InputError on any failure: no file is left then.
 void render(const RenderOptions& options);

@@ -32,6 +32,28 @@ void TableView::fitColumns() {
   for (int c = 0; c < horizontalHeader()->count(); ++c) setColumnWidth(c, columnWidth(c) + 12);
 }
 
+void TableView::fitValues() {
+  m_fitValues = true;
+  setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+  horizontalHeader()->setSectionResizeMode(QHeaderView::Fixed);
+  connect(model(), &QAbstractItemModel::dataChanged, this, &TableView::placeValues);
+  connect(model(), &QAbstractItemModel::modelReset, this, &TableView::placeValues);
+  placeValues();
+}
+
+void TableView::placeValues() {
+  const int room = viewport()->width();
+  const int value =
+      std::clamp(sizeHintForColumn(1) + 4, room / 4, std::max(room / 4, room * 62 / 100));
+  setColumnWidth(0, room - value);
+  setColumnWidth(1, value);
+}
+
+void TableView::resizeEvent(QResizeEvent* event) {
+  QTableView::resizeEvent(event);
+  if (m_fitValues) placeValues();
+}
+
 void TableView::copy(TableText format) {
   if (model() == nullptr) return;
   std::vector<int> rows;

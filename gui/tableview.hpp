@@ -15,10 +15,18 @@ class TableView : public QTableView {
   void copy(TableText format);
   /// Each column as wide as its content, with room between right- and left-aligned ones.
   void fitColumns();
+  /// For two columns, name and value: values keep their width up to 62 % of the view, names get the
+  /// rest. Holds from now on, also when the values change.
+  void fitValues();
 
  protected:
   void keyPressEvent(QKeyEvent* event) override;
   void contextMenuEvent(QContextMenuEvent* event) override;
+  void resizeEvent(QResizeEvent* event) override;
+
+ private:
+  void placeValues();
+  bool m_fitValues = false;
 };
 
 }  // namespace switchyard::gui

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kGap = 6;         // between gutter text and plot
 constexpr int kDragPixels = 4;  // less is a click
-constexpr int kSwatch = 14;     // width of a legend's sample
+constexpr int kSwatch = 10;     // width of a legend's sample
 constexpr int kLegendGap = 10;
 constexpr int kSlack = 2;  // an advance is rounded down
 

@@ -264,6 +264,8 @@ std::string expertName(std::uint32_t e, std::uint32_t experts) {
 std::string percentText(double share) {
   if (!std::isfinite(share)) return "n/a";
   const double p = share * 100;
+  // Few are not none.
+  if (p > 0 && p < 0.095) return p < 0.0001 ? "<0.0001 %" : fmt::format("{:.2g} %", p);
   return p >= 99.95 ? fmt::format("{:.0f} %", p) : fmt::format("{:.1f} %", p);
 }
 

@@ -134,7 +134,7 @@ std::string shortNumber(double v);
 std::string timeText(double ps);
 /// "e079", as wide as the largest number of the model.
 std::string expertName(std::uint32_t e, std::uint32_t experts);
-/// "12.3 %".
+/// "12.3 %"; small shares with two significant digits, "0.034 %".
 std::string percentText(double share);
 /// "1.5 GB" with four significant digits; decimal units.
 std::string bytesText(double bytes);

@@ -139,6 +139,9 @@ TEST(Texts, AreShortAndRounded) {
   EXPECT_EQ(expertName(7, 64), "e07");
   EXPECT_EQ(expertName(7, 8), "e7");
   EXPECT_EQ(percentText(0.1234), "12.3 %");
+  EXPECT_EQ(percentText(0), "0.0 %");
+  EXPECT_EQ(percentText(2226 / 6553600.0), "0.034 %");
+  EXPECT_EQ(percentText(1e-9), "<0.0001 %");
   EXPECT_EQ(bytesText(2.343e8), "234.3 MB");
 }
 
