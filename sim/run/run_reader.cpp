@@ -540,7 +540,7 @@ std::vector<RequestRecord> RunReader::read_requests() const {
     const std::string_view c = column;
     if (c == "outcome") {
       s.check_index(name, values, kRequestOutcomeNames.size(), false, "outcomes");
-    } else if (c == "first_token" || c == "end") {
+    } else if (c == "arrival" || c == "first_token" || c == "end") {
       s.check(
           name, values, [](auto v) { return static_cast<std::int64_t>(v) >= -1; },
           "a time, or -1 for none");

@@ -163,7 +163,8 @@ std::vector<SchemaEntry> entries() {
   block("reroute/count", "Reroutes", kU32, "assignments", "how many");
 
   add("request/id", "Requests", kU64, "", "requests");
-  add("request/arrival", "Requests", kI64, "ps", "arrival");
+  add("request/arrival", "Requests", kI64, "ps",
+      "arrival; -1 = not known (a decode batch begins in the middle)");
   add("request/first_token", "Requests", kI64, "ps", "first token out; -1 = none");
   add("request/end", "Requests", kI64, "ps", "last token out; -1 = not finished");
   add("request/prompt_tokens", "Requests", kU32, "tokens", "length of the prompt");

@@ -14,6 +14,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/random.hpp"
 #include "engine/h5/container.hpp"
+#include "sim/run/conservation.hpp"
 #include "sim/run/metrics.hpp"
 #include "tests/run/sample_run.hpp"
 
@@ -555,6 +556,20 @@ TEST(RunFile, NamesDatasetAndRowOfAValueOutOfRange) {
   EXPECT_EQ(error_with([](RunData& r) { r.experts.fill[8] = -1; }),
             "range.h5: expert/all/fill[2]: -1; expected a finite number that is not negative, or "
             "NaN");
+}
+
+TEST(RunFile, KeepsTimesOfRequestsThatAreNotKnown) {
+  // A decode run: its requests arrived before the run began; one has no token yet.
+  RunData run = sample_run(10, Detail::kTokens);
+  for (RequestRecord& r : run.requests) r.arrival_ps = -1;
+  run.requests[3].first_token_ps = -1;
+  EXPECT_TRUE(check_conservation(run).empty());
+  write_run("unknown.h5", run);
+  expect_same_run(run, read_run("unknown.h5"));
+  run.requests[2].arrival_ps = -2;
+  write_run("unknown.h5", run);
+  EXPECT_EQ(error_of([] { (void)read_run("unknown.h5"); }),
+            "unknown.h5: request/arrival[2]: -2; expected a time, or -1 for none");
 }
 
 TEST(RunFile, WorksWithoutLinksAndWithoutExperts) {
