@@ -12,6 +12,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/model/tokenizer.hpp"
+#include "experiments/cli/device.hpp"
 #include "experiments/cli/prompts.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -48,8 +49,7 @@ void require_device(const std::string& device, const std::string& dtype, unsigne
   static const std::array<std::string, 2> kDevices{"cpu", "cuda"};
   static const std::array<std::string, 2> kTypes{"f32", "bf16"};
   if (device == "cuda") {
-    throw CapabilityError(
-        "--device cuda: the engine has no CUDA backend in this build; use --device cpu");
+    require_cuda();
   }
   if (device != "cpu") {
     throw InputError("--device", fmt::format("unknown device \"{}\"", device),

@@ -20,28 +20,32 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Module of a source path, e.g. "engine/nn/x.cpp" → "engine".
-const std::vector<std::pair<std::string, std::string>> kModules{{"engine/base/", "base"},
-                                                                {"engine/h5/", "h5"},
-                                                                {"engine/routing/", "routing"},
-                                                                {"engine/trace/", "trace"},
-                                                                {"engine/model/", "model"},
-                                                                {"engine/nn/", "engine"},
-                                                                {"engine/backend/", "engine"},
-                                                                {"engine/parallel/", "engine"},
-                                                                {"sim/scenario/", "scenario"},
-                                                                {"sim/run/", "run"},
-                                                                {"sim/cluster/", "cluster"},
-                                                                {"sim/network/", "network"},
-                                                                {"sim/cost/", "sim"},
-                                                                {"sim/memory/", "sim"},
-                                                                {"sim/loop/", "sim"},
-                                                                {"experiments/", "experiments"},
-                                                                {"gui/", "gui"},
-                                                                {"kernels/", "kernels"},
-                                                                {"tests/", "tests"}};
+/// Module of a source path, e.g. "engine/nn/x.cpp" → "engine". "entry" is the C header of the
+/// library that the program opens by dlopen.
+const std::vector<std::pair<std::string, std::string>> kModules{
+    {"engine/base/", "base"},
+    {"engine/h5/", "h5"},
+    {"engine/routing/", "routing"},
+    {"engine/trace/", "trace"},
+    {"engine/model/", "model"},
+    {"engine/nn/", "engine"},
+    {"engine/backend/", "engine"},
+    {"engine/parallel/", "engine"},
+    {"sim/scenario/", "scenario"},
+    {"sim/run/", "run"},
+    {"sim/cluster/", "cluster"},
+    {"sim/network/", "network"},
+    {"sim/cost/", "sim"},
+    {"sim/memory/", "sim"},
+    {"sim/loop/", "sim"},
+    {"experiments/", "experiments"},
+    {"gui/", "gui"},
+    {"kernels/backend_entry.h", "entry"},
+    {"kernels/", "kernels"},
+    {"tests/", "tests"}};
 
-/// What each module may use (itself always). model and scenario use routing only for its plain structs.
+/// What each module may use (itself always). model and scenario use routing only for its plain
+/// structs.
 const std::map<std::string, std::set<std::string>> kAllowed{
     {"base", {}},
     {"h5", {"base"}},
@@ -55,10 +59,11 @@ const std::map<std::string, std::set<std::string>> kAllowed{
     {"network", {"base", "cluster", "scenario"}},
     {"sim", {"base", "routing", "trace", "model", "scenario", "run", "cluster", "network"}},
     {"experiments",
-     {"base", "routing", "trace", "model", "engine", "scenario", "run", "cluster", "network",
-      "sim"}},
+     {"base", "routing", "trace", "model", "engine", "scenario", "run", "cluster", "network", "sim",
+      "entry"}},
+    {"entry", {}},
     {"gui", {"base", "run", "scenario", "trace"}},
-    {"kernels", {"base", "routing", "trace", "model", "engine"}}};
+    {"kernels", {"base", "routing", "trace", "model", "engine", "entry"}}};
 
 std::string module_of(const std::string& path) {
   for (const auto& [prefix, name] : kModules) {

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/backend_entry.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+
+#define SWITCHYARD_EXPORT extern "C" __attribute__((visibility("default")))
+
+SWITCHYARD_EXPORT int32_t switchyard_cuda_abi(void) { return SWITCHYARD_CUDA_ABI; }
+
+SWITCHYARD_EXPORT const char* switchyard_cuda_version(void) { return SWITCHYARD_VERSION; }
+
+SWITCHYARD_EXPORT int32_t switchyard_cuda_probe(SwitchyardCudaDevice* device, char* message,
+                                                uint64_t message_size) {
+  std::memset(device, 0, sizeof(*device));
+  message[0] = '\0';
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0) {
+    std::snprintf(message, message_size, "no CUDA driver is installed");
+    return -1;
+  }
+  int count = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted == cudaErrorNoDevice || (counted == cudaSuccess && count == 0)) {
+    return 0;
+  }
+  const auto fail = [&](cudaError_t error) {
+    std::snprintf(message, message_size, "%s", cudaGetErrorString(error));
+    return -1;
+  };
+  if (counted != cudaSuccess) {
+    return fail(counted);
+  }
+  cudaDeviceProp properties{};
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, 0); error != cudaSuccess) {
+    return fail(error);
+  }
+  std::snprintf(device->name, sizeof(device->name), "%s", properties.name);
+  device->major = properties.major;
+  device->minor = properties.minor;
+  device->memory_bytes = properties.totalGlobalMem;
+  return count;
+}

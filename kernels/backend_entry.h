@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C entries of libswitchyard_cuda.so, found by dlsym. The program links neither CUDA nor this
+ * library; it opens it on --device cuda. Layout and meaning are fixed by SWITCHYARD_CUDA_ABI: any
+ * change gets a new number, and a program refuses a library of another number. */
+#ifndef SWITCHYARD_KERNELS_BACKEND_ENTRY_H_
+#define SWITCHYARD_KERNELS_BACKEND_ENTRY_H_
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SWITCHYARD_CUDA_ABI 1
+
+struct SwitchyardCudaDevice {
+  char name[256];         /* zero-terminated */
+  int32_t major, minor;   /* compute capability */
+  uint64_t memory_bytes;  /* total device memory */
+};
+
+/* The number above, of the library. */
+typedef int32_t (*SwitchyardCudaAbi)(void);
+/* Version text of the library; static storage. */
+typedef const char* (*SwitchyardCudaVersion)(void);
+/* Counts the devices and describes device 0 in *device when there is one (else *device is all
+ * zero). Returns the count >= 0, or -1 with a zero-terminated reason in message (message_size >= 1
+ * bytes; "" otherwise). */
+typedef int32_t (*SwitchyardCudaProbe)(struct SwitchyardCudaDevice* device, char* message,
+                                       uint64_t message_size);
+
+#define SWITCHYARD_CUDA_ABI_NAME "switchyard_cuda_abi"
+#define SWITCHYARD_CUDA_VERSION_NAME "switchyard_cuda_version"
+#define SWITCHYARD_CUDA_PROBE_NAME "switchyard_cuda_probe"
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SWITCHYARD_KERNELS_BACKEND_ENTRY_H_ */

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel sources as g++ compiles them for the host executor.
+// NOLINTBEGIN(bugprone-suspicious-include): the sources are the subject.
+#include "kernels/capacity.cu"
+#include "kernels/combine.cu"
+#include "kernels/expert_sort.cu"
+#include "kernels/router.cu"
+// NOLINTEND(bugprone-suspicious-include)
