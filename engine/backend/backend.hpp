@@ -36,9 +36,13 @@ struct WeightView {
 };
 
 /// The three matrices of one SwiGLU expert: down(silu(gate x) * (up x)).
-/// gate and up are [I, H], down is [H, I].
+/// gate and up are [I, H], down is [H, I]. Biases, when their data is not null, are [1, I], [1, I]
+/// and [1, H]. limit > 0: GPT-OSS's form instead, with g = min(gate x + bias, limit) and
+/// u = clamp(up x + bias, -limit, limit): down(g * sigmoid(1.702 g) * (u + 1)) + bias.
 struct ExpertView {
   WeightView gate, up, down;
+  WeightView gate_bias{}, up_bias{}, down_bias{};
+  float limit = 0;
 };
 
 /// Keys and values of one sequence, all layers, contiguous per head. Grows on demand.
@@ -55,9 +59,23 @@ class KvCache {
 struct AttentionShape {
   std::size_t layers = 0;
   std::size_t heads = 0;
-  std::size_t kv_heads = 0;        ///< Divides heads.
-  std::size_t head_dim = 0;        ///< Even.
+  std::size_t kv_heads = 0;  ///< Divides heads.
+  std::size_t head_dim = 0;  ///< Of queries and keys.
+  /// Multi-head latent attention, absorbed form: the values of a KV head are the first `latent`
+  /// entries of its keys, so one row of head_dim floats is all that is cached. 0: values apart.
+  std::size_t latent = 0;
+  bool interleaved = false;  ///< Rotation pairs (2i, 2i + 1) instead of (i, i + half).
+  [[nodiscard]] std::size_t value_dim() const { return latent > 0 ? latent : head_dim; }
+};
+
+/// What one layer's attention computes beyond its shape.
+struct AttentionRule {
+  /// The last 2 * size entries of each query and key head are rotated by position * frequency.
+  std::span<const float> inverse_frequency{};
+  float rotation_gain = 1;         ///< Multiplies cosine and sine (YaRN).
+  float scale = 0;                 ///< Of q k; 0: 1/sqrt(head_dim).
   std::size_t sliding_window = 0;  ///< 0: none. Else position p sees p − window + 1 … p.
+  WeightView sinks{};  ///< [1, heads]: one more logit of each softmax, without a value; or null.
 };
 
 /// Float buffer in backend memory, not initialised; freed with the handle.
@@ -94,17 +112,27 @@ class Backend {
                       float* out) = 0;
   /// x[i] += y[i].
   virtual void add(float* x, const float* y, std::size_t count) = 0;
+  /// x[r] += bias for each of `rows` rows; bias [1, columns].
+  virtual void add_bias(float* x, std::size_t rows, const WeightView& bias) = 0;
+  /// x[i] = min(max(x[i], -limit), limit).
+  virtual void clamp(float* x, std::size_t count, float limit) = 0;
+  /// linear() of each head j apart: out[r, j * out_stride + n] = w[j] . x[r, j * in_stride ...],
+  /// n < w[j].rows. x [rows, heads * in_stride], out [rows, heads * out_stride]; no overlap.
+  virtual void linear_heads(const float* x, std::size_t rows, std::size_t in_stride,
+                            std::span<const WeightView> w, std::size_t out_stride, float* out) = 0;
+  /// out[r * out_stride + i] = x[r * in_stride + i], i < columns; no overlap.
+  virtual void copy_columns(const float* x, std::size_t rows, std::size_t in_stride,
+                            std::size_t columns, float* out, std::size_t out_stride) = 0;
 
   [[nodiscard]] virtual std::unique_ptr<KvCache> make_cache(const AttentionShape& shape) = 0;
   /// One layer's attention over the rows of a step. q [rows, heads*head_dim], k and v
-  /// [rows, kv_heads*head_dim], before rotation. Row r belongs to *caches[r] at position
-  /// positions[r]. Rotates q and k (rotate-half, `inverse_frequency` has head_dim/2 entries),
-  /// stores k and v in the cache, and writes softmax(q K^T / sqrt(head_dim)) V, causal, into out
-  /// [rows, heads*head_dim]. Rows of one sequence come in order of position without gaps,
-  /// continuing the cache. After the last layer call advance().
+  /// [rows, kv_heads*head_dim] (v is not read when latent), before rotation. Row r belongs to
+  /// *caches[r] at position positions[r]. Rotates q and k, stores k and v in the cache, and writes
+  /// softmax(scale q K^T) V, causal, into out [rows, heads*value_dim]. Rows of one sequence come in
+  /// order of position without gaps, continuing the cache. After the last layer call advance().
   virtual void attention(std::size_t layer, float* q, float* k, const float* v, std::size_t rows,
                          std::span<KvCache* const> caches, std::span<const std::uint32_t> positions,
-                         std::span<const float> inverse_frequency, float* out) = 0;
+                         const AttentionRule& rule, float* out) = 0;
   /// Declares `tokens` more rows of `cache` complete in all layers.
   virtual void advance(KvCache& cache, std::size_t tokens) = 0;
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -28,7 +29,7 @@ class HostBuffer final : public DeviceBuffer {
   std::vector<float> data_;
 };
 
-/// keys and values: [layer][kv head][capacity][head_dim] float32.
+/// keys and values: [layer][kv head][capacity][head_dim] float32; no values when latent.
 class CpuKvCache final : public KvCache {
  public:
   explicit CpuKvCache(const AttentionShape& shape) : shape_(shape) {}
@@ -45,14 +46,16 @@ class CpuKvCache final : public KvCache {
     }
     const std::size_t wider = std::max({tokens, capacity_ * 2, std::size_t{64}});
     regrow(keys_, wider);
-    regrow(values_, wider);
+    if (shape_.latent == 0) {
+      regrow(values_, wider);
+    }
     capacity_ = wider;
   }
   float* key(std::size_t layer, std::size_t head, std::size_t position) {
     return keys_.data() + offset(layer, head, position, capacity_);
   }
   float* value(std::size_t layer, std::size_t head, std::size_t position) {
-    return values_.data() + offset(layer, head, position, capacity_);
+    return (shape_.latent > 0 ? keys_ : values_).data() + offset(layer, head, position, capacity_);
   }
 
  private:
@@ -138,6 +141,37 @@ class CpuBackend final : public Backend {
       x[i] += y[i];
     }
   }
+  void add_bias(float* x, std::size_t rows, const WeightView& bias) override {
+    norm_.resize(bias.cols);
+    cpu::widen(bias, 0, bias.cols, norm_.data());
+    for (std::size_t r = 0; r < rows; ++r) {
+      add(x + r * bias.cols, norm_.data(), bias.cols);
+    }
+  }
+  void clamp(float* x, std::size_t count, float limit) override {
+    for (std::size_t i = 0; i < count; ++i) {
+      x[i] = std::isnan(x[i]) ? x[i] : std::clamp(x[i], -limit, limit);
+    }
+  }
+  void linear_heads(const float* x, std::size_t rows, std::size_t in_stride,
+                    std::span<const WeightView> w, std::size_t out_stride, float* out) override {
+    if (w.empty()) {
+      return;
+    }
+    share(w.size(), rows * w.size() * w[0].rows * w[0].cols, [&](std::size_t j) {
+      for (std::size_t n = 0; n < w[j].rows; n += cpu::kBlockOutputs) {
+        cpu::linear_block(x + j * in_stride, w.size() * in_stride, rows, w[j], n,
+                          std::min(w[j].rows, n + cpu::kBlockOutputs), out + j * out_stride,
+                          w.size() * out_stride);
+      }
+    });
+  }
+  void copy_columns(const float* x, std::size_t rows, std::size_t in_stride, std::size_t columns,
+                    float* out, std::size_t out_stride) override {
+    for (std::size_t r = 0; r < rows; ++r) {
+      std::copy_n(x + r * in_stride, columns, out + r * out_stride);
+    }
+  }
 
   std::unique_ptr<KvCache> make_cache(const AttentionShape& shape) override {
     return std::make_unique<CpuKvCache>(shape);
@@ -148,52 +182,70 @@ class CpuBackend final : public Backend {
 
   void attention(std::size_t layer, float* q, float* k, const float* v, std::size_t rows,
                  std::span<KvCache* const> caches, std::span<const std::uint32_t> positions,
-                 std::span<const float> inverse_frequency, float* out) override {
+                 const AttentionRule& rule, float* out) override {
     if (rows == 0) {
       return;
     }
     const AttentionShape& shape = static_cast<CpuKvCache*>(caches[0])->shape();
     const std::size_t d = shape.head_dim;
-    prepare_rotation(inverse_frequency, *std::max_element(positions.begin(), positions.end()));
+    const std::size_t value_dim = shape.value_dim();
+    const std::size_t half = rule.inverse_frequency.size();
+    const std::size_t still = d - 2 * half;  // leading entries that are not rotated
+    prepare_rotation(rule, *std::max_element(positions.begin(), positions.end()));
+    const auto rotate = [&](float* head, std::size_t position) {
+      const float* cosine = cosine_.data() + position * half;
+      const float* sine = sine_.data() + position * half;
+      (shape.interleaved ? cpu::rope_interleaved : cpu::rope)(head + still, 2 * half, cosine, sine);
+    };
     std::size_t seen = 0;
     for (std::size_t r = 0; r < rows; ++r) {
       auto& cache = *static_cast<CpuKvCache*>(caches[r]);
       cache.reserve(positions[r] + std::size_t{1});
       seen += positions[r] + std::size_t{1};
-      const float* cosine = cosine_.data() + positions[r] * (d / 2);
-      const float* sine = sine_.data() + positions[r] * (d / 2);
       for (std::size_t h = 0; h < shape.heads; ++h) {
-        cpu::rope(q + (r * shape.heads + h) * d, d, cosine, sine);
+        rotate(q + (r * shape.heads + h) * d, positions[r]);
       }
       for (std::size_t h = 0; h < shape.kv_heads; ++h) {
         float* key = k + (r * shape.kv_heads + h) * d;
-        cpu::rope(key, d, cosine, sine);
+        rotate(key, positions[r]);
         std::copy_n(key, d, cache.key(layer, h, positions[r]));
-        std::copy_n(v + (r * shape.kv_heads + h) * d, d, cache.value(layer, h, positions[r]));
+        if (shape.latent == 0) {
+          std::copy_n(v + (r * shape.kv_heads + h) * d, d, cache.value(layer, h, positions[r]));
+        }
       }
     }
     // A unit of work: one row and the query heads that share one KV head.
     const std::size_t group = shape.heads / shape.kv_heads;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(d));
+    const float scale = rule.scale > 0 ? rule.scale : 1.0F / std::sqrt(static_cast<float>(d));
+    const bool sinks = rule.sinks.data != nullptr;
+    if (sinks) {
+      norm_.resize(shape.heads);
+      cpu::widen(rule.sinks, 0, shape.heads, norm_.data());
+    }
     share(rows * shape.kv_heads, seen * shape.heads * d * 2, [&](std::size_t item) {
       const std::size_t r = item / shape.kv_heads;
       const std::size_t h = item % shape.kv_heads;
       auto& cache = *static_cast<CpuKvCache*>(caches[r]);
       const std::size_t end = positions[r] + std::size_t{1};
       const std::size_t begin =
-          shape.sliding_window > 0 && end > shape.sliding_window ? end - shape.sliding_window : 0;
+          rule.sliding_window > 0 && end > rule.sliding_window ? end - rule.sliding_window : 0;
       const std::size_t n = end - begin;
-      thread_local std::vector<float> score;  // [group][n]
-      if (score.size() < group * n) {
-        score.resize(std::max(group * n, score.size() * 2));
+      const std::size_t terms = n + (sinks ? 1 : 0);  // of one softmax
+      thread_local std::vector<float> score;          // [group][terms]
+      if (score.size() < group * terms) {
+        score.resize(std::max(group * terms, score.size() * 2));
       }
       const std::size_t first = (r * shape.heads + h * group) * d;
       cpu::linear_block(q + first, d, group, {cache.key(layer, h, begin), WeightType::kF32, n, d},
-                        0, n, score.data(), n);
+                        0, n, score.data(), terms);
       for (std::size_t j = 0; j < group; ++j) {
-        cpu::softmax(score.data() + j * n, n, scale);
-        cpu::weighted_sum(score.data() + j * n, cache.value(layer, h, begin), n, d,
-                          out + first + j * d);
+        float* p = score.data() + j * terms;
+        if (sinks) {
+          p[n] = norm_[h * group + j] / scale;  // softmax() multiplies by scale
+        }
+        cpu::softmax(p, terms, scale);
+        cpu::weighted_sum(p, cache.value(layer, h, begin), n, value_dim, d,
+                          out + (r * shape.heads + h * group + j) * value_dim);
       }
     });
   }
@@ -251,16 +303,26 @@ class CpuBackend final : public Backend {
       float* up = up_.data() + start_[e] * inner;
       cpu::linear_block(in, hidden, n, experts[e].gate, first, last, gate, inner);
       cpu::linear_block(in, hidden, n, experts[e].up, first, last, up, inner);
+      add_part_of_bias(gate, inner, n, experts[e].gate_bias, first, last);
+      add_part_of_bias(up, inner, n, experts[e].up_bias, first, last);
       for (std::size_t r = 0; r < n; ++r) {
-        cpu::swiglu(gate + r * inner + first, up + r * inner + first, last - first);
+        const std::size_t at = r * inner + first;
+        if (experts[e].limit > 0) {
+          cpu::swiglu_clamped(gate + at, up + at, last - first, experts[e].limit);
+        } else {
+          cpu::swiglu(gate + at, up + at, last - first);
+        }
       }
     });
     share(active_.size() * outer_blocks, total * hidden * inner, [&](std::size_t item) {
       const std::size_t e = active_[item / outer_blocks];
       const std::size_t first = item % outer_blocks * cpu::kBlockOutputs;
-      cpu::linear_block(gate_.data() + start_[e] * inner, inner, start_[e + 1] - start_[e],
-                        experts[e].down, first, std::min(hidden, first + cpu::kBlockOutputs),
-                        expert_out_.data() + start_[e] * hidden, hidden);
+      const std::size_t last = std::min(hidden, first + cpu::kBlockOutputs);
+      const std::size_t n = start_[e + 1] - start_[e];
+      float* to = expert_out_.data() + start_[e] * hidden;
+      cpu::linear_block(gate_.data() + start_[e] * inner, inner, n, experts[e].down, first, last,
+                        to, hidden);
+      add_part_of_bias(to, hidden, n, experts[e].down_bias, first, last);
     });
     std::fill_n(out, rows * hidden, 0.0F);
     for (std::size_t i = 0; i < count; ++i) {
@@ -272,6 +334,21 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  /// out[r * ldo + i] += bias[i], i in [first, last), last - first <= kBlockOutputs; null: nothing.
+  static void add_part_of_bias(float* out, std::size_t ldo, std::size_t rows,
+                               const WeightView& bias, std::size_t first, std::size_t last) {
+    if (bias.data == nullptr) {
+      return;
+    }
+    std::array<float, cpu::kBlockOutputs> wide;
+    cpu::widen(bias, first, last - first, wide.data());
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t i = first; i < last; ++i) {
+        out[r * ldo + i] += wide[i - first];
+      }
+    }
+  }
+
   template <class Body>
   void share(std::size_t items, std::size_t work, const Body& body) {
     if (pool_.size() == 1 || items < 2 || work < kWorthSharing) {
@@ -285,24 +362,29 @@ class CpuBackend final : public Backend {
 
   /// Cosines and sines of all positions up to `last`, [position][d/2]. The angle is rounded to
   /// float32 as transformers does, its cosine computed in double and rounded once.
-  void prepare_rotation(std::span<const float> inverse_frequency, std::size_t last) {
+  void prepare_rotation(const AttentionRule& rule, std::size_t last) {
+    const std::span<const float> inverse_frequency = rule.inverse_frequency;
     const std::size_t half = inverse_frequency.size();
-    if (!std::equal(frequency_.begin(), frequency_.end(), inverse_frequency.begin(),
+    if (rotation_gain_ != rule.rotation_gain ||
+        !std::equal(frequency_.begin(), frequency_.end(), inverse_frequency.begin(),
                     inverse_frequency.end())) {
       frequency_.assign(inverse_frequency.begin(), inverse_frequency.end());
+      rotation_gain_ = rule.rotation_gain;
       cosine_.clear();
       sine_.clear();
     }
     for (std::size_t p = half > 0 ? cosine_.size() / half : 0; p <= last; ++p) {
       for (std::size_t i = 0; i < half; ++i) {
         const float angle = static_cast<float>(p) * inverse_frequency[i];
-        cosine_.push_back(static_cast<float>(std::cos(static_cast<double>(angle))));
-        sine_.push_back(static_cast<float>(std::sin(static_cast<double>(angle))));
+        cosine_.push_back(static_cast<float>(std::cos(static_cast<double>(angle))) *
+                          rotation_gain_);
+        sine_.push_back(static_cast<float>(std::sin(static_cast<double>(angle))) * rotation_gain_);
       }
     }
   }
 
   ThreadPool pool_;
+  float rotation_gain_ = 1;
   std::vector<float> frequency_, cosine_, sine_;
   std::vector<float> norm_, gathered_, gate_, up_, expert_out_;
   std::vector<std::size_t> start_, cursor_, where_, active_;

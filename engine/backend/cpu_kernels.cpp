@@ -314,6 +314,21 @@ void swiglu(float* gate, const float* up, std::size_t n) {
   });
 }
 
+void swiglu_clamped(float* gate, const float* up, std::size_t n, float limit) {
+  const __m256 one = _mm256_set1_ps(1.0F);
+  const __m256 high = _mm256_set1_ps(limit);
+  const __m256 low = _mm256_set1_ps(-limit);
+  const __m256 slope = _mm256_set1_ps(-1.702F);
+  for_each_8(n, [&](std::size_t i, std::size_t count) {
+    // A NaN operand comes second in min and max, which then return it.
+    const __m256 z = _mm256_min_ps(high, load_some(gate + i, count));
+    const __m256 u = _mm256_min_ps(high, _mm256_max_ps(low, load_some(up + i, count)));
+    const __m256 e = exp8(_mm256_mul_ps(slope, z));
+    store_some(gate + i, count,
+               _mm256_mul_ps(_mm256_div_ps(z, _mm256_add_ps(one, e)), _mm256_add_ps(u, one)));
+  });
+}
+
 void exponential(float* x, std::size_t n) {
   for_each_8(n, [&](std::size_t i, std::size_t count) {
     store_some(x + i, count, exp8(load_some(x + i, count)));
@@ -346,17 +361,22 @@ void softmax(float* x, std::size_t n, float scale) {
 }
 
 void weighted_sum(const float* p, const float* values, std::size_t n, std::size_t d, float* out) {
+  weighted_sum(p, values, n, d, d, out);
+}
+
+void weighted_sum(const float* p, const float* values, std::size_t n, std::size_t d,
+                  std::size_t stride, float* out) {
   std::size_t i = 0;
   for (; i + 32 <= d; i += 32) {
-    weighted_columns<4>(p, values + i, n, d, out + i);
+    weighted_columns<4>(p, values + i, n, stride, out + i);
   }
   for (; i + 8 <= d; i += 8) {
-    weighted_columns<1>(p, values + i, n, d, out + i);
+    weighted_columns<1>(p, values + i, n, stride, out + i);
   }
   for (; i < d; ++i) {
     float sum = 0;
     for (std::size_t j = 0; j < n; ++j) {
-      sum = std::fma(p[j], values[j * d + i], sum);
+      sum = std::fma(p[j], values[j * stride + i], sum);
     }
     out[i] = sum;
   }
@@ -370,6 +390,15 @@ void rope(float* head, std::size_t n, const float* cosine, const float* sine) {
     const float b = other[i];
     head[i] = a * cosine[i] - b * sine[i];
     other[i] = b * cosine[i] + a * sine[i];
+  }
+}
+
+void rope_interleaved(float* head, std::size_t n, const float* cosine, const float* sine) {
+  for (std::size_t i = 0; i < n / 2; ++i) {
+    const float a = head[2 * i];
+    const float b = head[2 * i + 1];
+    head[2 * i] = a * cosine[i] - b * sine[i];
+    head[2 * i + 1] = b * cosine[i] + a * sine[i];
   }
 }
 

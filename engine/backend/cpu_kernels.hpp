@@ -39,6 +39,10 @@ void axpy(float a, const float* x, float* y, std::size_t n);
 /// gate[i] = silu(gate[i]) * up[i], silu(z) = z / (1 + exp(-z)).
 void swiglu(float* gate, const float* up, std::size_t n);
 
+/// GPT-OSS: g = min(gate[i], limit), u = clamp(up[i], -limit, limit),
+/// gate[i] = g / (1 + exp(-1.702 g)) * (u + 1).
+void swiglu_clamped(float* gate, const float* up, std::size_t n, float limit);
+
 /// x[i] = exp(x[i]) within 2 units in the last place (Cephes' expf polynomial, so that no result
 /// depends on the C library). Below -87.33: 0. Above 88.37: 2.4e38. NaN stays NaN.
 void exponential(float* x, std::size_t n);
@@ -48,9 +52,14 @@ void softmax(float* x, std::size_t n, float scale);
 
 /// out[i] = sum_j p[j] * values[j*d + i], fused, j = 0, 1, … n-1.
 void weighted_sum(const float* p, const float* values, std::size_t n, std::size_t d, float* out);
+/// The same with `stride` >= d floats from one row of values to the next.
+void weighted_sum(const float* p, const float* values, std::size_t n, std::size_t d,
+                  std::size_t stride, float* out);
 
 /// Rotates one head of dimension n in place: pairs (i, i + n/2) by the angle whose cosine and sine
 /// are given, i < n/2 (rotate-half).
 void rope(float* head, std::size_t n, const float* cosine, const float* sine);
+/// The same for pairs (2i, 2i + 1).
+void rope_interleaved(float* head, std::size_t n, const float* cosine, const float* sine);
 
 }  // namespace switchyard::cpu

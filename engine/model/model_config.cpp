@@ -153,6 +153,10 @@ class Reader {
       r.fail(type_key, fmt::format("unsupported rope scaling \"{}\"", type),
              "supported: default, yarn");
     }
+    if (r.has("attention_factor")) {
+      r.fail("attention_factor", "unsupported: a rotation gain of its own",
+             "leave it out; it then follows from factor and mscale");
+    }
     auto& s = c_.rope_scaling;
     s.type = "yarn";
     s.factor = r.number("factor", 1, 1e6);
@@ -390,7 +394,7 @@ class Reader {
     c_.qk_rope_head_dim = o_.count("qk_rope_head_dim", 1, kMaxWidth);
     c_.v_head_dim = o_.count("v_head_dim", 1, kMaxWidth);
     c_.head_dim = c_.qk_nope_head_dim + c_.qk_rope_head_dim;
-    c_.rope_interleaved = true;
+    c_.rope_interleaved = o_.flag_or("rope_interleave", true);
     c_.num_nextn_layers =
         o_.has("num_nextn_predict_layers") ? o_.count("num_nextn_predict_layers", 0, 64) : 0;
     if (c_.num_nextn_layers > 0) {
@@ -415,6 +419,9 @@ class Reader {
     c_.expert_intermediate = o_.count_or("intermediate_size", 2880, 1, kMaxWidth);
     c_.expert_kind = ExpertKind::kSwiGluClamped;
     c_.swiglu_limit = o_.number_or("swiglu_limit", 7, 1e-3, 1e6);
+    if (o_.number_or("swiglu_alpha", 1.702, 0, 1e6) != 1.702) {
+      o_.fail("swiglu_alpha", "unsupported slope of the sigmoid", "supported: 1.702");
+    }
     c_.qkv_bias = c_.output_bias = o_.flag_or("attention_bias", true);
     c_.attention_sinks = true;
     c_.gate.score = GateScore::kIdentity;

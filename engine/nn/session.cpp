@@ -11,6 +11,70 @@
 #include "engine/model/gate.hpp"
 
 namespace switchyard {
+namespace {
+
+/// YaRN's temperature: 0.1 m ln(factor) + 1.
+double yarn_gain(double factor, double m) {
+  return factor > 1 ? 0.1 * m * std::log(factor) + 1 : 1;
+}
+
+/// theta^(-2i/d), i < d/2; with YaRN blended with the same over `factor`, as far as the wavelength
+/// does not fit the original context.
+std::vector<float> inverse_frequencies(const model::ModelConfig& c, std::size_t d) {
+  const model::RopeScaling& s = c.rope_scaling;
+  const auto width = static_cast<double>(d);
+  // The entry whose wavelength makes `turns` turns within the original context.
+  const auto entry_of = [&](double turns) {
+    return width * std::log(static_cast<double>(s.original_max_position) / (turns * 2 * M_PI)) /
+           (2 * std::log(c.rope_theta));
+  };
+  const bool yarn = s.type == "yarn";
+  double low = yarn ? entry_of(s.beta_fast) : 0;
+  double high = yarn ? entry_of(s.beta_slow) : 0;
+  if (yarn && s.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, width - 1);
+  if (low == high) {
+    high += 0.001;
+  }
+  std::vector<float> out;
+  for (std::size_t i = 0; i < d / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(d);
+    const double plain = 1.0 / std::pow(c.rope_theta, static_cast<double>(exponent));
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    const double kept = yarn ? 1 - ramp : 1;
+    out.push_back(static_cast<float>(plain / s.factor * (1 - kept) + plain * kept));
+  }
+  return out;
+}
+
+/// What YaRN multiplies cosine and sine by. DeepSeek: the ratio of two temperatures; others: that
+/// ratio if both are given, else the plain temperature.
+double rotation_gain(const model::ModelConfig& c) {
+  const model::RopeScaling& s = c.rope_scaling;
+  if (s.type != "yarn") {
+    return 1;
+  }
+  if (c.attention == model::AttentionKind::kMla || (s.mscale != 0 && s.mscale_all_dim != 0)) {
+    return yarn_gain(s.factor, s.mscale) / yarn_gain(s.factor, s.mscale_all_dim);
+  }
+  return yarn_gain(s.factor, 1);
+}
+
+/// DeepSeek: 1/sqrt(head_dim), with YaRN times the square of the temperature of mscale_all_dim.
+double latent_scale(const model::ModelConfig& c) {
+  const model::RopeScaling& s = c.rope_scaling;
+  const double gain = s.type == "yarn" ? yarn_gain(s.factor, s.mscale_all_dim) : 1;
+  return gain * gain / std::sqrt(static_cast<double>(c.head_dim));
+}
+
+/// Norms of the latents keep their class's own default, whatever rms_norm_eps says.
+constexpr float kLatentEps = 1e-6F;
+
+}  // namespace
 
 Engine Engine::load(const std::filesystem::path& folder, const EngineOptions& options) {
   return load_on(folder, make_cpu_backend(options.threads));
@@ -42,30 +106,24 @@ Engine::Engine(model::ModelConfig config, const ModelWeights& weights,
 void Engine::prepare(const std::string& where) {
   gate_ = model::gate_spec(config_);
   validate(gate_, where);
-  const auto place = [&](WeightView& view) { view = backend_->place(view); };
-  place(weights_.embedding);
-  for (LayerWeights& layer : weights_.layers) {
-    for (WeightView* view : {&layer.input_norm, &layer.q, &layer.k, &layer.v, &layer.o,
-                             &layer.post_attention_norm, &layer.router}) {
-      place(*view);
-    }
-    for (ExpertView& expert : layer.experts) {
-      place(expert.gate);
-      place(expert.up);
-      place(expert.down);
-    }
-  }
-  place(weights_.final_norm);
+  for_each_view(weights_, config_.tie_word_embeddings,
+                [&](WeightView& view) { view = backend_->place(view); });
   if (config_.tie_word_embeddings) {
     weights_.head = weights_.embedding;
-  } else {
-    place(weights_.head);
   }
-  const std::size_t d = config_.head_dim;
-  for (std::size_t i = 0; i < d; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(d);
-    inverse_frequency_.push_back(
-        static_cast<float>(1.0 / std::pow(config_.rope_theta, static_cast<double>(exponent))));
+  const bool latent = config_.attention == model::AttentionKind::kMla;
+  inverse_frequency_ = inverse_frequencies(
+      config_, static_cast<std::size_t>(latent ? config_.qk_rope_head_dim : config_.head_dim));
+  AttentionRule rule;
+  rule.inverse_frequency = inverse_frequency_;
+  rule.rotation_gain = static_cast<float>(rotation_gain(config_));
+  if (latent) {
+    rule.scale = static_cast<float>(latent_scale(config_));
+  }
+  for (std::size_t l = 0; l < config_.num_layers; ++l) {
+    rule.sliding_window = config_.layers[l].sliding_window;
+    rule.sinks = weights_.layers[l].sinks;
+    attention_.push_back(rule);
   }
 }
 
@@ -81,13 +139,19 @@ Session::Session(const Engine& engine, const SessionOptions& options)
                      "use capacity.queue = wave, or replay the trace with defer in the simulator");
   }
   result_.vocab = engine.config().vocab_size;
-  result_.layers.resize(engine.config().num_layers);
+  result_.layers.resize(engine.config().num_moe_layers());
 }
 
 std::uint32_t Session::add_sequence() {
   const model::ModelConfig& c = engine_.config();
-  caches_.push_back(engine_.backend().make_cache(
-      {c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim, c.layers[0].sliding_window}));
+  AttentionShape shape{c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim};
+  if (c.attention == model::AttentionKind::kMla) {
+    shape.kv_heads = 1;
+    shape.head_dim = c.kv_lora_rank + c.qk_rope_head_dim;
+    shape.latent = c.kv_lora_rank;
+  }
+  shape.interleaved = c.rope_interleaved;
+  caches_.push_back(engine_.backend().make_cache(shape));
   return static_cast<std::uint32_t>(caches_.size() - 1);
 }
 
@@ -105,7 +169,7 @@ std::size_t Session::kv_bytes() const {
   return sum;
 }
 
-float* Session::scratch(std::size_t slot, std::size_t floats) {
+float* Session::scratch(Slot slot, std::size_t floats) {
   auto& buffer = scratch_[slot];
   if (!buffer || buffer->size() < floats) {
     buffer = engine_.backend().allocate(floats);
@@ -163,43 +227,30 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   Backend& b = engine_.backend();
   const ModelWeights& weights = engine_.weights();
   const std::size_t h = c.hidden_size;
-  const std::size_t experts = engine_.gate().experts;
   const auto eps = static_cast<float>(c.rms_norm_eps);
-  float* x = scratch(0, rows * h);
-  float* normed = scratch(1, rows * h);
-  float* q = scratch(2, rows * c.num_heads * c.head_dim);
-  float* k = scratch(3, rows * c.num_kv_heads * c.head_dim);
-  float* v = scratch(4, rows * c.num_kv_heads * c.head_dim);
-  float* mixed = scratch(5, rows * c.num_heads * c.head_dim);
-  float* delta = scratch(6, rows * h);
-  float* router = scratch(7, std::max(rows * experts, wanted.size() * r.vocab));
-  r.router_logits.resize(c.num_layers * rows * experts);
+  float* x = scratch(kX, rows * h);
+  float* normed = scratch(kNormed, rows * h);
+  float* delta = scratch(kDelta, rows * h);
+  r.router_logits.resize(r.layers.size() * rows * engine_.gate().experts);
 
   b.embed(weights.embedding, r.token, x);
+  std::size_t moe_layer = 0;
   for (std::size_t l = 0; l < c.num_layers; ++l) {
     const LayerWeights& layer = weights.layers[l];
     b.rms_norm(x, rows, layer.input_norm, eps, normed);
-    b.linear(normed, rows, layer.q, q);
-    b.linear(normed, rows, layer.k, k);
-    b.linear(normed, rows, layer.v, v);
-    b.attention(l, q, k, v, rows, row_cache_, r.position, engine_.inverse_frequency(), mixed);
-    b.linear(mixed, rows, layer.o, delta);
+    attend(l, rows, normed, delta);
     b.add(x, delta, rows * h);
 
     b.rms_norm(x, rows, layer.post_attention_norm, eps, normed);
-    b.linear(normed, rows, layer.router, router);
-    const auto logits = std::span(r.router_logits).subspan(l * rows * experts, rows * experts);
-    b.download(router, logits);
-    LayerRouting& routing = r.layers[l];
-    rank_candidates(engine_.gate(), logits, {}, width_, rank_, routing.candidates);
-    r.nan_rows += routing.candidates.nan_rows;
-    const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
-                                          static_cast<std::uint32_t>(l), r.step);
-    decide(engine_.gate(), options_.policy, context, routing.candidates.view(), {}, decide_,
-           routing.decision);
-    b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,
-          routing.decision.slots, delta);
-    b.add(x, delta, rows * h);
+    if (!layer.experts.empty()) {
+      route(layer, moe_layer, rows, normed, delta);
+      b.add(x, delta, rows * h);
+      ++moe_layer;
+    }
+    if (!layer.shared.empty()) {
+      feed_all(layer, rows, normed, delta);
+      b.add(x, delta, rows * h);
+    }
   }
   for (const SequenceTokens& w : work) {
     b.advance(*caches_[w.sequence], w.tokens.size());
@@ -207,15 +258,129 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
 
   b.gather(x, wanted, h, normed);
   b.rms_norm(normed, wanted.size(), weights.final_norm, eps, normed);
-  b.linear(normed, wanted.size(), weights.head, router);
+  float* logits = scratch(kWide, wanted.size() * r.vocab);
+  b.linear(normed, wanted.size(), weights.head, logits);
   r.logits.resize(wanted.size() * r.vocab);
-  b.download(router, r.logits);
+  b.download(logits, r.logits);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto row = r.logits_of(i);
     r.nan_logits +=
         std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); }) ? 1 : 0;
   }
   return r;
+}
+
+void Session::attend(std::size_t l, std::size_t rows, const float* normed, float* out) {
+  const model::ModelConfig& c = engine_.config();
+  const LayerWeights& layer = engine_.weights().layers[l];
+  Backend& b = engine_.backend();
+  const auto eps = static_cast<float>(c.rms_norm_eps);
+  if (c.attention == model::AttentionKind::kMla) {
+    attend_latent(l, rows, normed, out);
+    return;
+  }
+  float* q = scratch(kQ, rows * c.num_heads * c.head_dim);
+  float* k = scratch(kK, rows * c.num_kv_heads * c.head_dim);
+  float* v = scratch(kV, rows * c.num_kv_heads * c.head_dim);
+  float* mixed = scratch(kMixed, rows * c.num_heads * c.head_dim);
+  const auto project = [&](const WeightView& w, const WeightView& bias, float* to) {
+    b.linear(normed, rows, w, to);
+    if (bias.data != nullptr) {
+      b.add_bias(to, rows, bias);
+    }
+  };
+  project(layer.q, layer.q_bias, q);
+  project(layer.k, layer.k_bias, k);
+  project(layer.v, layer.v_bias, v);
+  if (layer.q_norm.data != nullptr) {  // per head, or over all heads at once
+    b.rms_norm(q, rows * layer.q.rows / layer.q_norm.cols, layer.q_norm, eps, q);
+    b.rms_norm(k, rows * layer.k.rows / layer.k_norm.cols, layer.k_norm, eps, k);
+  }
+  if (c.clip_qkv) {
+    const auto limit = static_cast<float>(*c.clip_qkv);
+    b.clamp(q, rows * layer.q.rows, limit);
+    b.clamp(k, rows * layer.k.rows, limit);
+    b.clamp(v, rows * layer.v.rows, limit);
+  }
+  b.attention(l, q, k, v, rows, row_cache_, result_.position, engine_.attention_rule(l), mixed);
+  b.linear(mixed, rows, layer.o, out);
+  if (layer.o_bias.data != nullptr) {
+    b.add_bias(out, rows, layer.o_bias);
+  }
+}
+
+void Session::attend_latent(std::size_t l, std::size_t rows, const float* normed, float* out) {
+  const model::ModelConfig& c = engine_.config();
+  const LayerWeights& layer = engine_.weights().layers[l];
+  Backend& b = engine_.backend();
+  const std::size_t heads = c.num_heads;
+  const std::size_t plain = c.qk_nope_head_dim;
+  const std::size_t turned = c.qk_rope_head_dim;
+  const std::size_t latent = c.kv_lora_rank;
+  const std::size_t width = latent + turned;  // of an absorbed query and of a cached row
+  float* direct = scratch(kWide, rows * heads * c.head_dim);
+  float* narrow = scratch(kV, rows * std::max<std::size_t>(c.q_lora_rank, latent));
+  float* q = scratch(kQ, rows * heads * width);
+  float* k = scratch(kK, rows * width);
+  float* mixed = scratch(kMixed, rows * heads * latent);
+  if (layer.q.data != nullptr) {
+    b.linear(normed, rows, layer.q, direct);
+  } else {
+    b.linear(normed, rows, layer.q_a, narrow);
+    b.rms_norm(narrow, rows, layer.q_a_norm, kLatentEps, narrow);
+    b.linear(narrow, rows, layer.q_b, direct);
+  }
+  b.linear_heads(direct, rows, c.head_dim, layer.k_absorbed, width, q);
+  b.copy_columns(direct + plain, rows * heads, c.head_dim, turned, q + latent, width);
+  b.linear(normed, rows, layer.kv_a, k);
+  b.copy_columns(k, rows, width, latent, narrow, latent);
+  b.rms_norm(narrow, rows, layer.kv_a_norm, kLatentEps, narrow);
+  b.copy_columns(narrow, rows, latent, latent, k, width);
+  b.attention(l, q, k, nullptr, rows, row_cache_, result_.position, engine_.attention_rule(l),
+              mixed);
+  float* value = scratch(kWide, rows * heads * c.v_head_dim);
+  b.linear_heads(mixed, rows, latent, layer.v_absorbed, c.v_head_dim, value);
+  b.linear(value, rows, layer.o, out);
+}
+
+void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_t rows,
+                    const float* normed, float* out) {
+  Backend& b = engine_.backend();
+  StepResult& r = result_;
+  const std::size_t experts = engine_.gate().experts;
+  float* router = scratch(kWide, rows * experts);
+  b.linear(normed, rows, layer.router, router);
+  if (layer.router_bias.data != nullptr) {
+    b.add_bias(router, rows, layer.router_bias);
+  }
+  const auto logits =
+      std::span(r.router_logits).subspan(moe_layer * rows * experts, rows * experts);
+  b.download(router, logits);
+  LayerRouting& routing = r.layers[moe_layer];
+  rank_candidates(engine_.gate(), logits, layer.selection_bias, width_, rank_, routing.candidates);
+  r.nan_rows += routing.candidates.nan_rows;
+  const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
+                                        static_cast<std::uint32_t>(moe_layer), r.step);
+  decide(engine_.gate(), options_.policy, context, routing.candidates.view(), layer.selection_bias,
+         decide_, routing.decision);
+  b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,
+        routing.decision.slots, out);
+}
+
+void Session::feed_all(const LayerWeights& layer, std::size_t rows, const float* normed,
+                       float* out) {
+  Backend& b = engine_.backend();
+  every_chosen_.assign(rows, 0);
+  every_weight_.assign(rows, 1.0F);
+  if (layer.shared_gate.data != nullptr) {
+    float* gate = scratch(kWide, rows);
+    b.linear(normed, rows, layer.shared_gate, gate);
+    b.download(gate, every_weight_);
+    for (float& w : every_weight_) {
+      w = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(w))));
+    }
+  }
+  b.moe(normed, rows, layer.shared, every_chosen_, every_weight_, 1, out);
 }
 
 }  // namespace switchyard

@@ -10,7 +10,7 @@
 // One step of the model, for every row of the step (equations: engine/README.md):
 //   x = embedding[token]
 //   each layer: x += o(attention(rope(q n), rope(k n), v n)), n = rms_norm(x)
-//               x += sum_j w_j expert_j(n),                   n = rms_norm(x)
+//               x += sum_j w_j expert_j(n) + shared(n),       n = rms_norm(x)
 //   logits = head(rms_norm(x))
 // The experts and weights of a row come from the routing library (rank_candidates, then decide with
 // the session's policy over all rows of the step), so a policy acts in closed loop: a dropped slot
@@ -63,8 +63,10 @@ class Engine {
   /// Null when constructed from weights.
   [[nodiscard]] const model::Checkpoint* checkpoint() const { return checkpoint_.get(); }
   [[nodiscard]] Backend& backend() const { return *backend_; }
-  /// Rotation frequencies theta^(-2i/d), i < d/2.
-  [[nodiscard]] std::span<const float> inverse_frequency() const { return inverse_frequency_; }
+  /// Rotation, scale, window and sinks of a layer; borrowed from the engine.
+  [[nodiscard]] const AttentionRule& attention_rule(std::size_t layer) const {
+    return attention_[layer];
+  }
 
  private:
   Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights& weights,
@@ -77,6 +79,7 @@ class Engine {
   GateSpec gate_;
   ModelWeights weights_;
   std::vector<float> inverse_frequency_;
+  std::vector<AttentionRule> attention_;  // [layer], views into the above and the weights
 };
 
 /// Rows that one sequence adds in a step.
@@ -99,7 +102,7 @@ struct StepResult {
   std::vector<std::uint32_t> token;     ///< [T] input token
   std::vector<std::uint8_t> phase;      ///< [T]
   std::vector<LayerRouting> layers;     ///< [L] MoE layers, ascending
-  std::vector<float> router_logits;     ///< [L, T, E]
+  std::vector<float> router_logits;     ///< [L, T, E], L MoE layers
   std::vector<float> logits;            ///< [rows, V]; see SessionOptions::all_logits
   std::size_t vocab = 0;
   std::uint64_t nan_rows = 0;    ///< Router rows (all layers) with a NaN or +inf logit.
@@ -138,7 +141,16 @@ class Session {
   [[nodiscard]] std::size_t kv_bytes() const;
 
  private:
-  float* scratch(std::size_t slot, std::size_t floats);
+  enum Slot : std::uint8_t { kX, kNormed, kQ, kK, kV, kMixed, kDelta, kWide, kSlots };
+  float* scratch(Slot slot, std::size_t floats);
+  /// out = attention of one layer over the rows of the step.
+  void attend(std::size_t l, std::size_t rows, const float* normed, float* out);
+  void attend_latent(std::size_t l, std::size_t rows, const float* normed, float* out);
+  /// out = routed experts of the moe_layer-th MoE layer; fills its LayerRouting.
+  void route(const LayerWeights& layer, std::size_t moe_layer, std::size_t rows,
+             const float* normed, float* out);
+  /// out = what every row passes through: shared experts, or a dense layer's feed-forward.
+  void feed_all(const LayerWeights& layer, std::size_t rows, const float* normed, float* out);
 
   const Engine& engine_;
   SessionOptions options_;
@@ -149,7 +161,9 @@ class Session {
   RankWorkspace rank_;
   DecideWorkspace decide_;
   std::vector<KvCache*> row_cache_;
-  std::array<std::unique_ptr<DeviceBuffer>, 8> scratch_;
+  std::vector<std::uint16_t> every_chosen_;
+  std::vector<float> every_weight_;
+  std::array<std::unique_ptr<DeviceBuffer>, kSlots> scratch_;
 };
 
 }  // namespace switchyard

@@ -52,6 +52,15 @@ void require_fit(const Engine& engine, std::span<const TracePrompt> prompts) {
   }
 }
 
+/// [L][E] of all MoE layers, or empty when the family has none.
+std::vector<float> selection_bias(const Engine& engine) {
+  std::vector<float> out;
+  for (const LayerWeights& layer : engine.weights().layers) {
+    out.insert(out.end(), layer.selection_bias.begin(), layer.selection_bias.end());
+  }
+  return out;
+}
+
 /// One run: the session, the file, and the counts that grow with every step.
 class Recorder {
  public:
@@ -59,7 +68,7 @@ class Recorder {
            const std::filesystem::path& output)
       : header_(header),
         session_(engine, {options.policy, options.seed, false}),
-        writer_(output, header, {}) {
+        writer_(output, header, selection_bias(engine)) {
     summary.layers = header.layer_count();
     summary.experts = header.experts();
     summary.top_k = header.top_k();

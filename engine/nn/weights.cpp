@@ -2,6 +2,12 @@
 #include "engine/nn/weights.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "engine/base/error.hpp"
 
@@ -38,75 +44,273 @@ WeightView part(const WeightView& view, std::size_t first, std::size_t rows, std
   return {bytes + first * cols * weight_bytes(view.type), view.type, rows, cols};
 }
 
-}  // namespace
+using Owned = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
 
-void require_runnable(const model::ModelConfig& config, const std::string& where) {
-  const auto refuse = [&](const std::string& what) {
-    throw InputError(where, "unsupported by the engine: " + what,
-                     "the engine runs the Mixtral family; other models can be accounted and "
-                     "simulated");
-  };
-  if (config.family != model::Family::kMixtral) {
-    refuse(fmt::format("model_type \"{}\"", config.model_type));
+/// A copy of rows first, first + step, … (`rows` of them) of the transpose of w; w [cols, *] has
+/// `width` columns. Element size only matters, so nothing is rounded.
+WeightView transposed(const WeightView& w, std::size_t width, std::size_t first, std::size_t step,
+                      std::size_t rows, std::size_t cols, Owned& owned) {
+  const std::size_t size = weight_bytes(w.type);
+  const auto* from = static_cast<const std::byte*>(w.data);
+  auto copy = std::make_shared<std::vector<std::byte>>(rows * cols * size);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < cols; ++c) {
+      std::memcpy(copy->data() + (r * cols + c) * size,
+                  from + (c * width + first + r * step) * size, size);
+    }
   }
-  if (config.rope_scaling.type != "none") {
-    refuse(fmt::format("rope scaling \"{}\"", config.rope_scaling.type));
-  }
-  if (config.quantization != "none") {
-    refuse(fmt::format("quantization \"{}\"", config.quantization));
-  }
-  if (config.head_dim % 2 != 0) {
-    refuse(fmt::format("odd head_dim {}", config.head_dim));
-  }
+  const WeightView view{copy->data(), w.type, rows, cols};
+  owned.push_back(std::move(copy));
+  return view;
 }
 
-ModelWeights take_weights(model::Checkpoint& checkpoint) {
-  const model::ModelConfig& c = checkpoint.config();
-  const std::uint64_t h = c.hidden_size;
-  const std::uint64_t q = c.num_heads * c.head_dim;
-  const std::uint64_t kv = c.num_kv_heads * c.head_dim;
-  const std::uint64_t inner = c.expert_intermediate;
-  ModelWeights out;
-  out.embedding = matrix(checkpoint, "model.embed_tokens.weight", c.vocab_size, h);
-  out.layers.resize(c.num_layers);
-  for (std::size_t l = 0; l < c.num_layers; ++l) {
-    const std::string prefix = fmt::format("model.layers.{}.", l);
-    LayerWeights& layer = out.layers[l];
-    layer.input_norm = vector(checkpoint, prefix + "input_layernorm.weight", h);
-    layer.q = matrix(checkpoint, prefix + "self_attn.q_proj.weight", q, h);
-    layer.k = matrix(checkpoint, prefix + "self_attn.k_proj.weight", kv, h);
-    layer.v = matrix(checkpoint, prefix + "self_attn.v_proj.weight", kv, h);
-    layer.o = matrix(checkpoint, prefix + "self_attn.o_proj.weight", h, q);
-    layer.post_attention_norm = vector(checkpoint, prefix + "post_attention_layernorm.weight", h);
-    layer.experts.resize(c.num_experts);
-    if (checkpoint.has(prefix + "mlp.experts.gate_up_proj")) {
-      layer.router = matrix(checkpoint, prefix + "mlp.gate.weight", c.num_experts, h);
-      const model::TensorView up =
-          checkpoint.take(prefix + "mlp.experts.gate_up_proj", {c.num_experts, 2 * inner, h});
+/// Reads the tensors of one checkpoint by the names of its family.
+class Taker {
+ public:
+  explicit Taker(model::Checkpoint& checkpoint) : in_(checkpoint), c_(checkpoint.config()) {}
+
+  ModelWeights take() {
+    const std::uint64_t h = c_.hidden_size;
+    out_.embedding = matrix(in_, "model.embed_tokens.weight", c_.vocab_size, h);
+    out_.layers.resize(c_.num_layers);
+    for (std::size_t l = 0; l < c_.num_layers; ++l) {
+      const std::string prefix = fmt::format("model.layers.{}.", l);
+      LayerWeights& layer = out_.layers[l];
+      layer.input_norm = vector(in_, prefix + "input_layernorm.weight", h);
+      layer.post_attention_norm = vector(in_, prefix + "post_attention_layernorm.weight", h);
+      if (c_.attention == model::AttentionKind::kMla) {
+        latent_attention(layer, prefix + "self_attn.");
+      } else {
+        grouped_attention(layer, prefix + "self_attn.");
+      }
+      if (c_.is_moe(l)) {
+        experts(layer, prefix);
+        shared(layer, prefix + "mlp.");
+      } else {
+        layer.shared = {swiglu(prefix + "mlp.", c_.dense_intermediate)};
+      }
+    }
+    out_.final_norm = vector(in_, "model.norm.weight", h);
+    out_.head =
+        c_.tie_word_embeddings ? out_.embedding : matrix(in_, "lm_head.weight", c_.vocab_size, h);
+    in_.finish();
+    return std::move(out_);
+  }
+
+ private:
+  void grouped_attention(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t q = c_.num_heads * c_.head_dim;
+    const std::uint64_t kv = c_.num_kv_heads * c_.head_dim;
+    layer.q = matrix(in_, prefix + "q_proj.weight", q, h);
+    layer.k = matrix(in_, prefix + "k_proj.weight", kv, h);
+    layer.v = matrix(in_, prefix + "v_proj.weight", kv, h);
+    layer.o = matrix(in_, prefix + "o_proj.weight", h, q);
+    if (c_.qkv_bias) {
+      layer.q_bias = vector(in_, prefix + "q_proj.bias", q);
+      layer.k_bias = vector(in_, prefix + "k_proj.bias", kv);
+      layer.v_bias = vector(in_, prefix + "v_proj.bias", kv);
+    }
+    if (c_.output_bias) {
+      layer.o_bias = vector(in_, prefix + "o_proj.bias", h);
+    }
+    if (c_.qk_norm_per_head || c_.qk_norm_full) {
+      layer.q_norm = vector(in_, prefix + "q_norm.weight", c_.qk_norm_full ? q : c_.head_dim);
+      layer.k_norm = vector(in_, prefix + "k_norm.weight", c_.qk_norm_full ? kv : c_.head_dim);
+    }
+    if (c_.attention_sinks) {
+      layer.sinks = vector(in_, prefix + "sinks", c_.num_heads);
+    }
+  }
+
+  void latent_attention(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t heads = c_.num_heads;
+    const std::uint64_t plain = c_.qk_nope_head_dim;
+    const std::uint64_t latent = c_.kv_lora_rank;
+    if (c_.q_lora_rank == 0) {
+      layer.q = matrix(in_, prefix + "q_proj.weight", heads * c_.head_dim, h);
+    } else {
+      layer.q_a = matrix(in_, prefix + "q_a_proj.weight", c_.q_lora_rank, h);
+      layer.q_a_norm = vector(in_, prefix + "q_a_layernorm.weight", c_.q_lora_rank);
+      layer.q_b = matrix(in_, prefix + "q_b_proj.weight", heads * c_.head_dim, c_.q_lora_rank);
+    }
+    layer.kv_a = matrix(in_, prefix + "kv_a_proj_with_mqa.weight", latent + c_.qk_rope_head_dim, h);
+    layer.kv_a_norm = vector(in_, prefix + "kv_a_layernorm.weight", latent);
+    const std::uint64_t per_head = plain + c_.v_head_dim;
+    const WeightView b = matrix(in_, prefix + "kv_b_proj.weight", heads * per_head, latent);
+    for (std::size_t j = 0; j < heads; ++j) {
+      layer.k_absorbed.push_back(transposed(part(b, j * per_head, plain, latent), latent, 0, 1,
+                                            latent, plain, out_.owned));
+      layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
+    }
+    layer.o = matrix(in_, prefix + "o_proj.weight", h, heads * c_.v_head_dim);
+  }
+
+  ExpertView swiglu(const std::string& prefix, std::uint64_t inner) {
+    return {matrix(in_, prefix + "gate_proj.weight", inner, c_.hidden_size),
+            matrix(in_, prefix + "up_proj.weight", inner, c_.hidden_size),
+            matrix(in_, prefix + "down_proj.weight", c_.hidden_size, inner)};
+  }
+
+  void shared(LayerWeights& layer, const std::string& prefix) {
+    if (c_.shared_intermediate == 0) {
+      return;
+    }
+    if (c_.shared_expert_gate) {
+      layer.shared = {swiglu(prefix + "shared_expert.", c_.shared_intermediate)};
+      layer.shared_gate = matrix(in_, prefix + "shared_expert_gate.weight", 1, c_.hidden_size);
+    } else {
+      layer.shared = {swiglu(prefix + "shared_experts.", c_.shared_intermediate)};
+    }
+  }
+
+  void experts(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t inner = c_.expert_intermediate;
+    if (c_.family == model::Family::kGptOss) {
+      gpt_oss_experts(layer, prefix + "mlp.");
+      return;
+    }
+    layer.experts.resize(c_.num_experts);
+    const std::string fused = prefix + "mlp.experts.gate_up_proj";
+    const bool mixtral = c_.family == model::Family::kMixtral && !in_.has(fused);
+    layer.router = matrix(in_, prefix + (mixtral ? "block_sparse_moe" : "mlp") + ".gate.weight",
+                          c_.num_experts, h);
+    if (c_.gate.correction_bias) {
+      const model::TensorView bias =
+          in_.take(prefix + "mlp.gate.e_score_correction_bias", {c_.num_experts});
+      layer.selection_bias = bias.to_float();
+    }
+    if (in_.has(fused)) {
+      const model::TensorView up = in_.take(fused, {c_.num_experts, 2 * inner, h});
       const model::TensorView down =
-          checkpoint.take(prefix + "mlp.experts.down_proj", {c.num_experts, h, inner});
+          in_.take(prefix + "mlp.experts.down_proj", {c_.num_experts, h, inner});
       const WeightView all_up{up.data.data(), weight_type(up), 0, 0};
       const WeightView all_down{down.data.data(), weight_type(down), 0, 0};
-      for (std::size_t e = 0; e < c.num_experts; ++e) {
+      for (std::size_t e = 0; e < c_.num_experts; ++e) {
         layer.experts[e] = {part(all_up, 2 * e * inner, inner, h),
                             part(all_up, (2 * e + 1) * inner, inner, h),
                             part(all_down, e * h, h, inner)};
       }
-      continue;
+      return;
     }
-    layer.router = matrix(checkpoint, prefix + "block_sparse_moe.gate.weight", c.num_experts, h);
-    for (std::size_t e = 0; e < c.num_experts; ++e) {
+    for (std::size_t e = 0; e < c_.num_experts; ++e) {
+      if (!mixtral) {
+        layer.experts[e] = swiglu(fmt::format("{}mlp.experts.{}.", prefix, e), inner);
+        continue;
+      }
       const std::string expert = fmt::format("{}block_sparse_moe.experts.{}.", prefix, e);
-      layer.experts[e].gate = matrix(checkpoint, expert + "w1.weight", inner, h);
-      layer.experts[e].up = matrix(checkpoint, expert + "w3.weight", inner, h);
-      layer.experts[e].down = matrix(checkpoint, expert + "w2.weight", h, inner);
+      layer.experts[e] = {matrix(in_, expert + "w1.weight", inner, h),
+                          matrix(in_, expert + "w3.weight", inner, h),
+                          matrix(in_, expert + "w2.weight", h, inner)};
     }
   }
-  out.final_norm = vector(checkpoint, "model.norm.weight", h);
-  out.head =
-      c.tie_word_embeddings ? out.embedding : matrix(checkpoint, "lm_head.weight", c.vocab_size, h);
-  checkpoint.finish();
-  return out;
+
+  /// gate_up_proj [E, H, 2I] with gate and up alternating, down_proj [E, I, H]: inputs first, so
+  /// both are copied transposed.
+  void gpt_oss_experts(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t inner = c_.expert_intermediate;
+    const std::uint64_t count = c_.num_experts;
+    layer.router = matrix(in_, prefix + "router.weight", count, h);
+    layer.router_bias = vector(in_, prefix + "router.bias", count);
+    const auto raw = [&](const std::string& name, std::initializer_list<std::uint64_t> shape) {
+      const model::TensorView t = in_.take(prefix + "experts." + name, shape);
+      return WeightView{t.data.data(), weight_type(t), 0, 0};
+    };
+    const WeightView up = raw("gate_up_proj", {count, h, 2 * inner});
+    const WeightView up_bias = raw("gate_up_proj_bias", {count, 2 * inner});
+    const WeightView down = raw("down_proj", {count, inner, h});
+    const WeightView down_bias = raw("down_proj_bias", {count, h});
+    for (std::size_t e = 0; e < count; ++e) {
+      const WeightView up_e = part(up, e * h, h, 2 * inner);
+      const WeightView bias_e = part(up_bias, e, 1, 2 * inner);
+      const WeightView down_e = part(down, e * inner, inner, h);
+      ExpertView x;
+      x.gate = transposed(up_e, 2 * inner, 0, 2, inner, h, out_.owned);
+      x.up = transposed(up_e, 2 * inner, 1, 2, inner, h, out_.owned);
+      x.down = transposed(down_e, h, 0, 1, h, inner, out_.owned);
+      x.gate_bias = one_row(transposed(bias_e, 2 * inner, 0, 2, inner, 1, out_.owned));
+      x.up_bias = one_row(transposed(bias_e, 2 * inner, 1, 2, inner, 1, out_.owned));
+      x.down_bias = part(down_bias, e, 1, h);
+      x.limit = static_cast<float>(c_.swiglu_limit);
+      layer.experts.push_back(x);
+    }
+  }
+
+  static WeightView one_row(const WeightView& column) {
+    return {column.data, column.type, 1, column.rows};
+  }
+
+  model::Checkpoint& in_;
+  const model::ModelConfig& c_;
+  ModelWeights out_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& runnable_model_types() {
+  static const std::vector<std::string> types{"mixtral",     "qwen2_moe",   "qwen3_moe", "olmoe",
+                                              "deepseek_v2", "deepseek_v3", "gpt_oss"};
+  return types;
+}
+
+void require_runnable(const model::ModelConfig& config, const std::string& where) {
+  const auto refuse = [&](const std::string& what) {
+    throw InputError(where, "unsupported by the engine: " + what,
+                     fmt::format("the engine runs {} with F32, F16 or BF16 weights; other models "
+                                 "can be accounted and simulated",
+                                 fmt::join(runnable_model_types(), ", ")));
+  };
+  const auto& types = runnable_model_types();
+  if (std::find(types.begin(), types.end(), config.model_type) == types.end()) {
+    refuse(fmt::format("model_type \"{}\"", config.model_type));
+  }
+  if (config.quantization != "none") {
+    refuse(fmt::format("quantization \"{}\"", config.quantization));
+  }
+  const bool latent = config.attention == model::AttentionKind::kMla;
+  if ((latent ? config.qk_rope_head_dim : config.head_dim) % 2 != 0) {
+    refuse(fmt::format("odd head_dim {}", config.head_dim));
+  }
+}
+
+ModelWeights take_weights(model::Checkpoint& checkpoint) { return Taker(checkpoint).take(); }
+
+void for_each_view(ModelWeights& weights, bool tied,
+                   const std::function<void(WeightView&)>& visit) {
+  const auto some = [&](std::initializer_list<WeightView*> views) {
+    for (WeightView* view : views) {
+      if (view->data != nullptr) {
+        visit(*view);
+      }
+    }
+  };
+  some({&weights.embedding});
+  for (LayerWeights& l : weights.layers) {
+    some({&l.input_norm, &l.q,           &l.k,
+          &l.v,          &l.o,           &l.q_bias,
+          &l.k_bias,     &l.v_bias,      &l.o_bias,
+          &l.q_norm,     &l.k_norm,      &l.sinks,
+          &l.q_a,        &l.q_a_norm,    &l.q_b,
+          &l.kv_a,       &l.kv_a_norm,   &l.post_attention_norm,
+          &l.router,     &l.router_bias, &l.shared_gate});
+    for (auto* list : {&l.k_absorbed, &l.v_absorbed}) {
+      for (WeightView& view : *list) {
+        some({&view});
+      }
+    }
+    for (auto* list : {&l.experts, &l.shared}) {
+      for (ExpertView& e : *list) {
+        some({&e.gate, &e.up, &e.down, &e.gate_bias, &e.up_bias, &e.down_bias});
+      }
+    }
+  }
+  some({&weights.final_norm});
+  if (!tied) {
+    some({&weights.head});
+  }
 }
 
 }  // namespace switchyard

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// File: weights.hpp. The tensors of a Mixtral-family model, checked against its configuration.
+// File: weights.hpp. The tensors of a model, checked against its configuration.
 #pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/backend/backend.hpp"
@@ -9,13 +13,26 @@
 
 namespace switchyard {
 
-/// One layer: x + attention(norm(x)), then x + experts(norm(x)). h heads, g KV heads, d head_dim.
+/// One layer: x + attention(norm(x)), then x + feed_forward(norm(x)). h heads, g KV heads, d
+/// head_dim, E experts, I inner width. A view without data (null) is a part the family has not.
 struct LayerWeights {
-  WeightView input_norm;           ///< [1, H]
-  WeightView q, k, v, o;           ///< [h*d, H], [g*d, H], [g*d, H], [H, h*d]
-  WeightView post_attention_norm;  ///< [1, H]
-  WeightView router;               ///< [E, H]
-  std::vector<ExpertView> experts;
+  WeightView input_norm;  ///< [1, H]
+  WeightView q, k, v, o;  ///< [h*d, H], [g*d, H], [g*d, H], [H, h*d]; MLA: q (if direct) and o
+  WeightView q_bias, k_bias, v_bias, o_bias;  ///< [1, rows of the matrix]
+  WeightView q_norm, k_norm;                  ///< [1, d] per head, or [1, h*d] and [1, g*d]
+  WeightView sinks;                           ///< [1, h]
+  // Multi-head latent attention. n, p, w: width of a head's plain part, rotated part, value.
+  WeightView q_a, q_a_norm, q_b;       ///< [rank, H], [1, rank], [h*(n+p), rank]
+  WeightView kv_a, kv_a_norm;          ///< [latent + p, H], [1, latent]
+  std::vector<WeightView> k_absorbed;  ///< per head [latent, n]: transposed key part of kv_b
+  std::vector<WeightView> v_absorbed;  ///< per head [w, latent]: value part of kv_b
+  WeightView post_attention_norm;      ///< [1, H]
+  WeightView router, router_bias;      ///< [E, H], [1, E]; null in a dense layer
+  std::vector<float> selection_bias;   ///< [E] e_score_correction_bias, or empty
+  std::vector<ExpertView> experts;     ///< [E]; empty in a dense layer
+  std::vector<ExpertView> shared;  ///< one SwiGLU on every token, or none: the dense layer's FFN
+                                   ///< or all shared experts together
+  WeightView shared_gate;          ///< [1, H]: the shared output times sigmoid(gate . x)
 };
 
 /// All tensors, borrowed from whoever holds the checkpoint (or, in tests, the arrays).
@@ -24,15 +41,23 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   WeightView final_norm;  ///< [1, H]
   WeightView head;        ///< [V, H]; the embedding when tied.
+  /// Transposed copies that some views point into (MLA's absorbed keys, GPT-OSS's experts).
+  std::vector<std::shared_ptr<const std::vector<std::byte>>> owned;
 };
 
-/// Throws InputError(where, …) that names the feature when the engine cannot run the model: any
-/// family but Mixtral, rope scaling, quantised weights, an odd head_dim.
+/// model_type values that the engine runs.
+[[nodiscard]] const std::vector<std::string>& runnable_model_types();
+
+/// Throws InputError(where, …) that names the feature when the engine cannot run the model:
+/// another family, quantised weights, an odd head_dim.
 void require_runnable(const model::ModelConfig& config, const std::string& where);
 
-/// Takes every tensor of a Mixtral checkpoint (per-expert names w1/w2/w3, or Hugging Face v5's
-/// fused gate_up_proj/down_proj) and calls Checkpoint::finish(), so a missing, extra or misshapen
-/// tensor is an InputError that names it. Views live as long as the checkpoint.
+/// Takes every tensor of a checkpoint under the names of its family (experts one by one, or fused
+/// as Hugging Face v5 holds them) and calls Checkpoint::finish(), so a missing, extra or misshapen
+/// tensor is an InputError that names it. Views live as long as the checkpoint and `owned`.
 [[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint);
+
+/// Calls `visit` on every view of the model that has data, the head last and only if not tied.
+void for_each_view(ModelWeights& weights, bool tied, const std::function<void(WeightView&)>& visit);
 
 }  // namespace switchyard

@@ -335,11 +335,14 @@ TEST(Swiglu, MatchesItsFormulaForEveryLength) {
 
 TEST(Attention, EqualsNaiveSoftmaxWithGroupedHeadsAndAWindow) {
   for (const std::size_t window : {std::size_t{0}, std::size_t{3}}) {
-    const AttentionShape shape{1, 4, 2, 6, window};
+    const AttentionShape shape{1, 4, 2, 6};
     const auto backend = make_cpu_backend(1);
     const auto cache = backend->make_cache(shape);
     const std::size_t rows = 9;
     const std::vector<float> still(3, 0.0F);  // no rotation: RoPE has its own test
+    AttentionRule rule;
+    rule.inverse_frequency = still;
+    rule.sliding_window = window;
     auto q = random_floats(rows * 24, 20);
     auto k = random_floats(rows * 12, 21);
     const auto v = random_floats(rows * 12, 22);
@@ -349,7 +352,7 @@ TEST(Attention, EqualsNaiveSoftmaxWithGroupedHeadsAndAWindow) {
       positions[r] = static_cast<std::uint32_t>(r);
     }
     std::vector<float> out(rows * 24);
-    backend->attention(0, q.data(), k.data(), v.data(), rows, caches, positions, still, out.data());
+    backend->attention(0, q.data(), k.data(), v.data(), rows, caches, positions, rule, out.data());
     for (std::size_t r = 0; r < rows; ++r) {
       for (std::size_t h = 0; h < 4; ++h) {
         const std::size_t first = window > 0 && r + 1 > window ? r + 1 - window : 0;

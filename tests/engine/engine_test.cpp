@@ -513,10 +513,10 @@ TEST(Engine, ReadsFusedExpertTensorsAsWell) {
 
 TEST(Engine, RefusesFamiliesItCannotRunByName) {
   model::ModelConfig config = Engine::load(fixture("f32"), {}).config();
-  config.family = model::Family::kQwen2Moe;
-  config.model_type = "qwen2_moe";
+  config.family = model::Family::kDeepseekMoe;
+  config.model_type = "deepseek";
   expect_contains(input_error_of([&] { require_runnable(config, "config.json"); }),
-                  "unsupported by the engine: model_type \"qwen2_moe\"");
+                  "unsupported by the engine: model_type \"deepseek\"");
 }
 
 TEST(Sample, TakesTheHighestLogitAndTheLowerIdOfATie) {

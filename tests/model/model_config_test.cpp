@@ -157,6 +157,13 @@ TEST(ModelConfig, RopeParametersOfNewerFiles) {
   EXPECT_EQ(error_of(j),
             "config.json: /rope_parameters/rope_type: unsupported rope scaling \"llama3\"; "
             "supported: default, yarn");
+  j["rope_parameters"] = {{"rope_type", "yarn"},
+                          {"factor", 4.0},
+                          {"original_max_position_embeddings", 4096},
+                          {"attention_factor", 1.5}};
+  EXPECT_EQ(error_of(j),
+            "config.json: /rope_parameters/attention_factor: unsupported: a rotation gain of its "
+            "own; leave it out; it then follows from factor and mscale");
 }
 
 TEST(ModelConfig, MistakesNameFileAndPointer) {
