@@ -105,7 +105,10 @@ double parse_value(std::string_view text, std::span<const Unit> units, std::stri
 
 SimTime SimTime::from_seconds(double seconds) {
   const double ps = std::round(seconds * 1e12);
-  SWITCHYARD_ASSERT(std::isfinite(ps) && std::abs(ps) < 9.2e18, fmt::format("{} s", seconds));
+  if (!(std::abs(ps) < 4.6e18)) {
+    throw InputError("simulated time", fmt::format("a duration of {} s is beyond 53 days", seconds),
+                     "look for a rate or latency with the wrong unit");
+  }
   return SimTime(static_cast<std::int64_t>(ps));
 }
 

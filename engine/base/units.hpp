@@ -18,7 +18,8 @@ class SimTime {
   static constexpr SimTime from_ns(std::int64_t v) { return SimTime(v * 1000); }
   static constexpr SimTime from_us(std::int64_t v) { return SimTime(v * 1000000); }
   /// Converts a *duration* in seconds, rounded to the nearest picosecond (halves away from zero).
-  /// Must be finite and within range (asserted); never use it for absolute times.
+  /// InputError beyond ±53 days (4.6e18 ps, so that two still add) or for NaN: a rate or latency in
+  /// the user's files was absurd. Never use it for absolute times.
   static SimTime from_seconds(double seconds);
   [[nodiscard]] constexpr std::int64_t ps() const { return ps_; }
   [[nodiscard]] constexpr double seconds() const { return static_cast<double>(ps_) * 1e-12; }

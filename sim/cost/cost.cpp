@@ -19,12 +19,14 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
                      model::DType activations, const scenario::GpuType& gpu)
     : model_(model),
       dtype_(dtype),
+      activations_(activations),
       gpu_(gpu),
       a_(width_of(activations)),
       w_(width_of(dtype.shared)),
       expert_w_(width_of(dtype.experts)),
       expert_matrices_(model.expert_kind == model::ExpertKind::kTwoMatrix ? 2 : 3) {
-  for (const DType p : {dtype.experts, dtype.shared, dtype.router, dtype.kv}) {
+  for (const DType stored : {dtype.experts, dtype.shared, dtype.router, dtype.kv, activations}) {
+    const DType p = compute_format(stored);
     if (gpu_.peak_for(p).value <= 0) {
       throw InputError(
           "hardware",
@@ -50,10 +52,15 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
   }
 }
 
+DType CostModel::compute_format(DType stored) const {
+  return model::dtype_bits_x32(stored) >= model::dtype_bits_x32(activations_) ? stored
+                                                                              : activations_;
+}
+
 OpCost CostModel::roofline(double bytes, double flops, DType p, double share,
                            std::uint32_t kernels) const {
   const double memory = bytes / (gpu_.mbu * gpu_.hbm.value);
-  const double arithmetic = flops / (share * gpu_.peak_for(p).value);
+  const double arithmetic = flops / (share * gpu_.peak_for(compute_format(p)).value);
   OpCost cost;
   cost.time = SimTime::from_ps(gpu_.kernel_launch.ps() * kernels) +
               SimTime::from_seconds(std::max(memory, arithmetic));

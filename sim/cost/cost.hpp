@@ -11,6 +11,10 @@
 // Symbols: T tokens on this GPU, H hidden, h heads, g KV heads, d head size, E experts, I expert
 // width, V vocabulary, w bytes per weight, a bytes per activation, c bytes per cached value.
 //
+// Arithmetic runs in the wider of the weight's and the activation's format: weight-only formats
+// (W4A16) are widened and gain bytes, not FLOPs; FP8 arithmetic needs model.dtype.activations =
+// "fp8". The attention core runs in the wider of the cache's and the activation's format.
+//
 // Not modelled: tile quantisation (rows padded to a tile), cache hits between kernels, power and
 // clock effects, launch modes (every kernel pays its launch), overlap of two kernels on one GPU
 // except the shared expert beside dispatch (sim/loop).
@@ -82,12 +86,15 @@ class CostModel {
 
   [[nodiscard]] const model::ModelConfig& model() const { return model_; }
   [[nodiscard]] const model::DTypeChoice& dtype() const { return dtype_; }
+  /// Format a GEMM runs in whose stored operand has `stored`.
+  [[nodiscard]] model::DType compute_format(model::DType stored) const;
   [[nodiscard]] const scenario::GpuType& gpu() const { return gpu_; }
 
  private:
   [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width) const;
   model::ModelConfig model_;
   model::DTypeChoice dtype_;
+  model::DType activations_ = model::DType::kBf16;
   scenario::GpuType gpu_;
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight

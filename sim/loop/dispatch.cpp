@@ -67,7 +67,8 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
   const std::size_t row = map_.row(layer);
   const std::size_t experts = map_.rank[row].size();
   const std::size_t groups = g / map_.ep;
-  rows_.assign(groups * experts, 0);  // assignments of (replica group, expert)
+  rows_.assign(groups * experts, 0);    // assignments of (replica group, expert)
+  queued_.assign(groups * experts, 0);  // those of them that were queued
 
   const std::size_t k = decision.slots;
   for (std::uint32_t t = 0; t < decision.tokens; ++t) {
@@ -84,6 +85,7 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
       if (e == kNoExpert) continue;
       const std::uint32_t d = map_.gpu_of(layer, e, s);
       ++rows_[s / map_.ep * experts + e];
+      if (outcome == SlotOutcome::kQueued) ++queued_[s / map_.ep * experts + e];
       ++out.assignments[d];
       if (d == s) continue;
       if (kind_ == scenario::DispatchKind::kPerExpert) {
@@ -111,18 +113,16 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
     }
   }
 
-  // Waves: what an expert has beyond its capacity runs in further passes of at most the capacity.
-  const std::uint32_t capacity = decision.queued_slots > 0
-                                     ? std::max(decision.capacity, std::uint32_t{1})
-                                     : kUnlimitedCapacity;
+  // Waves: what was accepted runs in the first pass; what was queued runs in further passes of at
+  // most as many rows as the expert took in the first one (its capacity: a queued slot found it
+  // full).
   out.distinct_experts = 0;
   std::size_t waves = 1;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i] == 0) continue;
     ++out.distinct_experts;
-    if (capacity != kUnlimitedCapacity) {
-      waves = std::max<std::size_t>(waves, (rows_[i] + capacity - 1) / capacity);
-    }
+    const std::uint32_t pass = std::max(rows_[i] - queued_[i], std::uint32_t{1});
+    waves = std::max<std::size_t>(waves, 1 + (queued_[i] + pass - 1) / pass);
   }
   out.waves.resize(waves);
   for (std::size_t w = 0; w < waves; ++w) {
@@ -133,11 +133,16 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
   }
   for (std::size_t q = 0; q < groups; ++q) {
     for (std::size_t e = 0; e < experts; ++e) {
-      std::uint32_t left = rows_[q * experts + e];
+      const std::size_t i = q * experts + e;
       const std::size_t gpu = q * map_.ep + map_.rank[row][e];
-      for (std::size_t w = 0; left > 0; ++w) {
-        const std::uint32_t now = std::min(left, capacity);
-        out.waves[w][gpu][map_.local[row][e]] = now;
+      const std::uint32_t local = map_.local[row][e];
+      const std::uint32_t accepted = rows_[i] - queued_[i];
+      const std::uint32_t pass = std::max(accepted, std::uint32_t{1});
+      out.waves[0][gpu][local] = accepted;
+      std::uint32_t left = queued_[i];
+      for (std::size_t w = 1; left > 0; ++w) {
+        const std::uint32_t now = std::min(left, pass);
+        out.waves[w][gpu][local] = now;
         left -= now;
       }
     }

@@ -63,7 +63,7 @@ class TrafficBuilder {
   std::uint64_t dispatch_bytes_, combine_bytes_;
   std::vector<std::uint32_t> node_, place_;
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
-  std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_;
+  std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_;
   std::uint32_t stamp_ = 0;
 };
 

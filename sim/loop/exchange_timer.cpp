@@ -1,75 +1,181 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/loop/exchange_timer.hpp"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/network/from_scenario.hpp"
 
 namespace switchyard::sim {
+namespace {
+
+constexpr std::int64_t kLongestLatencyPs = 3'600'000'000'000'000;  // one hour
+
+/// Whether no link lies on routes of two groups.
+bool link_disjoint(const cluster::RouteTable& routes,
+                   const std::vector<std::vector<std::uint32_t>>& groups) {
+  std::vector<std::uint32_t> owner(routes.links(), UINT32_MAX);
+  for (std::uint32_t q = 0; q < groups.size(); ++q) {
+    for (const std::uint32_t i : groups[q]) {
+      for (const std::uint32_t j : groups[q]) {
+        if (i == j) continue;
+        for (const std::uint32_t link : routes.links_of(i, j)) {
+          if (owner[link] != UINT32_MAX && owner[link] != q) return false;
+          owner[link] = q;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 struct ExchangeTimer::State {
   std::vector<LinkDescription> links;
-  network::NetworkModel model;
+  std::vector<std::uint32_t> start_gpu, end_gpu;  // [links]
+  bool ports_tell_bytes = false;
+  std::vector<std::vector<std::uint32_t>> groups;  // members of each model below
+  std::vector<network::NetworkModel> models;
   network::ExchangeResult result;
   std::vector<SimTime> ready;
+  std::vector<std::uint64_t> bytes;
 };
 
-ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario) {
+ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
+    : state_(std::make_unique<State>()) {
   const cluster::ClusterGraph graph = cluster::build_cluster(scenario.hardware);
-  state_ = std::make_unique<State>(State{{}, network::make_network(scenario), {}, {}});
+  State& s = *state_;
+  bool shared_medium = false;
   for (const cluster::DirectedLink& l : graph.links()) {
-    state_->links.push_back(
+    if (l.latency.ps() > kLongestLatencyPs) {
+      throw InputError("hardware.links", fmt::format("latency of {} is {}. Violated: <= 1 h",
+                                                     l.name, format_time(l.latency)));
+    }
+    shared_medium = shared_medium || l.shared_medium;
+    const auto rank = [&](std::uint32_t device) {
+      const auto& gpus = graph.gpus();
+      const auto found = std::find(gpus.begin(), gpus.end(), device);
+      return found == gpus.end() ? UINT32_MAX : static_cast<std::uint32_t>(found - gpus.begin());
+    };
+    s.links.push_back(
         {l.name, graph.devices()[l.from].name, graph.devices()[l.to].name,
          std::string(scenario::kLinkClassNames[static_cast<std::size_t>(l.link_class)]),
          l.bandwidth});
+    s.start_gpu.push_back(rank(l.from));
+    s.end_gpu.push_back(rank(l.to));
   }
+  const network::Model model = network::model_of(scenario.network.model);
+  const network::Algorithm algorithm = network::algorithm_of(scenario.network.algorithm);
+  cluster::RouteTable routes = graph.routes();
+  const auto none = [](const std::vector<std::uint8_t>& v) {
+    return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
+  };
+  s.ports_tell_bytes = algorithm == network::Algorithm::kDirect && !shared_medium &&
+                       none(routes.through_gpu) && none(routes.staged);
+
+  const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
+  const std::uint32_t ep = scenario.parallel.ep;
+  std::vector<std::vector<std::uint32_t>> groups(gpus / ep);
+  for (std::uint32_t g = 0; g < gpus; ++g) groups[g / ep].push_back(g);
+  const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
+  if (closed && groups.size() > 1 &&
+      scenario.network.dispatch != scenario::DispatchKind::kPerNode &&
+      link_disjoint(routes, groups)) {
+    for (const auto& members : groups)
+      s.models.emplace_back(model, algorithm, routes.subset(members));
+    s.groups = std::move(groups);
+    return;
+  }
+  if (model == network::Model::kCoflow && groups.size() > 1) {
+    throw InputError(
+        "network.model",
+        fmt::format("\"coflow\" with {} replica groups (ep = {} of {} GPUs) is unsupported",
+                    groups.size(), ep, gpus),
+        "use auto or flow, or set ep to the number of GPUs");
+  }
+  s.groups.emplace_back(gpus);
+  std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
+  s.models.emplace_back(model, algorithm, std::move(routes));
 }
 ExchangeTimer::~ExchangeTimer() = default;
 
 const std::vector<LinkDescription>& ExchangeTimer::links() const { return state_->links; }
+std::uint32_t ExchangeTimer::gpu_at_start(std::size_t link) const {
+  return state_->start_gpu[link];
+}
+std::uint32_t ExchangeTimer::gpu_at_end(std::size_t link) const { return state_->end_gpu[link]; }
+bool ExchangeTimer::ports_tell_bytes() const { return state_->ports_tell_bytes; }
 
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
-                        std::span<const std::int64_t> ready_ps, ExchangeTiming& out) {
-  const std::size_t n = ready_ps.size();
-  state_->ready.resize(n);
-  for (std::size_t g = 0; g < n; ++g) state_->ready[g] = SimTime::from_ps(ready_ps[g]);
-  network::ExchangeResult& r = state_->result;
-  state_->model.exchange(bytes, state_->ready, r);
-
-  out.end_ps.resize(n);
-  out.participates.assign(n, 0);
-  for (std::size_t i = 0; i < n; ++i) {
-    out.end_ps[i] = r.end[i].ps();
-    for (std::size_t j = 0; j < n; ++j) {
-      if (i != j && bytes[i * n + j] > 0) {
-        out.participates[i] = 1;
-        out.participates[j] = 1;
+                        std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out) {
+  State& s = *state_;
+  const std::size_t gpus = ready_ps.size();
+  std::size_t used = 0;
+  for (std::size_t q = 0; q < s.models.size(); ++q) {
+    const std::vector<std::uint32_t>& members = s.groups[q];
+    const std::size_t n = members.size();
+    s.ready.resize(n);
+    s.bytes.resize(n * n);
+    for (std::size_t i = 0; i < n; ++i) {
+      s.ready[i] = SimTime::from_ps(ready_ps[members[i]]);
+      for (std::size_t j = 0; j < n; ++j) {
+        s.bytes[i * n + j] = i == j ? 0 : bytes[members[i] * gpus + members[j]];
       }
     }
-  }
-  out.begin_ps = r.start.ps();
-  out.duration_ps = r.duration.ps();
-  out.floor_ps = r.floor.ps();
-  out.bottleneck_gpu = r.straggler;
-  out.last_ready = 0;
-  std::int64_t latest = INT64_MIN, waits = 0, members = 0;
-  for (std::size_t g = 0; g < n; ++g) {
-    if (out.participates[g] == 0) continue;
-    ++members;
-    waits += out.begin_ps - ready_ps[g];
-    if (ready_ps[g] > latest) {
-      latest = ready_ps[g];
-      out.last_ready = static_cast<std::uint32_t>(g);
+    network::ExchangeResult& r = s.result;
+    s.models[q].exchange(s.bytes, s.ready, r);
+    if (r.bytes == 0) continue;
+
+    if (out.size() <= used) out.emplace_back();
+    ExchangeTiming& t = out[used++];
+    t.end_ps.assign(ready_ps.begin(), ready_ps.end());
+    t.participates.assign(gpus, 0);
+    t.begin_ps = r.start.ps();
+    t.duration_ps = r.duration.ps();
+    t.floor_ps = r.floor.ps();
+    t.last_ready = members[r.last_ready];
+    t.link_bytes = r.link_bytes;
+    // Idle receivers do not make a GPU late: only senders count.
+    std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0;
+    std::uint32_t late = UINT32_MAX;
+    for (std::size_t i = 0; i < n; ++i) {
+      t.end_ps[members[i]] = r.end[i].ps();
+      t.participates[members[i]] = r.participates[i];
+      const bool sends = std::any_of(s.bytes.begin() + static_cast<std::ptrdiff_t>(i * n),
+                                     s.bytes.begin() + static_cast<std::ptrdiff_t>((i + 1) * n),
+                                     [](std::uint64_t b) { return b > 0; });
+      if (!sends) continue;
+      ++senders;
+      if (ready_ps[members[i]] > last_sender) {
+        last_sender = ready_ps[members[i]];
+        late = members[i];
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool sends = std::any_of(s.bytes.begin() + static_cast<std::ptrdiff_t>(i * n),
+                                     s.bytes.begin() + static_cast<std::ptrdiff_t>((i + 1) * n),
+                                     [](std::uint64_t b) { return b > 0; });
+      if (sends) wait += last_sender - ready_ps[members[i]];
+    }
+    wait = senders > 1 ? wait / (senders - 1) : 0;
+    const std::int64_t transfer = std::max<std::int64_t>(0, r.duration.ps() - r.alpha.ps());
+    if (wait > transfer || r.straggler == network::kNone ||
+        r.reason == network::StragglerReason::kLate) {
+      t.straggler = late;
+      t.link_bound = false;
+      t.straggler_ps = wait;
+    } else {
+      t.straggler = members[r.straggler];
+      t.link_bound = r.reason == network::StragglerReason::kLink;
+      t.straggler_ps = transfer;
     }
   }
-  out.lateness_ps = members > 1 ? waits / (members - 1) : 0;
-  out.link_bytes = r.link_bytes;
-  out.link_busy_ps.resize(r.link_bytes.size());
-  for (std::size_t k = 0; k < r.link_bytes.size(); ++k) {
-    out.link_busy_ps[k] = SimTime::from_seconds(static_cast<double>(r.link_bytes[k]) /
-                                                state_->links[k].bandwidth.value)
-                              .ps();
-  }
+  out.resize(used);
 }
 
 }  // namespace switchyard::sim

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times one exchange of the step loop with the scenario's network model and algorithm.
 //
-// An exchange synchronises its participants, the GPUs that send or receive: it begins when the last
-// of them is ready. bottleneck, auto and coflow give all the same end; flow starts and ends each
-// pair by itself. A matrix without bytes takes no time and synchronises nobody.
+// Every EP group (replica group) exchanges by itself. Groups that share no link do not wait for
+// each other; groups that do share links, and per_node dispatch, are timed as one exchange. An
+// exchange synchronises its participants, the GPUs that send, receive or relay: it begins when the
+// last of them is ready. bottleneck, auto and coflow give all the same end; flow starts and ends
+// each pair by itself. A matrix without bytes takes no time and synchronises nobody.
+//
+// Straggler of an exchange: the GPU that others waited for, when the senders' mean wait for the
+// last sender exceeds the transfer (duration less path latency): reason load. Otherwise the GPU
+// whose link was busy longest: reason load when that link carries the most bytes, reason link when
+// a slower link decides although others carry as much.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,16 +24,15 @@ namespace switchyard::sim {
 
 struct ExchangeTiming {
   std::vector<std::int64_t> end_ps;        ///< [G] on each GPU's clock; own ready time if idle.
-  std::vector<std::uint8_t> participates;  ///< [G] sends or receives bytes.
+  std::vector<std::uint8_t> participates;  ///< [G] sends, receives or relays.
   std::int64_t begin_ps = 0;               ///< The last participant's ready time.
-  std::int64_t duration_ps = 0;            ///< Latest end − begin; 0 without bytes.
+  std::int64_t duration_ps = 0;            ///< Latest end − begin; > 0.
   std::int64_t floor_ps = 0;               ///< No model may be faster (bytes / bandwidth).
-  std::uint32_t last_ready = 0;            ///< GPU that begin_ps is of; lowest index among equals.
-  std::int64_t lateness_ps = 0;            ///< Mean wait of the other participants for it.
-  std::uint32_t bottleneck_gpu =
-      UINT32_MAX;                          ///< Straggler of the transfer itself, if there is one.
+  std::uint32_t last_ready = 0;            ///< Participant that begin_ps is of.
+  std::uint32_t straggler = UINT32_MAX;    ///< See above; UINT32_MAX: none.
+  bool link_bound = false;                 ///< The straggler's reason is its link.
+  std::int64_t straggler_ps = 0;           ///< The wait or the transfer it stands for.
   std::vector<std::uint64_t> link_bytes;   ///< [K]
-  std::vector<std::int64_t> link_busy_ps;  ///< [K] bytes / bandwidth.
 };
 
 /// A directed link of the cluster, for the run's inventory.
@@ -44,9 +50,17 @@ class ExchangeTimer {
   ExchangeTimer& operator=(const ExchangeTimer&) = delete;
 
   [[nodiscard]] const std::vector<LinkDescription>& links() const;
-  /// Times `bytes` ([G][G], row = sender, diagonal ignored) for GPUs ready at `ready_ps` [G].
+  /// GPU rank at an end of a link, or UINT32_MAX.
+  [[nodiscard]] std::uint32_t gpu_at_start(std::size_t link) const;
+  [[nodiscard]] std::uint32_t gpu_at_end(std::size_t link) const;
+  /// True when the bytes on a GPU's own links are the bytes it sends and receives: direct
+  /// algorithm, no GPU forwards, nothing is staged, no shared medium. Then the run can be
+  /// cross-checked.
+  [[nodiscard]] bool ports_tell_bytes() const;
+  /// Times `bytes` ([G][G], row = sender, diagonal ignored) for GPUs ready at `ready_ps` [G]. One
+  /// entry per group with traffic; their participants are disjoint.
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
-           ExchangeTiming& out);
+           std::vector<ExchangeTiming>& out);
 
  private:
   struct State;

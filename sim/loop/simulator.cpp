@@ -31,6 +31,9 @@ using scenario::KvPlacement;
 using scenario::WorkloadKind;
 using PhaseTimes = std::array<std::int64_t, run::kPhases>;
 
+constexpr std::int64_t kLongestTimePs = 4'600'000'000'000'000'000;  // 53 days: two of them add
+constexpr std::int64_t kLongestSettingPs = 3'600'000'000'000'000;   // one hour
+
 std::size_t at(run::Phase p) { return static_cast<std::size_t>(p); }
 
 /// Whether the scenario states a policy of its own; without one a trace's recorded policy applies.
@@ -82,7 +85,7 @@ class Simulator {
     backlog_.resize(layers_);
     ready_.assign(gpus_, 0);
     path_.assign(gpus_, PhaseTimes{});
-    record_ = {};
+    node_ = nodes(s_);
   }
 
   SimulationResult run(const std::string& trace_hash, const ProgressCallback& progress);
@@ -106,6 +109,14 @@ class Simulator {
       throw InputError("policy.capacity.queue", "\"defer\" is unsupported in the simulator",
                        "use queue = \"wave\"");
     }
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (s_.hardware.gpu_type(g).kernel_launch.ps() > kLongestSettingPs) {
+        throw InputError("hardware.gpu_types", "kernel_launch is beyond 1 h");
+      }
+    }
+    if (std::max(s_.host.per_step.ps(), s_.host.per_sequence.ps()) > kLongestSettingPs) {
+      throw InputError("host", "per_step and per_sequence must be at most 1 h");
+    }
     if (s_.parallel.attention == AttentionPlacement::kHub && s_.parallel.ep != gpus_) {
       throw InputError("parallel.ep",
                        fmt::format("attention = \"hub\" with ep = {} of {} GPUs is unsupported",
@@ -125,8 +136,20 @@ class Simulator {
   std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
 
   void work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
-  void exchange(run::Phase phase, const std::vector<std::vector<std::uint64_t>>& matrices,
-                std::int64_t& duration, std::int64_t& floor, std::int64_t* late);
+  void exchange(run::Phase phase, std::uint32_t moe,
+                const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
+                std::int64_t& floor);
+  void decide_layer(std::uint32_t moe, std::uint32_t step);
+  void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
+  void check_traffic(std::uint32_t moe);
+  void check_step(std::uint64_t step);
+  void check_time(std::int64_t ps) const;
+  void violation(const std::string& check, const std::string& where, const std::string& message);
+  [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t sequence) const {
+    return s_.memory.kv_placement == KvPlacement::kReplicated ||
+           (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
+                                                        : gpu == home(sequence));
+  }
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   void end_step(std::uint64_t step, std::int64_t start);
   void note_tokens(std::uint64_t step);
@@ -148,11 +171,14 @@ class Simulator {
   std::vector<std::vector<std::uint32_t>> backlog_;
 
   // State of the step under way.
-  std::vector<std::int64_t> ready_;       // [G] clock of each GPU
-  std::vector<PhaseTimes> path_;          // [G] how the critical path to ready_[g] is made up
-  std::vector<PhaseTimes> gpu_phase_;     // [G] what the GPU itself did
-  std::vector<std::int64_t> waited_for_;  // [G] how long others waited for this GPU
-  std::vector<std::int64_t> link_bound_;  // [G] exchange time bound by this GPU's link
+  std::vector<std::int64_t> ready_;    // [G] clock of each GPU
+  std::vector<PhaseTimes> path_;       // [G] how the critical path to ready_[g] is made up
+  std::vector<PhaseTimes> gpu_phase_;  // [G] what the GPU itself did
+  // [reason: load, link][G] waits and transfers that this GPU stands for.
+  std::array<std::vector<std::int64_t>, 2> straggler_ps_;
+  std::int64_t layer_straggler_ps_ = 0;
+  std::uint64_t step_ = 0;
+  std::vector<std::uint32_t> node_;  // [G]
   StepTokens tokens_;
   std::vector<std::vector<SequenceWork>> sequences_;  // [G]
   std::vector<std::uint64_t> tokens_of_;              // [G]
@@ -161,7 +187,12 @@ class Simulator {
   DecideWorkspace workspace_;
   LayerDecision decision_;
   LayerTraffic traffic_;
-  ExchangeTiming timing_;
+  std::vector<ExchangeTiming> timings_;
+  std::vector<std::uint32_t> group_rows_;
+  StepTokens group_tokens_;
+  Candidates group_candidates_;
+  LayerDecision group_decision_;
+  std::vector<run::Violation> violations_;
   std::vector<std::uint64_t> kv_tokens_;  // [sequence] tokens whose pages are allocated
   std::vector<run::CriticalEntry> critical_, slowest_critical_;
   std::int64_t slowest_step_ps_ = -1;
@@ -271,17 +302,16 @@ void Simulator::grow_kv(std::uint64_t step) {
     kv_tokens_[b] = want;
     if (more == 0) continue;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
-      const bool here =
-          s_.memory.kv_placement == KvPlacement::kReplicated ||
-          (s_.memory.kv_placement == KvPlacement::kHub ? g == s_.parallel.hub : g == home(b));
-      if (here) ledger_.allocate(g, MemoryCategory::kKv, more, now, index, "KV pages");
+      if (holds_kv(g, b)) ledger_.allocate(g, MemoryCategory::kKv, more, now, index, "KV pages");
     }
   }
 }
 
 void Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
   const std::int64_t t = cost.time.ps();
+  check_time(t);
   ready_[gpu] += t;
+  check_time(ready_[gpu]);
   path_[gpu][at(phase)] += t;
   gpu_phase_[gpu][at(phase)] += t;
   record_.scalars.hbm_bytes += static_cast<std::uint64_t>(std::llround(cost.bytes));
@@ -302,33 +332,53 @@ void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32
   critical_.push_back(e);
 }
 
-void Simulator::exchange(run::Phase phase, const std::vector<std::vector<std::uint64_t>>& matrices,
-                         std::int64_t& duration, std::int64_t& floor, std::int64_t* late) {
+void Simulator::exchange(run::Phase phase, std::uint32_t moe,
+                         const std::vector<std::vector<std::uint64_t>>& matrices,
+                         std::int64_t& duration, std::int64_t& floor) {
+  run::LayerRecord& layer = record_.layers[moe];
   for (const std::vector<std::uint64_t>& matrix : matrices) {
-    if (std::all_of(matrix.begin(), matrix.end(), [](std::uint64_t b) { return b == 0; })) continue;
-    exchange_.run(matrix, ready_, timing_);
-    duration += timing_.duration_ps;
-    floor += timing_.floor_ps;
-    const std::uint32_t last = timing_.last_ready;
-    waited_for_[last] += timing_.lateness_ps;
-    if (late != nullptr) *late += timing_.lateness_ps;
-    if (timing_.bottleneck_gpu < gpus_) link_bound_[timing_.bottleneck_gpu] += timing_.duration_ps;
-    const PhaseTimes path_of_last = path_[last];
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
-      if (timing_.participates[g] == 0) continue;
-      const std::int64_t end = timing_.end_ps[g];
-      const std::int64_t begin = std::clamp(timing_.begin_ps, ready_[g], end);
-      gpu_phase_[g][at(run::Phase::kWait)] += begin - ready_[g];
-      gpu_phase_[g][at(phase)] += end - begin;
-      if (end >= timing_.begin_ps) {
-        // The path to this GPU's end goes through the GPU that was ready last.
-        path_[g] = path_of_last;
-        path_[g][at(phase)] += end - timing_.begin_ps;
-      } else {
-        path_[g][at(phase)] += end - ready_[g];
+    exchange_.run(matrix, ready_, timings_);
+    std::int64_t longest = 0, highest_floor = 0;
+    for (const ExchangeTiming& t : timings_) {
+      longest = std::max(longest, t.duration_ps);
+      highest_floor = std::max(highest_floor, t.floor_ps);
+      const PhaseTimes path_of_last = path_[t.last_ready];
+      for (std::uint32_t g = 0; g < gpus_; ++g) {
+        if (t.participates[g] == 0) continue;
+        const std::int64_t end = t.end_ps[g];
+        check_time(end);
+        const std::int64_t begin = std::clamp(t.begin_ps, ready_[g], end);
+        gpu_phase_[g][at(run::Phase::kWait)] += begin - ready_[g];
+        gpu_phase_[g][at(phase)] += end - begin;
+        if (end >= t.begin_ps) {
+          // The path to this GPU's end goes through the GPU that was ready last.
+          path_[g] = path_of_last;
+          path_[g][at(phase)] += end - t.begin_ps;
+        } else {
+          path_[g][at(phase)] += end - ready_[g];
+        }
+        ready_[g] = end;
       }
-      ready_[g] = end;
+      for (std::size_t k = 0; k < t.link_bytes.size(); ++k) {
+        record_.link_bytes[k] += t.link_bytes[k];
+        record_.link_busy_ps[k] += SimTime::from_seconds(static_cast<double>(t.link_bytes[k]) /
+                                                         exchange_.links()[k].bandwidth.value)
+                                       .ps();
+      }
+      const StragglerReason reason = t.link_bound ? StragglerReason::kLink : StragglerReason::kLoad;
+      if (t.straggler < gpus_) {
+        straggler_ps_[t.link_bound ? 1 : 0][t.straggler] += t.straggler_ps;
+        if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
+          layer_straggler_ps_ = t.straggler_ps;
+          layer.straggler_gpu = t.straggler;
+          layer.straggler_reason = reason;
+        }
+      }
+      note_critical(moe, phase, t.straggler < gpus_ ? t.straggler : t.last_ready, reason,
+                    t.begin_ps, t.duration_ps);
     }
+    duration += longest;
+    floor += highest_floor;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       for (std::uint32_t d = 0; d < gpus_; ++d) {
         if (d == g) continue;
@@ -337,25 +387,222 @@ void Simulator::exchange(run::Phase phase, const std::vector<std::vector<std::ui
         record_.gpu_bytes_in[d] += bytes;
         record_.pair_bytes[std::size_t{g} * gpus_ + d] += bytes;
         record_.scalars.bytes_sent += bytes;
-        record_.scalars.bytes_received += bytes;
       }
     }
-    for (std::size_t k = 0; k < timing_.link_bytes.size(); ++k) {
-      record_.link_bytes[k] += timing_.link_bytes[k];
-      record_.link_busy_ps[k] += timing_.link_busy_ps[k];
-    }
-    const bool by_link =
-        timing_.duration_ps > timing_.lateness_ps && timing_.bottleneck_gpu < gpus_;
-    note_critical(run::kNone, phase, by_link ? timing_.bottleneck_gpu : last,
-                  by_link ? StragglerReason::kLink : StragglerReason::kLoad, timing_.begin_ps,
-                  timing_.duration_ps);
   }
+}
+
+/// Recounts what the layer sends from the decisions, by sorting each token's destinations, and
+/// compares: an independent count of the copies.
+void Simulator::check_traffic(std::uint32_t moe) {
+  std::uint64_t copies = 0;
+  std::vector<std::uint32_t> to, others;
+  for (std::uint32_t t = 0; t < decision_.tokens; ++t) {
+    const std::uint32_t s = tokens_.rank[t];
+    to.clear();
+    for (std::uint32_t j = 0; j < decision_.slots; ++j) {
+      const std::size_t i = std::size_t{t} * decision_.slots + j;
+      const auto outcome = static_cast<SlotOutcome>(decision_.outcome[i]);
+      if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) continue;
+      const std::uint16_t e =
+          outcome == SlotOutcome::kQueued ? decision_.first[i] : decision_.chosen[i];
+      const std::uint32_t d = map_.gpu_of(moe, e, s);
+      if (d != s) to.push_back(d);
+    }
+    if (s_.network.dispatch == scenario::DispatchKind::kPerExpert) {
+      copies += to.size();
+      continue;
+    }
+    std::sort(to.begin(), to.end());
+    to.erase(std::unique(to.begin(), to.end()), to.end());
+    copies += to.size();
+    if (s_.network.dispatch != scenario::DispatchKind::kPerNode) continue;
+    // One copy more for every other node whose relay is not itself a destination.
+    others.clear();
+    for (const std::uint32_t d : to) {
+      if (node_[d] != node_[s]) others.push_back(node_[d]);
+    }
+    std::sort(others.begin(), others.end());
+    others.erase(std::unique(others.begin(), others.end()), others.end());
+    for (const std::uint32_t n : others) {
+      std::uint32_t place = 0, relay = 0;
+      for (std::uint32_t g = 0; g < s; ++g) place += node_[g] == node_[s] ? 1 : 0;
+      for (std::uint32_t g = 0; g < gpus_; ++g) {
+        if (node_[g] == n && place-- == 0) {
+          relay = g;
+          break;
+        }
+      }
+      if (!std::binary_search(to.begin(), to.end(), relay)) ++copies;
+    }
+  }
+  const auto sum = [](const std::vector<std::vector<std::uint64_t>>& matrices) {
+    std::uint64_t bytes = 0;
+    for (const auto& m : matrices) bytes = std::accumulate(m.begin(), m.end(), bytes);
+    return bytes;
+  };
+  const std::uint64_t out = s_.network.payload.dispatch_bytes(s_.model.hidden_size) * copies;
+  const std::uint64_t back = s_.network.payload.combine_bytes(s_.model.hidden_size) * copies;
+  if (sum(traffic_.dispatch) != out || sum(traffic_.combine) != back) {
+    violation("bytes", fmt::format("step {}, MoE layer {}", step_, moe),
+              fmt::format("dispatch {} and combine {} bytes, the decisions ask for {} and {}",
+                          sum(traffic_.dispatch), sum(traffic_.combine), out, back));
+  }
+}
+
+/// What each GPU's own links carried must be what it sent and received, the KV cache must be what
+/// the sequences need, and nothing of the step may outlive it.
+void Simulator::check_step(std::uint64_t step) {
+  const std::string where = fmt::format("step {}", step);
+  std::vector<std::uint64_t> out = record_.gpu_bytes_out, in = record_.gpu_bytes_in;
+  if (exchange_.ports_tell_bytes()) {
+    std::fill(out.begin(), out.end(), 0);
+    std::fill(in.begin(), in.end(), 0);
+    for (std::size_t k = 0; k < record_.link_bytes.size(); ++k) {
+      if (exchange_.gpu_at_start(k) < gpus_) {
+        out[exchange_.gpu_at_start(k)] += record_.link_bytes[k];
+      }
+      if (exchange_.gpu_at_end(k) < gpus_) in[exchange_.gpu_at_end(k)] += record_.link_bytes[k];
+    }
+    if (out != record_.gpu_bytes_out || in != record_.gpu_bytes_in) {
+      violation("bytes", where, "a GPU's links carried other bytes than it sent or received");
+    }
+  }
+  record_.scalars.bytes_received = std::accumulate(in.begin(), in.end(), std::uint64_t{0});
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    std::uint64_t want = 0;
+    for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+      if (holds_kv(g, b)) {
+        want += kv_bytes_of(s_.workload.context + (step + 1) * s_.workload.tokens);
+      }
+    }
+    if (ledger_.live(g, MemoryCategory::kKv) != want) {
+      violation("memory", where,
+                fmt::format("GPU {}: {} bytes of KV pages, the sequences need {}", g,
+                            ledger_.live(g, MemoryCategory::kKv), want));
+    }
+    for (const MemoryCategory c : {MemoryCategory::kBuffers, MemoryCategory::kActivations}) {
+      if (ledger_.live(g, c) != 0) {
+        violation("memory", where,
+                  fmt::format("GPU {}: {} outlive the step", g,
+                              run::kMemoryCategoryNames[static_cast<std::size_t>(c)]));
+      }
+    }
+  }
+}
+
+void Simulator::violation(const std::string& check, const std::string& where,
+                          const std::string& message) {
+  if (violations_.size() < 20) violations_.push_back({check, where, message});
+}
+
+void Simulator::check_time(std::int64_t ps) const {
+  if (ps < 0 || ps > kLongestTimePs) {
+    throw InputError("simulated time", fmt::format("step {} goes beyond 53 days", step_),
+                     "look for a bandwidth, latency or launch time with the wrong unit");
+  }
+}
+
+/// Decides a layer: one EP group after the other, since each holds its own copy of the experts and
+/// fills it with its own tokens.
+void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
+  const std::uint32_t ep = s_.parallel.ep;
+  if (ep == gpus_) {
+    StepContext context =
+        make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step);
+    context.rank = tokens_.rank;
+    context.ranks = gpus_;
+    decide(source_->gate(), policy_, context, candidates_.view(), source_->gate_bias(moe),
+           workspace_, decision_);
+    return;
+  }
+  const std::size_t k = s_.model.top_k, m = candidates_.width;
+  const auto tokens = static_cast<std::uint32_t>(tokens_.size());
+  LayerDecision& all = decision_;
+  all = LayerDecision{};
+  all.tokens = tokens;
+  all.slots = static_cast<std::uint32_t>(k);
+  all.first.assign(tokens * k, kNoExpert);
+  all.chosen.assign(tokens * k, kNoExpert);
+  all.weights.assign(tokens * k, 0.0F);
+  all.outcome.assign(tokens * k, 0);
+  all.demand.assign(experts_, 0);
+  all.overflow.assign(experts_, 0);
+  all.load.assign(experts_, 0);
+  all.queued.assign(experts_, 0);
+  all.capacity = 0;
+  for (std::uint32_t q = 0; q < gpus_ / ep; ++q) {
+    group_rows_.clear();
+    group_tokens_ = StepTokens{};
+    for (std::uint32_t t = 0; t < tokens; ++t) {
+      if (tokens_.rank[t] / ep != q) continue;
+      group_rows_.push_back(t);
+      group_tokens_.sequence.push_back(tokens_.sequence[t]);
+      group_tokens_.position.push_back(tokens_.position[t]);
+      group_tokens_.phase.push_back(tokens_.phase[t]);
+      group_tokens_.rank.push_back(static_cast<std::uint16_t>(tokens_.rank[t] - q * ep));
+    }
+    const auto rows = static_cast<std::uint32_t>(group_rows_.size());
+    if (rows == 0) continue;
+    group_candidates_.resize(rows, static_cast<std::uint32_t>(m));
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t from = group_rows_[i] * m;
+      std::copy_n(candidates_.ids.begin() + static_cast<std::ptrdiff_t>(from), m,
+                  group_candidates_.ids.begin() + static_cast<std::ptrdiff_t>(i * m));
+      std::copy_n(candidates_.logit.begin() + static_cast<std::ptrdiff_t>(from), m,
+                  group_candidates_.logit.begin() + static_cast<std::ptrdiff_t>(i * m));
+      group_candidates_.lse[i] = candidates_.lse[group_rows_[i]];
+    }
+    StepContext context = make_step(group_tokens_.sequence, group_tokens_.position,
+                                    group_tokens_.phase, s_.run.seed, moe, step);
+    context.rank = group_tokens_.rank;
+    context.ranks = ep;
+    decide(source_->gate(), policy_, context, group_candidates_.view(), source_->gate_bias(moe),
+           workspace_, group_decision_);
+    const LayerDecision& part = group_decision_;
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t to = group_rows_[i] * k;
+      for (std::size_t j = 0; j < k; ++j) {
+        all.first[to + j] = part.first[i * k + j];
+        all.chosen[to + j] = part.chosen[i * k + j];
+        all.weights[to + j] = part.weights[i * k + j];
+        all.outcome[to + j] = part.outcome[i * k + j];
+      }
+    }
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      all.demand[e] += part.demand[e];
+      all.overflow[e] += part.overflow[e];
+      all.load[e] += part.load[e];
+      all.queued[e] += part.queued[e];
+    }
+    all.assignments += part.assignments;
+    all.kept += part.kept;
+    all.rerouted += part.rerouted;
+    all.queued_slots += part.queued_slots;
+    all.dropped += part.dropped;
+    all.overflowed += part.overflowed;
+    all.truncated_slots += part.truncated_slots;
+    all.waves = std::max(all.waves, part.waves);
+    // The copies of an expert together hold the sum of the groups' capacities.
+    all.capacity = part.capacity == kUnlimitedCapacity || all.capacity == kUnlimitedCapacity
+                       ? kUnlimitedCapacity
+                       : all.capacity + part.capacity;
+  }
+}
+
+/// Tensors that live only while an operation runs.
+void Simulator::transient(std::uint32_t gpu, std::uint64_t values, model::DType format,
+                          const char* cause) {
+  if (values == 0) return;
+  const std::uint64_t bytes = model::dtype_bytes(format, values);
+  ledger_.allocate(gpu, MemoryCategory::kActivations, bytes, ready_[gpu],
+                   static_cast<std::uint32_t>(step_), cause);
+  ledger_.release(gpu, MemoryCategory::kActivations, bytes, ready_[gpu]);
 }
 
 void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   const auto index = static_cast<std::uint32_t>(step);
   run::LayerRecord& out = record_.layers[moe];
-  const std::size_t critical_from = critical_.size();
 
   std::int64_t slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -366,13 +613,9 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   out.router_ps = slowest;
 
   source_->candidates(tokens_, moe, candidates_);
-  StepContext context =
-      make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, index);
-  context.rank = tokens_.rank;
-  context.ranks = gpus_;
-  decide(source_->gate(), policy_, context, candidates_.view(), source_->gate_bias(moe), workspace_,
-         decision_);
+  decide_layer(moe, index);
   traffic_builder_.build(moe, tokens_.rank, decision_, traffic_);
+  check_traffic(moe);
 
   // Memory that lives during the exchange and the expert phase.
   std::vector<std::uint64_t> buffers(gpus_, 0), activations(gpus_, 0);
@@ -390,6 +633,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     }
     activations[g] = model::dtype_bytes(
         s_.activations, tokens_of_[g] * 3 * s_.model.hidden_size +
+                            tokens_of_[g] * 2 * s_.model.shared_intermediate +
                             traffic_.assignments[g] *
                                 (2 * s_.model.hidden_size + 2 * s_.model.expert_intermediate));
     ledger_.allocate(g, MemoryCategory::kBuffers, buffers[g], ready_[g], index, "exchange buffers");
@@ -398,9 +642,8 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   }
 
   const std::vector<std::int64_t> before_dispatch = ready_;
-  std::int64_t late = 0;
-  exchange(run::Phase::kDispatch, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps,
-           nullptr);
+  layer_straggler_ps_ = 0;
+  exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
   // Shared experts run beside dispatch on the GPU that owns the tokens.
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c = cost_[g].shared(tokens_of_[g]);
@@ -427,9 +670,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   }
   out.expert_ps = slowest;
 
-  const std::uint32_t busiest =
-      static_cast<std::uint32_t>(std::max_element(ready_.begin(), ready_.end()) - ready_.begin());
-  exchange(run::Phase::kCombine, traffic_.combine, out.combine_ps, out.combine_floor_ps, &late);
+  exchange(run::Phase::kCombine, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     work(g, run::Phase::kCombine, cost_[g].combine_sum(tokens_of_[g]));
     ledger_.release(g, MemoryCategory::kBuffers, buffers[g], ready_[g]);
@@ -443,15 +684,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     out.imbalance = static_cast<double>(*std::max_element(traffic_.assignments.begin(),
                                                           traffic_.assignments.end())) *
                     gpus_ / static_cast<double>(sum);
-    const bool by_link = out.dispatch_ps + out.combine_ps > late && timing_.bottleneck_gpu < gpus_;
-    out.straggler_gpu = by_link ? timing_.bottleneck_gpu : busiest;
-    out.straggler_reason = by_link ? StragglerReason::kLink : StragglerReason::kLoad;
-    if (gpus_ == 1) {
-      out.straggler_gpu = run::kNone;
-      out.straggler_reason = StragglerReason::kNone;
-    }
   }
-  for (std::size_t i = critical_from; i < critical_.size(); ++i) critical_[i].layer = moe;
 
   // What happened to the assignments.
   run::StepScalars& sc = record_.scalars;
@@ -535,17 +768,17 @@ void Simulator::end_step(std::uint64_t step, std::int64_t start) {
     }
     record_.gpu_memory_peak[g] = ledger_.high_water(g);
   }
-  if (gpus_ > 1) {
-    const auto load = std::max_element(waited_for_.begin(), waited_for_.end());
-    const auto link = std::max_element(link_bound_.begin(), link_bound_.end());
-    if (*link > *load) {
-      sc.straggler_gpu = static_cast<std::uint32_t>(link - link_bound_.begin());
-      sc.straggler_reason = StragglerReason::kLink;
-    } else if (*load > 0) {
-      sc.straggler_gpu = static_cast<std::uint32_t>(load - waited_for_.begin());
-      sc.straggler_reason = StragglerReason::kLoad;
+  std::int64_t largest = 0;
+  for (std::size_t reason = 0; reason < 2; ++reason) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (straggler_ps_[reason][g] > largest) {
+        largest = straggler_ps_[reason][g];
+        sc.straggler_gpu = g;
+        sc.straggler_reason = reason == 0 ? StragglerReason::kLoad : StragglerReason::kLink;
+      }
     }
   }
+  check_step(step);
   double sum = 0;
   std::size_t n = 0;
   for (const run::LayerRecord& l : record_.layers) {
@@ -637,8 +870,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     record_.scalars.sequences = s_.workload.batch;
     path_.assign(gpus_, PhaseTimes{});
     gpu_phase_.assign(gpus_, PhaseTimes{});
-    waited_for_.assign(gpus_, 0);
-    link_bound_.assign(gpus_, 0);
+    for (auto& per_gpu : straggler_ps_) per_gpu.assign(gpus_, 0);
+    step_ = step;
     critical_.clear();
     ledger_.reset_high_water();
     compose_step(step);
@@ -660,6 +893,11 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       std::int64_t slowest = 0;
       for (std::uint32_t g = 0; g < gpus_; ++g) {
         const OpCost c = cost_[g].attention(layer, sequences_[g]);
+        transient(
+            g,
+            tokens_of_[g] * (3 * s_.model.hidden_size + s_.model.num_heads * s_.model.head_dim * 2 +
+                             model::kv_values_per_token_layer(s_.model)),
+            s_.activations, "attention activations");
         work(g, run::Phase::kAttention, c);
         slowest = std::max(slowest, c.time.ps());
       }
@@ -670,12 +908,18 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
         ++moe;
       } else {
         for (std::uint32_t g = 0; g < gpus_; ++g) {
+          if (s_.model.layers[layer].ffn == model::FfnKind::kDense) {
+            transient(g,
+                      tokens_of_[g] * (2 * s_.model.hidden_size + 2 * s_.model.dense_intermediate),
+                      s_.activations, "dense FFN activations");
+          }
           work(g, run::Phase::kDense, cost_[g].dense(layer, tokens_of_[g]));
         }
       }
     }
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       // Every sequence samples from its last token only.
+      transient(g, sequences_[g].size() * s_.model.vocab_size, model::DType::kF32, "logits");
       work(g, run::Phase::kHead, cost_[g].head(sequences_[g].size()));
     }
     if (moe > 0) record_.scalars.gate_entropy = entropy / moe;
@@ -694,6 +938,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     }
   }
   sink_.data().critical_path = slowest_critical_;
+  result.violations = violations_;
   if (const std::string uneven = ledger_.check(); !uneven.empty()) {
     result.violations.push_back({"memory", "run", uneven});
   }

@@ -74,9 +74,6 @@ void MemoryLedger::release(std::uint32_t gpu, run::MemoryCategory category, std:
   live_[gpu][c] -= bytes;
   live_sum_[gpu] -= bytes;
   freed_[gpu][c] += bytes;
-  if (static_cast<double>(live_sum_[gpu]) <= watermark_ * static_cast<double>(capacity_[gpu])) {
-    over_watermark_[gpu] = false;
-  }
 }
 
 std::uint64_t MemoryLedger::live(std::uint32_t gpu, run::MemoryCategory c) const {
@@ -89,6 +86,11 @@ bool MemoryLedger::any_out_of_memory() const {
   return std::find(oom_.begin(), oom_.end(), true) != oom_.end();
 }
 void MemoryLedger::reset_high_water() {
+  // A crossing is news again only after a whole period below the mark.
+  for (std::size_t g = 0; g < capacity_.size(); ++g) {
+    over_watermark_[g] =
+        static_cast<double>(peak_sum_[g]) > watermark_ * static_cast<double>(capacity_[g]);
+  }
   peak_ = live_;
   peak_sum_ = live_sum_;
 }

@@ -38,6 +38,8 @@ class MemoryLedger {
   /// High water since the last call of reset_high_water (or the start).
   [[nodiscard]] std::uint64_t high_water(std::uint32_t gpu, run::MemoryCategory c) const;
   [[nodiscard]] std::uint64_t high_water(std::uint32_t gpu) const { return peak_sum_[gpu]; }
+  /// Begins a new period (a step). A watermark crossing is an event once, and again only after a
+  /// period that stayed below the mark.
   void reset_high_water();
   /// Events recorded since the last call; the caller takes them over.
   std::vector<run::Event> take_events();

@@ -63,6 +63,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     std::copy(closed_.participants().begin(), closed_.participants().end(), takes_part_.begin());
     closed_duration = t.duration;
     result.floor = t.floor;
+    result.alpha = t.alpha;
     result.bytes = t.bytes;
     result.bottleneck_link = t.link;
     result.straggler = t.straggler;
@@ -75,6 +76,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     std::fill(result.link_bytes.begin(), result.link_bytes.end(), 0);
     std::fill(takes_part_.begin(), takes_part_.end(), std::uint8_t{0});
     result.floor = SimTime();
+    result.alpha = SimTime();
     result.bytes = 0;
     result.bottleneck_link = result.straggler = kNone;
     result.reason = StragglerReason::kNone;
@@ -87,6 +89,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
       const BottleneckTime t = closed_.evaluate(phase, scratch_);
       closed_duration += t.duration;
       result.floor += t.floor;
+      result.alpha += t.alpha;
       for (std::size_t l = 0; l < scratch_.size(); ++l) {
         result.link_bytes[l] += scratch_[l];
       }
@@ -101,6 +104,8 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
       }
     }
   }
+  result.participates.assign(takes_part_.begin(), takes_part_.end());
+  result.last_ready = kNone;
   if (result.bytes == 0) {
     result.start = n == 0 ? SimTime() : *std::max_element(ready.begin(), ready.end());
     result.duration = SimTime();
@@ -120,6 +125,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     }
   }
   result.start = ready[last];
+  result.last_ready = last;
 
   if (closed) {
     result.duration = closed_duration;

@@ -46,10 +46,13 @@ enum class Model : std::uint8_t { kAuto, kFlow, kCoflow, kBottleneck };
 struct ExchangeResult {
   SimTime start;                          ///< Latest ready time of the participants.
   SimTime duration;                       ///< Last end − start; 0 without bytes.
+  SimTime alpha;                          ///< Path latency in it, summed over phases.
   SimTime floor;                          ///< No model may be faster: Σ over phases of the largest
                                           ///< bytes/bandwidth, without latency.
   std::vector<SimTime> end;               ///< [n]
   std::vector<std::uint64_t> link_bytes;  ///< [links], over all phases.
+  std::vector<std::uint8_t> participates;  ///< [n] sends, receives or relays.
+  std::uint32_t last_ready = kNone;        ///< Participant that `start` is of; lowest among equals.
   std::uint64_t bytes = 0;  ///< Sent between different GPUs by the matrix (relaying not counted).
   std::uint32_t bottleneck_link = kNone;  ///< Of the longest phase.
   std::uint32_t straggler = kNone;        ///< GPU rank that was last, and why.

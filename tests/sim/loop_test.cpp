@@ -9,6 +9,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/memory/ledger.hpp"
@@ -185,6 +186,130 @@ TEST(Loop, RoundRobinPlacementRelabelsTheGpusOnly) {
   EXPECT_NE(a.data.inventory.placement, b.data.inventory.placement);
 }
 
+TEST(Loop, CapacityPerRankIsNotACapacityOfTheExpert) {
+  // Every token is on a rank of its own and C = 1 per rank: nothing overflows, one pass of 4 rows.
+  const auto trace =
+      decode_trace({{{0, 1}, {0, 1}, {0, 1}, {0, 1}}, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}}, 8);
+  const MemoryRun r = run_in_memory(
+      worked_scenario({"policy.capacity={ rule = \"absolute\", absolute = 1, scope = \"rank\", "
+                       "reroute = \"none\", exhausted = \"queue\" }"}),
+      &trace);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.totals.queued, 0U);
+  EXPECT_EQ(r.data.layer_steps.expert_ps[0], 2'000'000 + 12'582'912 + 4 * 12'288);
+}
+
+TEST(Loop, EachReplicaGroupFillsItsOwnExperts) {
+  // ep = 1: 8 copies of every expert. 16 tokens, 2 on each GPU, all to experts 0 and 1; C = 1 per
+  // group, so the second token of each GPU waits for a second pass.
+  const std::vector<std::vector<std::uint16_t>> all(16, {0, 1});
+  const auto trace = decode_trace({all, all}, 8);
+  const std::vector<std::string> base{"workload.batch=16", "parallel.ep=1"};
+  auto queue = base;
+  queue.push_back(
+      "policy.capacity={ rule = \"absolute\", absolute = 1, reroute = \"none\", exhausted = "
+      "\"queue\" }");
+  const MemoryRun free = run_in_memory(worked_scenario(base), &trace);
+  const MemoryRun r = run_in_memory(worked_scenario(queue), &trace);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.totals.bytes_sent, 0U);
+  EXPECT_EQ(r.data.totals.queued, 16U * 2);
+  EXPECT_EQ(free.data.layer_steps.expert_ps[0], 2'000'000 + 2 * 12'582'912 + 4 * 12'288);
+  EXPECT_EQ(r.data.layer_steps.expert_ps[0], 2 * (2'000'000 + 2 * 12'582'912 + 2 * 12'288));
+  EXPECT_EQ(r.data.experts.capacity[0], 8U * 2);  // 8 copies of C = 1, summed over 2 layers
+}
+
+TEST(Loop, ReplicaGroupsDoNotWaitForEachOther) {
+  // ep = 2: sequences 0…8 put two tokens on GPU 0 and one on every other. The group of GPUs 0 and 1
+  // is the slow one; the time of the others must be what it is without the second token.
+  const std::vector<std::vector<std::uint16_t>> eight(8, {0, 7});
+  const std::vector<std::vector<std::uint16_t>> nine(9, {0, 7});
+  const auto a = decode_trace({eight, eight}, 8), b = decode_trace({nine, nine}, 8);
+  const MemoryRun even = run_in_memory(worked_scenario({"workload.batch=8", "parallel.ep=2"}), &a);
+  const MemoryRun odd = run_in_memory(worked_scenario({"workload.batch=9", "parallel.ep=2"}), &b);
+  EXPECT_TRUE(odd.result.violations.empty());
+  const auto busy = [](const MemoryRun& r, std::size_t gpu) {
+    std::int64_t ps = 0;
+    for (std::size_t p = 0; p + 1 < run::kPhases; ++p) {  // all but wait
+      ps += r.data.gpus.phase_ps[gpu * run::kPhases + p];
+    }
+    return ps;
+  };
+  EXPECT_EQ(busy(even, 7), busy(odd, 7));
+  const auto wait = static_cast<std::size_t>(run::Phase::kWait);
+  // What GPU 7 waits is the end of the step only: the slow group's surplus.
+  EXPECT_EQ(odd.data.gpus.phase_ps[7 * run::kPhases + wait],
+            odd.data.steps[0].end_ps - odd.data.steps[0].start_ps - busy(odd, 7));
+  EXPECT_LT(busy(odd, 7), busy(odd, 0));
+}
+
+TEST(Loop, TheClosedFormIsNeverAboveFlowWithReplicaGroups) {
+  const std::vector<std::string> base{"workload.batch=9", "parallel.ep=2"};
+  auto flow = base;
+  flow.push_back("network.model=\"flow\"");
+  const MemoryRun closed = synthetic_run(base), fluid = synthetic_run(flow);
+  EXPECT_TRUE(fluid.result.violations.empty());
+  EXPECT_LE(closed.data.steps[0].end_ps, fluid.data.steps[0].end_ps);
+}
+
+TEST(Loop, EveryAlgorithmKeepsTheConservationLaws) {
+  for (const char* algorithm : {"direct", "ring", "ring_bidirectional", "hierarchical"}) {
+    for (const char* batch : {"1", "3", "9", "64"}) {
+      for (const char* ep : {"2", "8"}) {
+        for (const char* dispatch : {"per_expert", "per_rank", "per_node"}) {
+          const MemoryRun r = synthetic_run(
+              {std::string("network.algorithm=\"") + algorithm + "\"",
+               std::string("workload.batch=") + batch, std::string("parallel.ep=") + ep,
+               std::string("network.dispatch=\"") + dispatch + "\"", "workload.steps=2"});
+          for (const run::Violation& v : r.result.violations) {
+            ADD_FAILURE() << algorithm << " batch " << batch << " ep " << ep << " " << dispatch
+                          << ": " << v.check << " at " << v.where << ": " << v.message;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Loop, WeightOnlyFormatsGainBytesNotArithmetic) {
+  const auto bf16 = worked_scenario();
+  const auto int4 = worked_scenario({"model.dtype.experts=\"int4\""});
+  const sim::CostModel a(bf16.model, bf16.dtype, bf16.activations, bf16.hardware.gpu_type(0));
+  const sim::CostModel b(int4.model, int4.dtype, int4.activations, int4.hardware.gpu_type(0));
+  const std::uint32_t many[] = {1U << 20}, one[] = {1};
+  EXPECT_EQ(a.experts(many).time.ps(), b.experts(many).time.ps());  // bound by FLOPs
+  EXPECT_GT(a.experts(one).time.ps(), b.experts(one).time.ps());    // bound by weight bytes
+}
+
+TEST(Loop, IdleGpusWait) {
+  const MemoryRun r = synthetic_run(
+      {"workload.batch=16", "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  const auto share = std::find_if(r.data.metrics.begin(), r.data.metrics.end(),
+                                  [](const run::Metric& m) { return m.name == "wait share"; });
+  ASSERT_NE(share, r.data.metrics.end());
+  EXPECT_GT(share->value, 0.3);
+}
+
+TEST(Loop, LogitsCountAsActivations) {
+  // Prefill of one sequence per GPU: 8,192 logits of 4 B are less than the layer's activations, so
+  // the peak is a layer's; with a dense model nothing but these operations allocates.
+  const MemoryRun r = synthetic_run({"workload.batch=64"});
+  const auto activations = static_cast<std::size_t>(run::MemoryCategory::kActivations);
+  EXPECT_GE(r.data.totals.gpu_memory[activations], 8U * 8192 * 4);
+}
+
+TEST(Loop, AbsurdTimesAreAnInputError) {
+  EXPECT_NE(message_of([] {
+              synthetic_run({"hardware.link_types.cable.latency=\"1000000 s\""});
+            }).find("<= 1 h"),
+            std::string::npos);
+  EXPECT_NE(
+      message_of([] {
+        synthetic_run({"hardware.link_types.cable.bandwidth=\"0.0001 B/s\"", "workload.batch=64"});
+      }).find("53 days"),
+      std::string::npos);
+}
+
 TEST(SyntheticRouting, HitsTheExactCombinatorics) {
   // P(token hits one of R ranks) = 1 − C(E−E/R, k)/C(E, k): (8, 2, 2) → 0.785714.
   const auto s = worked_scenario({kUniform});
@@ -218,6 +343,19 @@ TEST(SyntheticRouting, HitsTheExactCombinatorics) {
   EXPECT_NEAR(hits / double{kTokens}, 0.785714, 3 * std::sqrt(0.7857 * 0.2143 / kTokens));
   // E(1 − (1 − k/E)^T) = 7.9198 for (8, 2, 16).
   EXPECT_NEAR(distinct / (kTokens / 16.0), 7.9198, 0.02);
+}
+
+TEST(Ledger, ReportsAWatermarkCrossingOnce) {
+  sim::MemoryLedger ledger({100}, 0.5);
+  for (int period = 0; period < 4; ++period) {
+    ledger.reset_high_water();
+    for (int i = 0; i < 10 && period != 2; ++i) {
+      ledger.allocate(0, run::MemoryCategory::kActivations, 60, i, 0, "activations");
+      ledger.release(0, run::MemoryCategory::kActivations, 60, i);
+    }
+  }
+  // Once in the first period; again in the last one, because the third stayed below.
+  EXPECT_EQ(ledger.take_events().size(), 2U);
 }
 
 TEST(Ledger, ExplainsEveryByte) {
