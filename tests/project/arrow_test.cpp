@@ -122,6 +122,9 @@ TEST(Arrows, IncludesNeverPointUpOrSideways) {
     if (from == "tests" || to.empty() || from == to) {
       continue;
     }
+    if (from == "experiments" && i.target == "kernels/backend_entry.h") {
+      continue;  // the C entry points of the library that is opened at run time
+    }
     ++checked;
     ASSERT_TRUE(kAllowed.count(from)) << i.file;
     EXPECT_TRUE(kAllowed.at(from).count(to)) << i.file << " includes " << i.target;
