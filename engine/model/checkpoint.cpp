@@ -46,7 +46,8 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
 
 bool Checkpoint::has(const std::string& name) const { return used_.find(name) != used_.end(); }
 
-TensorView Checkpoint::take(const std::string& name, std::span<const std::uint64_t> shape) {
+const TensorView& Checkpoint::find_unused(const std::string& name,
+                                          std::span<const std::uint64_t> shape) {
   const auto it = used_.find(name);
   if (it == used_.end()) {
     std::vector<std::string> near;
@@ -68,13 +69,30 @@ TensorView Checkpoint::take(const std::string& name, std::span<const std::uint64
                      fmt::format("tensor \"{}\" has shape [{}], the config asks for [{}]", name,
                                  fmt::join(view.shape, ", "), fmt::join(shape, ", ")));
   }
+  return view;
+}
+
+TensorView Checkpoint::take(const std::string& name, std::span<const std::uint64_t> shape) {
+  const TensorView& view = find_unused(name, shape);
   if (!is_float_weight(view.dtype)) {
     throw InputError(weights_.file_of(name),
                      fmt::format("tensor \"{}\": unsupported weight dtype {}", name,
                                  safetensors_name(view.dtype)),
                      "supported: F32, F16, BF16");
   }
-  it->second = true;
+  used_[name] = true;
+  return view;
+}
+
+TensorView Checkpoint::take_stored(const std::string& name,
+                                   std::initializer_list<std::uint64_t> shape, DType dtype) {
+  const TensorView& view = find_unused(name, {shape.begin(), shape.size()});
+  if (view.dtype != dtype) {
+    throw InputError(weights_.file_of(name),
+                     fmt::format("tensor \"{}\" has dtype {}, the config asks for {}", name,
+                                 safetensors_name(view.dtype), safetensors_name(dtype)));
+  }
+  used_[name] = true;
   return view;
 }
 

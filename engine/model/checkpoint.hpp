@@ -2,8 +2,7 @@
 // A checkpoint folder: config.json + safetensors (+ tokenizer.json, read apart). Every tensor of
 // the file is used exactly once or ignored by a listed rule, so that an expert can never be skipped
 // in silence.
-// Not modelled: quantised weights and the fused expert layout of transformers 5 in memory (files on
-// disk keep one tensor per expert); either ends in a clear error that names the tensor.
+// Not modelled: what quantised tensors mean (engine/nn widens them).
 #pragma once
 #include <filesystem>
 #include <initializer_list>
@@ -33,6 +32,9 @@ class Checkpoint {
   /// than F32/F16/BF16.
   TensorView take(const std::string& name, std::span<const std::uint64_t> shape);
   TensorView take(const std::string& name, std::initializer_list<std::uint64_t> shape);
+  /// The same for a tensor stored as `dtype` and nothing else (parts of quantised weights).
+  TensorView take_stored(const std::string& name, std::initializer_list<std::uint64_t> shape,
+                         DType dtype);
   /// Marks tensors whose name starts with `prefix` as deliberately unused; returns how many.
   std::size_t ignore_prefix(const std::string& prefix, const std::string& reason);
   /// InputError naming the first unused tensors (and how many more). MTP layers
@@ -49,6 +51,7 @@ class Checkpoint {
   [[nodiscard]] Hash128 config_hash() const { return config_hash_; }
 
  private:
+  const TensorView& find_unused(const std::string& name, std::span<const std::uint64_t> shape);
   Checkpoint(std::filesystem::path folder, ModelConfig config, Safetensors weights, Hash128 hash);
   std::filesystem::path folder_;
   ModelConfig config_;

@@ -5,8 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "engine/base/error.hpp"
@@ -64,6 +68,67 @@ WeightView transposed(const WeightView& w, std::size_t width, std::size_t first,
   return view;
 }
 
+constexpr std::size_t kFp8Block = 128;
+
+/// OCP E4M3: 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinity, all ones is NaN.
+float e4m3_to_float(std::uint8_t bits) {
+  const int exponent = (bits >> 3U) & 15U;
+  const int mantissa = bits & 7U;
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  if (exponent == 15 && mantissa == 7) {
+    value = std::numeric_limits<float>::quiet_NaN();
+  }
+  return (bits & 0x80U) != 0 ? -value : value;
+}
+
+/// w[n, k] * scale[n / 128, k / 128], in float32.
+WeightView widened_fp8(const model::TensorView& w, const std::vector<float>& scale,
+                       std::size_t rows, std::size_t cols, Owned& owned) {
+  std::array<float, 256> table{};
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    table[i] = e4m3_to_float(static_cast<std::uint8_t>(i));
+  }
+  const std::size_t across = (cols + kFp8Block - 1) / kFp8Block;
+  auto copy = std::make_shared<std::vector<std::byte>>(rows * cols * sizeof(float));
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < cols; ++c) {
+      const float value = table[std::to_integer<std::size_t>(w.data[r * cols + c])] *
+                          scale[r / kFp8Block * across + c / kFp8Block];
+      std::memcpy(copy->data() + (r * cols + c) * sizeof value, &value, sizeof value);
+    }
+  }
+  const WeightView view{copy->data(), WeightType::kF32, rows, cols};
+  owned.push_back(std::move(copy));
+  return view;
+}
+
+/// Rows first, first + step, … (`rows` of them, `cols` values each) of MXFP4 blocks, as BF16, which
+/// holds every value exactly: 32 values share a scale 2^(s - 127); of a byte, the low half is
+/// first.
+WeightView widened_mxfp4(std::span<const std::byte> blocks, std::span<const std::byte> scales,
+                         std::size_t first, std::size_t step, std::size_t rows, std::size_t cols,
+                         Owned& owned) {
+  static constexpr std::array<float, 16> kValue{0,     0.5F,  1,  1.5F,  2,  3,  4,  6,
+                                                -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+  auto copy = std::make_shared<std::vector<std::byte>>(rows * cols * 2);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::size_t start = (first + r * step) * cols;
+    for (std::size_t c = 0; c < cols; ++c) {
+      const auto byte = std::to_integer<unsigned>(blocks[(start + c) / 2]);
+      const auto scale = std::to_integer<int>(scales[(start + c) / 32]);
+      const float value =
+          scale == 255 ? std::numeric_limits<float>::quiet_NaN()
+                       : std::ldexp(kValue[c % 2 == 0 ? byte & 15U : byte >> 4U], scale - 127);
+      const std::uint16_t bits = model::float_to_bf16(value);
+      std::memcpy(copy->data() + (r * cols + c) * 2, &bits, 2);
+    }
+  }
+  const WeightView view{copy->data(), WeightType::kBf16, rows, cols};
+  owned.push_back(std::move(copy));
+  return view;
+}
+
 /// Reads the tensors of one checkpoint by the names of its family.
 class Taker {
  public:
@@ -92,20 +157,34 @@ class Taker {
     }
     out_.final_norm = vector(in_, "model.norm.weight", h);
     out_.head =
-        c_.tie_word_embeddings ? out_.embedding : matrix(in_, "lm_head.weight", c_.vocab_size, h);
+        c_.tie_word_embeddings ? out_.embedding : weight("lm_head.weight", c_.vocab_size, h);
     in_.finish();
     return std::move(out_);
   }
 
  private:
+  /// A matrix as stored, or widened from FP8 blocks when it is stored so.
+  WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    const model::TensorView* stored = in_.weights().find(name);
+    if (c_.quantization != "fp8_block" || stored == nullptr ||
+        stored->dtype != model::DType::kF8E4M3) {
+      return matrix(in_, name, rows, cols);
+    }
+    const model::TensorView w = in_.take_stored(name, {rows, cols}, model::DType::kF8E4M3);
+    const model::TensorView scale =
+        in_.take(name + "_scale_inv",
+                 {(rows + kFp8Block - 1) / kFp8Block, (cols + kFp8Block - 1) / kFp8Block});
+    return widened_fp8(w, scale.to_float(), rows, cols, out_.owned);
+  }
+
   void grouped_attention(LayerWeights& layer, const std::string& prefix) {
     const std::uint64_t h = c_.hidden_size;
     const std::uint64_t q = c_.num_heads * c_.head_dim;
     const std::uint64_t kv = c_.num_kv_heads * c_.head_dim;
-    layer.q = matrix(in_, prefix + "q_proj.weight", q, h);
-    layer.k = matrix(in_, prefix + "k_proj.weight", kv, h);
-    layer.v = matrix(in_, prefix + "v_proj.weight", kv, h);
-    layer.o = matrix(in_, prefix + "o_proj.weight", h, q);
+    layer.q = weight(prefix + "q_proj.weight", q, h);
+    layer.k = weight(prefix + "k_proj.weight", kv, h);
+    layer.v = weight(prefix + "v_proj.weight", kv, h);
+    layer.o = weight(prefix + "o_proj.weight", h, q);
     if (c_.qkv_bias) {
       layer.q_bias = vector(in_, prefix + "q_proj.bias", q);
       layer.k_bias = vector(in_, prefix + "k_proj.bias", kv);
@@ -129,28 +208,28 @@ class Taker {
     const std::uint64_t plain = c_.qk_nope_head_dim;
     const std::uint64_t latent = c_.kv_lora_rank;
     if (c_.q_lora_rank == 0) {
-      layer.q = matrix(in_, prefix + "q_proj.weight", heads * c_.head_dim, h);
+      layer.q = weight(prefix + "q_proj.weight", heads * c_.head_dim, h);
     } else {
-      layer.q_a = matrix(in_, prefix + "q_a_proj.weight", c_.q_lora_rank, h);
+      layer.q_a = weight(prefix + "q_a_proj.weight", c_.q_lora_rank, h);
       layer.q_a_norm = vector(in_, prefix + "q_a_layernorm.weight", c_.q_lora_rank);
-      layer.q_b = matrix(in_, prefix + "q_b_proj.weight", heads * c_.head_dim, c_.q_lora_rank);
+      layer.q_b = weight(prefix + "q_b_proj.weight", heads * c_.head_dim, c_.q_lora_rank);
     }
-    layer.kv_a = matrix(in_, prefix + "kv_a_proj_with_mqa.weight", latent + c_.qk_rope_head_dim, h);
+    layer.kv_a = weight(prefix + "kv_a_proj_with_mqa.weight", latent + c_.qk_rope_head_dim, h);
     layer.kv_a_norm = vector(in_, prefix + "kv_a_layernorm.weight", latent);
     const std::uint64_t per_head = plain + c_.v_head_dim;
-    const WeightView b = matrix(in_, prefix + "kv_b_proj.weight", heads * per_head, latent);
+    const WeightView b = weight(prefix + "kv_b_proj.weight", heads * per_head, latent);
     for (std::size_t j = 0; j < heads; ++j) {
       layer.k_absorbed.push_back(transposed(part(b, j * per_head, plain, latent), latent, 0, 1,
                                             latent, plain, out_.owned));
       layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
     }
-    layer.o = matrix(in_, prefix + "o_proj.weight", h, heads * c_.v_head_dim);
+    layer.o = weight(prefix + "o_proj.weight", h, heads * c_.v_head_dim);
   }
 
   ExpertView swiglu(const std::string& prefix, std::uint64_t inner) {
-    return {matrix(in_, prefix + "gate_proj.weight", inner, c_.hidden_size),
-            matrix(in_, prefix + "up_proj.weight", inner, c_.hidden_size),
-            matrix(in_, prefix + "down_proj.weight", c_.hidden_size, inner)};
+    return {weight(prefix + "gate_proj.weight", inner, c_.hidden_size),
+            weight(prefix + "up_proj.weight", inner, c_.hidden_size),
+            weight(prefix + "down_proj.weight", c_.hidden_size, inner)};
   }
 
   void shared(LayerWeights& layer, const std::string& prefix) {
@@ -159,7 +238,7 @@ class Taker {
     }
     if (c_.shared_expert_gate) {
       layer.shared = {swiglu(prefix + "shared_expert.", c_.shared_intermediate)};
-      layer.shared_gate = matrix(in_, prefix + "shared_expert_gate.weight", 1, c_.hidden_size);
+      layer.shared_gate = weight(prefix + "shared_expert_gate.weight", 1, c_.hidden_size);
     } else {
       layer.shared = {swiglu(prefix + "shared_experts.", c_.shared_intermediate)};
     }
@@ -175,8 +254,8 @@ class Taker {
     layer.experts.resize(c_.num_experts);
     const std::string fused = prefix + "mlp.experts.gate_up_proj";
     const bool mixtral = c_.family == model::Family::kMixtral && !in_.has(fused);
-    layer.router = matrix(in_, prefix + (mixtral ? "block_sparse_moe" : "mlp") + ".gate.weight",
-                          c_.num_experts, h);
+    layer.router =
+        weight(prefix + (mixtral ? "block_sparse_moe" : "mlp") + ".gate.weight", c_.num_experts, h);
     if (c_.gate.correction_bias) {
       const model::TensorView bias =
           in_.take(prefix + "mlp.gate.e_score_correction_bias", {c_.num_experts});
@@ -201,10 +280,25 @@ class Taker {
         continue;
       }
       const std::string expert = fmt::format("{}block_sparse_moe.experts.{}.", prefix, e);
-      layer.experts[e] = {matrix(in_, expert + "w1.weight", inner, h),
-                          matrix(in_, expert + "w3.weight", inner, h),
-                          matrix(in_, expert + "w2.weight", h, inner)};
+      layer.experts[e] = {weight(expert + "w1.weight", inner, h),
+                          weight(expert + "w3.weight", inner, h),
+                          weight(expert + "w2.weight", h, inner)};
     }
+  }
+
+  struct Packed {
+    std::span<const std::byte> blocks, scales;
+  };
+  /// NAME_blocks [E, rows, cols/32, 16] and NAME_scales [E, rows, cols/32].
+  Packed take_packed(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    if (cols % 32 != 0) {
+      throw InputError(
+          in_.folder().string(),
+          fmt::format("tensor \"{}_blocks\": {} inputs are no multiple of 32", name, cols));
+    }
+    const std::uint64_t count = c_.num_experts;
+    return {in_.take_stored(name + "_blocks", {count, rows, cols / 32, 16}, model::DType::kU8).data,
+            in_.take_stored(name + "_scales", {count, rows, cols / 32}, model::DType::kU8).data};
   }
 
   /// gate_up_proj [E, H, 2I] with gate and up alternating, down_proj [E, I, H]: inputs first, so
@@ -213,24 +307,42 @@ class Taker {
     const std::uint64_t h = c_.hidden_size;
     const std::uint64_t inner = c_.expert_intermediate;
     const std::uint64_t count = c_.num_experts;
-    layer.router = matrix(in_, prefix + "router.weight", count, h);
+    layer.router = weight(prefix + "router.weight", count, h);
     layer.router_bias = vector(in_, prefix + "router.bias", count);
     const auto raw = [&](const std::string& name, std::initializer_list<std::uint64_t> shape) {
       const model::TensorView t = in_.take(prefix + "experts." + name, shape);
       return WeightView{t.data.data(), weight_type(t), 0, 0};
     };
-    const WeightView up = raw("gate_up_proj", {count, h, 2 * inner});
     const WeightView up_bias = raw("gate_up_proj_bias", {count, 2 * inner});
-    const WeightView down = raw("down_proj", {count, inner, h});
     const WeightView down_bias = raw("down_proj_bias", {count, h});
+    const bool packed = c_.quantization == "mxfp4" && !in_.has(prefix + "experts.gate_up_proj");
+    WeightView up;
+    WeightView down;
+    Packed packed_up;
+    Packed packed_down;
+    if (packed) {  // outputs first: [E, 2I, H] and [E, H, I]
+      packed_up = take_packed(prefix + "experts.gate_up_proj", 2 * inner, h);
+      packed_down = take_packed(prefix + "experts.down_proj", h, inner);
+    } else {
+      up = raw("gate_up_proj", {count, h, 2 * inner});
+      down = raw("down_proj", {count, inner, h});
+    }
     for (std::size_t e = 0; e < count; ++e) {
-      const WeightView up_e = part(up, e * h, h, 2 * inner);
       const WeightView bias_e = part(up_bias, e, 1, 2 * inner);
-      const WeightView down_e = part(down, e * inner, inner, h);
       ExpertView x;
-      x.gate = transposed(up_e, 2 * inner, 0, 2, inner, h, out_.owned);
-      x.up = transposed(up_e, 2 * inner, 1, 2, inner, h, out_.owned);
-      x.down = transposed(down_e, h, 0, 1, h, inner, out_.owned);
+      if (packed) {
+        x.gate = widened_mxfp4(packed_up.blocks, packed_up.scales, 2 * e * inner, 2, inner, h,
+                               out_.owned);
+        x.up = widened_mxfp4(packed_up.blocks, packed_up.scales, 2 * e * inner + 1, 2, inner, h,
+                             out_.owned);
+        x.down =
+            widened_mxfp4(packed_down.blocks, packed_down.scales, e * h, 1, h, inner, out_.owned);
+      } else {
+        const WeightView up_e = part(up, e * h, h, 2 * inner);
+        x.gate = transposed(up_e, 2 * inner, 0, 2, inner, h, out_.owned);
+        x.up = transposed(up_e, 2 * inner, 1, 2, inner, h, out_.owned);
+        x.down = transposed(part(down, e * inner, inner, h), h, 0, 1, h, inner, out_.owned);
+      }
       x.gate_bias = one_row(transposed(bias_e, 2 * inner, 0, 2, inner, 1, out_.owned));
       x.up_bias = one_row(transposed(bias_e, 2 * inner, 1, 2, inner, 1, out_.owned));
       x.down_bias = part(down_bias, e, 1, h);
@@ -259,15 +371,17 @@ const std::vector<std::string>& runnable_model_types() {
 void require_runnable(const model::ModelConfig& config, const std::string& where) {
   const auto refuse = [&](const std::string& what) {
     throw InputError(where, "unsupported by the engine: " + what,
-                     fmt::format("the engine runs {} with F32, F16 or BF16 weights; other models "
-                                 "can be accounted and simulated",
+                     fmt::format("the engine runs {}, as F32, F16, BF16, FP8 in blocks or "
+                                 "(GPT-OSS) MXFP4; other models can be accounted and simulated",
                                  fmt::join(runnable_model_types(), ", ")));
   };
   const auto& types = runnable_model_types();
   if (std::find(types.begin(), types.end(), config.model_type) == types.end()) {
     refuse(fmt::format("model_type \"{}\"", config.model_type));
   }
-  if (config.quantization != "none") {
+  const bool readable = config.quantization == "none" || config.quantization == "fp8_block" ||
+                        (config.quantization == "mxfp4" && config.family == model::Family::kGptOss);
+  if (!readable) {
     refuse(fmt::format("quantization \"{}\"", config.quantization));
   }
   const bool latent = config.attention == model::AttentionKind::kMla;

@@ -41,7 +41,8 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   WeightView final_norm;  ///< [1, H]
   WeightView head;        ///< [V, H]; the embedding when tied.
-  /// Transposed copies that some views point into (MLA's absorbed keys, GPT-OSS's experts).
+  /// Copies that some views point into: transposed (MLA's absorbed keys, GPT-OSS's experts),
+  /// widened from FP8 blocks to F32, from MXFP4 to BF16.
   std::vector<std::shared_ptr<const std::vector<std::byte>>> owned;
 };
 
@@ -49,7 +50,7 @@ struct ModelWeights {
 [[nodiscard]] const std::vector<std::string>& runnable_model_types();
 
 /// Throws InputError(where, …) that names the feature when the engine cannot run the model:
-/// another family, quantised weights, an odd head_dim.
+/// another family, MXFP4 outside GPT-OSS, an odd head_dim.
 void require_runnable(const model::ModelConfig& config, const std::string& where);
 
 /// Takes every tensor of a checkpoint under the names of its family (experts one by one, or fused
