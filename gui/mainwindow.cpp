@@ -259,6 +259,17 @@ void MainWindow::makeToolBar() {
   });
   connect(m_scale, &QComboBox::activated, this,
           [this] { m_state->setScale(static_cast<Scale>(m_scale->currentData().toInt())); });
+  // The boxes show the state whoever changed it (--layer, a restored view). setCurrentIndex does
+  // not emit activated, so there is no loop.
+  connect(m_state, &ViewState::optionsChanged, this, [this] {
+    const auto select = [](QComboBox* box, const QVariant& value) {
+      const int index = box->findData(value);
+      if (index >= 0) box->setCurrentIndex(index);
+    };
+    select(m_layer, m_state->layer());
+    select(m_aggregate, static_cast<int>(m_state->aggregate()));
+    select(m_scale, static_cast<int>(m_state->scale()));
+  });
   name(tr("Go to"));
   m_goTo = new QLineEdit(bar);
   m_goTo->setAccessibleName(tr("Go to step, range or time"));

@@ -72,6 +72,18 @@ TEST(Render, TwiceGivesTheSameBytes) {
   }
 }
 
+TEST(Render, OneLayerIsDrawnAndNamed) {
+  RenderOptions all = options(QStringLiteral("layers_all.png"));
+  RenderOptions one = options(QStringLiteral("layers_one.png"));
+  const auto run = switchyard::run::read_run(all.run, switchyard::run::RunParts::none());
+  one.layer = run.inventory.moe_layers.back();
+  render(all);
+  render(one);
+  EXPECT_NE(bytesOf(all.output), bytesOf(one.output));
+  one.layer = 999;
+  EXPECT_THROW(render(one), switchyard::InputError);
+}
+
 TEST(Render, PictureHasTheSizeTheThemeAndManyColours) {
   for (const bool dark : {false, true}) {
     RenderOptions o = options(QStringLiteral("picture.png"));
