@@ -8,12 +8,33 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.hpp"
 
 namespace switchyard {
 namespace fs = std::filesystem;
+namespace {
+
+/// Temporaries of this process that are not committed. The process id tells those of a parent,
+/// which a forked child inherits, from its own.
+struct Pending {
+  std::mutex mutex;
+  std::vector<std::pair<pid_t, fs::path>> files;
+};
+/// Never destroyed: exit_without_pending_outputs() may run in a thread that outlives statics.
+Pending& pending() {
+  static auto* const all = new Pending;
+  return *all;
+}
+void forget(const fs::path& temporary) {  // pending().mutex is held
+  std::erase(pending().files, std::pair(::getpid(), temporary));
+}
+
+}  // namespace
 
 AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   if (target_.empty()) {
@@ -34,17 +55,21 @@ AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
   }
   temporary_ = target_;
   temporary_ += fmt::format(".{}.tmp", ::getpid());
+  const std::lock_guard lock(pending().mutex);
   const int fd = ::open(temporary_.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) {
     throw InputError(target_.string(), fmt::format("cannot write here: {}", std::strerror(errno)));
   }
   ::close(fd);
+  pending().files.emplace_back(::getpid(), temporary_);
 }
 
 AtomicFile::~AtomicFile() {
   if (!done_) {
+    const std::lock_guard lock(pending().mutex);
     std::error_code ec;
     fs::remove(temporary_, ec);
+    forget(temporary_);
   }
 }
 
@@ -58,10 +83,23 @@ void AtomicFile::commit() {
   if (!synced) {
     throw InputError(target_.string(), fmt::format("cannot write: {}", std::strerror(sync_errno)));
   }
+  const std::lock_guard lock(pending().mutex);
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
     throw InputError(target_.string(), fmt::format("cannot rename: {}", std::strerror(errno)));
   }
+  forget(temporary_);
   done_ = true;
+}
+
+void exit_without_pending_outputs(int code) {
+  Pending& all = pending();
+  all.mutex.lock();  // Never released: no output is begun or committed from here on.
+  for (const auto& [owner, temporary] : all.files) {
+    if (owner == ::getpid()) {
+      (void)::unlink(temporary.c_str());
+    }
+  }
+  ::_exit(code);
 }
 
 void write_file(const fs::path& target, std::string_view content) {

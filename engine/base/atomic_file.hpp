@@ -28,6 +28,11 @@ class AtomicFile {
   bool done_ = false;
 };
 
+/// Ends the process at once with `code`, after removing the temporaries of all outputs of this
+/// process that are not committed. For an interrupt; any thread may call it, a signal handler must
+/// not (it takes a lock).
+[[noreturn]] void exit_without_pending_outputs(int code);
+
 /// Writes `content` to `target` atomically. InputError on any failure.
 void write_file(const std::filesystem::path& target, std::string_view content);
 /// Reads a whole file. InputError names it when it is missing, a folder, or unreadable.

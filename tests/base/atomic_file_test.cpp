@@ -2,6 +2,7 @@
 #include "engine/base/atomic_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +37,26 @@ class AtomicFileTest : public testing::Test {
   }
   const fs::path folder_ = "atomic_file_test.dir";
 };
+
+TEST_F(AtomicFileTest, AnInterruptedProcessLeavesCommittedOutputsOnly) {
+  AtomicFile of_parent(folder_ / "parent");
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    write_file(folder_ / "whole", "content");
+    const AtomicFile a(folder_ / "a");
+    const AtomicFile b(folder_ / "b");
+    exit_without_pending_outputs(130);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_EQ(entries(), 2U);  // The child's whole output and the parent's pending one.
+  EXPECT_EQ(read_file(folder_ / "whole"), "content");
+  of_parent.commit();
+  EXPECT_TRUE(fs::exists(folder_ / "parent"));
+}
 
 TEST_F(AtomicFileTest, WritesAndReadsBackEveryByte) {
   std::string content(100000, '\0');
