@@ -49,7 +49,7 @@ Stream open_regular(const fs::path& path, const char* mode) {
   std::error_code ec;
   const fs::file_status status = fs::status(path, ec);
   if (status.type() == fs::file_type::not_found) {
-    throw InputError(path.string(), "no such file");
+    throw InputError(path.string(), "cannot open: No such file or directory");
   }
   if (status.type() == fs::file_type::directory) {
     throw InputError(path.string(), "is a folder, not a file");

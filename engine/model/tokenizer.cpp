@@ -53,8 +53,8 @@ void append_utf8(std::string& out, std::uint32_t c) {  // c < 0x800 here
   }
 }
 
-/// Length of the valid UTF-8 character at `at`, 0 when the byte there begins none (RFC 3629:
-/// no surrogates, no overlong forms, at most U+10FFFF).
+}  // namespace
+
 std::size_t utf8_length(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) {
     return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U;
@@ -77,6 +77,8 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   }
   return 0;
 }
+
+namespace {
 
 struct PatternDeleter {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }

@@ -21,6 +21,10 @@
 
 namespace switchyard::model {
 
+/// Length in bytes of the valid UTF-8 character at `at`, 0 when the byte there begins none (RFC
+/// 3629: no surrogates, no overlong forms, at most U+10FFFF).
+[[nodiscard]] std::size_t utf8_length(std::string_view text, std::size_t at);
+
 class Tokenizer {
  public:
   /// tokenizer.json itself or the folder that holds it. InputError names the file and JSON pointer;

@@ -254,6 +254,13 @@ Node parse_setting_value(std::string_view text, const std::shared_ptr<const Sour
   } catch (const toml::parse_error&) {
     // Not TOML: the word itself, so that --set network.model=flow needs no quotes.
   }
+  const std::string_view digits =
+      text.substr(text.starts_with('+') || text.starts_with('-') ? 1 : 0);
+  if (digits.size() > 18 && digits.find_first_not_of("0123456789") == std::string_view::npos) {
+    throw InputError(
+        source->name,
+        fmt::format("{} is out of range: whole numbers lie within -2^63 and 2^63 - 1", text));
+  }
   return word;
 }
 

@@ -216,7 +216,8 @@ TEST_F(Container, SaysWhatAForeignFileIs) {
     EXPECT_TRUE(text.starts_with(prefix)) << text;
     return text.substr(prefix.size());
   };
-  EXPECT_EQ(read_message(at("none")), at("none").string() + ": no such file");
+  EXPECT_EQ(read_message(at("none")),
+            at("none").string() + ": cannot open: No such file or directory");
   EXPECT_EQ(read_message(folder_), folder_.string() + ": is a folder, not a file");
   EXPECT_EQ(read_message("/dev/null"), "/dev/null: is not a regular file");
   EXPECT_EQ(message(""), "the file is empty");
