@@ -185,6 +185,9 @@ void append_claims(const Entry& entry, std::vector<Claim>& out) {
     Claim claim = common;
     claim.reading = Entry::text(*reading);
     claim.quantity = fmt::format("{}.{}", common.quantity, claim.reading);
+    std::string suffix = claim.reading;
+    std::replace(suffix.begin(), suffix.end(), ' ', '_');
+    claim.row = fmt::format("{}-{}", common.row, suffix);
     append_points(entry, claim, out);
   }
 }
@@ -381,7 +384,7 @@ std::vector<Claim> parse_claims(std::string_view toml, const std::string& name) 
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (out[i].row == out[j].row && out[i].reading == out[j].reading) {
+      if (out[i].row == out[j].row) {
         throw InputError(name, fmt::format("row {} is there twice", out[i].row));
       }
     }

@@ -20,7 +20,7 @@
 // decided_by; optional reading, readings, sign, reference, relation, at, at_name. `value` is text
 // as the article prints it (its digits give half a unit), "yes"/"no" for a yes/no claim; a list
 // with `at` makes one atomic row per point ("C06a@4"); `readings` repeats the claim for each
-// measurement "quantity.reading".
+// measurement "quantity.reading" ("C06a-expert_fraction@4"). No two rows have one name.
 //
 // Not modelled: claims about text quality, which people decide (listed as out-of-scope).
 #pragma once

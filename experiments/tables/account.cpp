@@ -239,6 +239,10 @@ Table models_table(const AccountInputs& inputs) {
       return moe ? show(percent(part, all.total())) : std::string("-");
     };
     std::string formats(model::dtype_name(dtype.shared));
+    if (dtype.embedding) {
+      formats = fmt::format("{} (file: embeddings, norms, head, router {})", formats,
+                            model::dtype_name(*dtype.embedding));
+    }
     if (moe && dtype.experts != dtype.shared) {
       formats = fmt::format("{}, experts {}", formats, model::dtype_name(dtype.experts));
     }

@@ -224,7 +224,7 @@ claims::Measurements measure_batch_activation(const BatchRun& run,
   std::vector<double> points;
   std::vector<double> saving;
   for (const auto& claim : claims) {
-    if (claim.row.starts_with("C06a@") && claim.reading == "expert_fraction") {
+    if (claim.row.starts_with("C06a-expert_fraction@")) {
       points.push_back(*claim.at);
       saving.push_back(100.0 - claim.value);
     }
@@ -273,13 +273,13 @@ std::vector<Table> batch_activation_tables(const BatchRun& run,
       "of uniform ids (E^2 - 1)/12 = {}, at most ((E - 1)/2)^2 = {}",
       show((e * e - 1) / 12), show((e - 1) * (e - 1) / 4)));
   for (const auto& claim : claims) {
-    if (claim.row == "C06a@1" && claim.reading == "expert_fraction") {
+    if (claim.row == "C06a-expert_fraction@1") {
       t.notes.push_back(fmt::format(
           "{} % at B = 1 would need E = {} at k = {}; a token of this model touches {} %",
           claim.printed, show(std::round(100.0 * k / claim.value)), run.top_k,
           show(100.0 * k / e)));
     }
-    if (claim.row == "C06b@1" && claim.reading == "distinct prompts") {
+    if (claim.row == "C06b-distinct_prompts@1") {
       t.notes.push_back(
           fmt::format("index_variance depends on how experts are numbered: {} at B = 1 only says "
                       "that two ids differ by {:.1f}; load_cv and entropy do not",

@@ -72,6 +72,9 @@ Fit fit(const Recipe& recipe, const std::filesystem::path& scenarios) {
   f.kv_token = model::kv_bytes_per_token(config, recipe.dtype.kv);
   const auto count = model::count_parameters(config);
   f.what = model::dtype_name(recipe.dtype.shared);
+  if (model::default_dtypes(config).embedding && !recipe.dtype.embedding) {
+    f.what = "all " + f.what;  // The model's own file keeps some parts in a wider format.
+  }
   if (recipe.dtype.experts != recipe.dtype.shared) {
     f.what = fmt::format("experts {}, rest {}", model::dtype_name(recipe.dtype.experts), f.what);
   }

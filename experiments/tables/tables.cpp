@@ -131,6 +131,19 @@ Table verdicts_table(const std::string& table, const std::vector<claims::Judged>
     }
     ++counts[j.claim.id][static_cast<std::size_t>(j.verdict)];
   }
+  // A series that does not change has no sign to judge: contradicted, and counted apart.
+  std::map<std::string, std::uint64_t> without_sign;
+  for (const auto& j : judged) {
+    if (j.claim.sign != claims::Sign::kNone && j.measured.value && !j.measured.trend) {
+      ++without_sign[j.claim.id];
+    }
+  }
+  if (!without_sign.empty()) {
+    t.columns.emplace_back("of them sign n/a");
+    t.notes.emplace_back(
+        "sign n/a: read this way, the quantity is the same at every point, so the claim's trend "
+        "cannot hold; these rows count as contradicted");
+  }
   for (const std::string& id : order) {
     std::uint64_t sum = 0;
     std::vector<std::string> row = {id, ""};
@@ -139,6 +152,9 @@ Table verdicts_table(const std::string& table, const std::vector<claims::Judged>
       sum += n;
     }
     row[1] = fmt::to_string(sum);
+    if (!without_sign.empty()) {
+      row.push_back(fmt::to_string(without_sign[id]));
+    }
     t.rows.push_back(std::move(row));
   }
   return t;

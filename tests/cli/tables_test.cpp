@@ -27,10 +27,9 @@ using claims::Verdict;
 
 fs::path scenarios() { return fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios"; }
 
-Verdict verdict_of(const std::vector<claims::Judged>& judged, const std::string& row,
-                   const std::string& reading = {}) {
+Verdict verdict_of(const std::vector<claims::Judged>& judged, const std::string& row) {
   for (const auto& j : judged) {
-    if (j.claim.row == row && (reading.empty() || j.claim.reading == reading)) {
+    if (j.claim.row == row) {
       return j.verdict;
     }
   }
@@ -129,6 +128,24 @@ TEST_F(Account, PerturbingOurModelsChangesTheVerdicts) {
   EXPECT_EQ(verdict_of(judged, "C05c"), Verdict::kContradicted);
   EXPECT_EQ(verdict_of(judged, "C51d"), Verdict::kContradicted);
   EXPECT_EQ(verdict_of(judged, "C01c"), Verdict::kContradicted);
+}
+
+TEST_F(Account, OneModelInTwoFormatsIsToldApart) {
+  const auto formats = [](const Table& t, const std::string& model) {
+    const auto at = [&](const char* column) {
+      return static_cast<std::size_t>(std::find(t.columns.begin(), t.columns.end(), column) -
+                                      t.columns.begin());
+    };
+    for (const auto& row : t.rows) {
+      if (row.at(0) == model) return row.at(at("formats"));
+    }
+    return std::string("no such row");
+  };
+  EXPECT_EQ(formats(account_tables(inputs_, claims_)[0], "deepseek_r1"),
+            "fp8 (file: embeddings, norms, head, router bf16)");
+  const auto fits = fits_tables(scenarios(), 0.92, claims::claims_of("fits"));
+  EXPECT_EQ(formats(fits[0], "F05a"), "all fp8");
+  EXPECT_EQ(formats(fits[0], "F04a"), "bf16");
 }
 
 TEST_F(Account, EveryMeasurementIsClaimedAndEveryRowIsPrinted) {
@@ -276,21 +293,21 @@ TEST_F(Batch, VerdictsFollowTheMeasurement) {
   BatchRun run = run_batches(engine_, prompts_, batches, 8);
   auto claims = claims::claims_of("batch-activation");
   auto judged = claims::judge(claims, measure_batch_activation(run, claims));
-  EXPECT_EQ(verdict_of(judged, "C06a@1", "expert_fraction"), Verdict::kContradicted)
+  EXPECT_EQ(verdict_of(judged, "C06a-expert_fraction@1"), Verdict::kContradicted)
       << "constant over B";
-  EXPECT_EQ(verdict_of(judged, "C06a@4", "touched_fraction"), Verdict::kDirection);
+  EXPECT_EQ(verdict_of(judged, "C06a-touched_fraction@4"), Verdict::kDirection);
   EXPECT_EQ(verdict_of(judged, "C06c@4"), Verdict::kReproduced);
   // Perturbed: had we measured what the article says, it would be reproduced; falling,
   // contradicted.
   run.distinct[0].rates.touched_fraction = 0.011;
   run.distinct[1].rates.touched_fraction = 0.014;
   judged = claims::judge(claims, measure_batch_activation(run, claims));
-  EXPECT_EQ(verdict_of(judged, "C06a@4", "touched_fraction"), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C06a-touched_fraction@4"), Verdict::kReproduced);
   for (Claim& c : claims) {
     c.sign = c.sign == claims::Sign::kUp ? claims::Sign::kDown : c.sign;
   }
   judged = claims::judge(claims, measure_batch_activation(run, claims));
-  EXPECT_EQ(verdict_of(judged, "C06a@4", "touched_fraction"), Verdict::kContradicted);
+  EXPECT_EQ(verdict_of(judged, "C06a-touched_fraction@4"), Verdict::kContradicted);
   const auto tables = batch_activation_tables(run, claims);
   EXPECT_EQ(tables[0].rows.size(), 4U);
 }
@@ -314,6 +331,19 @@ TEST(BatchOnTheShippedCheckpoint, TouchesMoreExpertsInLargerBatchesForAnyNumberO
     }
   }
   EXPECT_EQ(direction, 3U);
+  std::set<std::string> ids;
+  std::uint64_t without_sign = 0;
+  for (const auto& row : one[1].rows) {
+    EXPECT_TRUE(ids.insert(row[0]).second) << row[0] << " stands twice";
+    if (row[7].ends_with("/ n/a")) {
+      EXPECT_EQ(row[8], "contradicted") << row[0];
+      ++without_sign;
+    }
+  }
+  EXPECT_GE(without_sign, 3U) << "expert_fraction does not depend on the batch";
+  EXPECT_EQ(one[2].columns.back(), "of them sign n/a");
+  EXPECT_EQ(one[2].rows[0].back(), std::to_string(without_sign));
+  EXPECT_EQ(one[2].notes.size(), 1U);
 }
 
 TEST(TableVerb, EveryFormatPrintsTheVerdictsAndDecidedBy) {
