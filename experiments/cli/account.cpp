@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "engine/base/error.hpp"
@@ -184,6 +186,10 @@ DTypeChoice parse_dtype_choice(const std::string& text, DTypeChoice base) {
                        "e.g. experts=int4,router=fp32");
     }
     const std::string part = item.substr(0, equals);
+    static const std::array<std::string, 4> kParts{"experts", "shared", "router", "kv"};
+    if (std::find(kParts.begin(), kParts.end(), part) == kParts.end()) {
+      throw InputError(where, fmt::format("unknown part \"{}\"", part), suggest_name(part, kParts));
+    }
     const DType format = model::parse_dtype(item.substr(equals + 1), where);
     if (part == "experts") {
       base.experts = format;
@@ -192,11 +198,8 @@ DTypeChoice parse_dtype_choice(const std::string& text, DTypeChoice base) {
       base.embedding.reset();
     } else if (part == "router") {
       base.router = format;
-    } else if (part == "kv") {
-      base.kv = format;
     } else {
-      const std::vector<std::string> known = {"experts", "shared", "router", "kv"};
-      throw InputError(where, fmt::format("unknown part \"{}\"", part), suggest_name(part, known));
+      base.kv = format;
     }
   }
   return base;

@@ -15,6 +15,7 @@
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/cluster/report.hpp"
 #include "sim/scenario/hardware.hpp"
+#include "sim/scenario/tree.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -30,12 +31,22 @@ std::string first_bytes(const std::filesystem::path& path) {
   return bytes;
 }
 
+/// A scenario shares its ending with hardware files; only it has both tables.
+void refuse_scenario(const std::filesystem::path& path) {
+  const scenario::Node root = scenario::load_toml(path, "", path.string());
+  if (root.find("model") != nullptr && root.find("hardware") != nullptr) {
+    throw InputError(path.string(), "is a scenario, not a hardware file",
+                     fmt::format("switchyard explain {} shows what it holds", path.string()));
+  }
+}
+
 }  // namespace
 
 int run_inspect(const InspectOptions& options) {
   const std::string magic = first_bytes(options.file);
   std::vector<Table> tables;
   if (options.file.extension() == ".toml") {
+    refuse_scenario(options.file);
     const scenario::HardwareSpec hardware = scenario::read_hardware(options.file.string());
     const cluster::ClusterGraph graph = cluster::build_cluster(hardware);
     const cluster::RouteTable routes = graph.routes();

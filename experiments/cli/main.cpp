@@ -5,9 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.hpp"
@@ -20,6 +24,8 @@
 #include "experiments/cli/explain.hpp"
 #include "experiments/cli/generate.hpp"
 #include "experiments/cli/inspect.hpp"
+#include "experiments/cli/interrupt.hpp"
+#include "experiments/cli/progress.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/cli/sweep.hpp"
 #include "experiments/cli/table.hpp"
@@ -40,6 +46,29 @@ constexpr const char* kThreeCommands =
 
 switchyard --help lists every verb.
 )";
+
+/// Verbs of the design that this version refuses.
+constexpr std::array<std::pair<const char*, const char*>, 7> kLaterVerbs{
+    {{"validate", "simulated against measured"},
+     {"diagnose", "symptom, cause and cure of a run"},
+     {"monitor", "health read-outs of a run with alarms"},
+     {"profile", "measure operations on a device"},
+     {"fit", "fit synthetic routing or a calibration"},
+     {"import", "read other tools' files"},
+     {"export", "write other tools' files"}}};
+
+/// CLI11 takes "-1" as 2^64 - 1 and cuts what is larger.
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        std::uint64_t value = 0;
+        const char* const end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, value);
+        if (error == std::errc{} && stop == end) return std::string();
+        return fmt::format("{} is not a whole number from 0 to 2^64 - 1", text);
+      },
+      "");
+}
 
 /// Format options shared by every verb that prints a table.
 struct FormatOption {
@@ -194,7 +223,8 @@ int run(int argc, char** argv) {
   auto* v_diff = app.add_subcommand("diff", "two runs side by side: what differed, what changed");
   v_diff->add_option("a", diff.a, "run A")->required();
   v_diff->add_option("b", diff.b, "run B")->required();
-  v_diff->add_flag("!--no-verify", diff.verify, "skip the content hash (files above 4 GiB only)");
+  bool diff_no_verify = false;
+  v_diff->add_flag("--no-verify", diff_no_verify, "skip the content hash (files above 4 GiB only)");
   format.add(*v_diff);
   v_diff->footer("Example: switchyard diff a.h5 b.h5 --format csv");
 
@@ -222,6 +252,19 @@ int run(int argc, char** argv) {
   format.add(*v_doctor);
   v_doctor->footer("Example: switchyard doctor");
 
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    for (CLI::Option* option : verb->get_options()) {
+      if (option->get_type_name() == "UINT") option->check(whole_number());
+    }
+  }
+
+  std::vector<const CLI::App*> later;
+  for (const auto& [name, does] : kLaterVerbs) {
+    CLI::App* verb = app.add_subcommand(name, does);
+    verb->group("not in this version")->prefix_command();
+    later.push_back(verb);
+  }
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
@@ -236,6 +279,12 @@ int run(int argc, char** argv) {
   }
 
   const auto parsed = [](const CLI::App* verb) { return verb->parsed(); };
+  for (const CLI::App* verb : later) {
+    if (parsed(verb)) {
+      throw CapabilityError(
+          fmt::format("unsupported: the verb {} is not in this version", verb->get_name()));
+    }
+  }
   if (parsed(v_trace)) {
     trace.quiet = quiet;
     trace.format = format.get();
@@ -268,6 +317,7 @@ int run(int argc, char** argv) {
   }
   if (parsed(v_diff)) {
     diff.format = format.get();
+    diff.verify = !diff_no_verify;
     return run_diff(diff);
   }
   if (parsed(v_account)) {
@@ -291,33 +341,49 @@ bool wants_json_progress(int argc, char** argv) {
   return false;
 }
 
+/// The last line of --progress json. `where` is the place of an InputError; "line" is null when it
+/// has none.
+nlohmann::ordered_json error_event(const std::string& message, const std::string& where) {
+  const Place place = split_place(where);
+  nlohmann::ordered_json event{{"event", "error"}, {"message", message}, {"file", place.file}};
+  event["line"] = place.line ? nlohmann::ordered_json(*place.line) : nlohmann::ordered_json();
+  return event;
+}
+
 }  // namespace
 }  // namespace switchyard::cli
 
 int main(int argc, char** argv) {
   using switchyard::CapabilityError;
   using switchyard::InputError;
-  const auto report = [&](const std::string& message, const std::string& file, int code) {
-    fmt::print(stderr, "switchyard: {}\n", message);
+  const auto report = [&](const std::string& line, const nlohmann::ordered_json& event, int code) {
+    fmt::print(stderr, "switchyard: {}\n", line);
     if (switchyard::cli::wants_json_progress(argc, argv)) {
-      fmt::print("{}\n", nlohmann::json({{"event", "error"}, {"message", message}, {"file", file}})
-                             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      fmt::print("{}\n",
+                 event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     }
     return code;
   };
+  const auto report_plain = [&](const std::string& message, int code) {
+    return report(message, switchyard::cli::error_event(message, ""), code);
+  };
+  switchyard::cli::watch_interrupts();
   try {
     const int code = switchyard::cli::run(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      return report("cannot write to standard output", "", switchyard::cli::kInputWrong);
+      return report_plain("cannot write to standard output", switchyard::cli::kInputWrong);
     }
     return code;
   } catch (const InputError& e) {
-    return report(e.what(), e.where(), switchyard::cli::kInputWrong);
+    const std::string message =
+        e.hint().empty() ? e.message() : fmt::format("{}; {}", e.message(), e.hint());
+    return report(e.what(), switchyard::cli::error_event(message, e.where()),
+                  switchyard::cli::kInputWrong);
   } catch (const CapabilityError& e) {
-    return report(e.what(), "", switchyard::cli::kCapabilityMissing);
+    return report_plain(e.what(), switchyard::cli::kCapabilityMissing);
   } catch (const std::bad_alloc&) {
-    return report("out of memory on this machine", "", switchyard::cli::kCapabilityMissing);
+    return report_plain("out of memory on this machine", switchyard::cli::kCapabilityMissing);
   } catch (const std::exception& e) {
-    return report(fmt::format("internal error: {}", e.what()), "", 1);
+    return report_plain(fmt::format("internal error: {}", e.what()), 1);
   }
 }

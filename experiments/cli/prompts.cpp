@@ -10,6 +10,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/model/tokenizer.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -54,6 +55,19 @@ PromptText parse_object(std::string_view line, const std::string& where) {
   return out;
 }
 
+void check_utf8(std::string_view line, const std::string& file, int number) {
+  for (std::size_t at = 0; at < line.size();) {
+    const std::size_t length = model::utf8_length(line, at);
+    if (length == 0) {
+      throw InputError(
+          fmt::format("{}:{}:{}", file, number, at + 1),
+          fmt::format("byte 0x{:02x} is not valid UTF-8", static_cast<unsigned char>(line[at])),
+          "save the prompts as UTF-8");
+    }
+    at += length;
+  }
+}
+
 }  // namespace
 
 std::vector<PromptText> read_prompts(const std::filesystem::path& path) {
@@ -77,6 +91,7 @@ std::vector<PromptText> read_prompts(const std::filesystem::path& path) {
     if (line.find_first_not_of(" \t") == std::string_view::npos) {
       continue;
     }
+    check_utf8(line, path.string(), number);
     PromptText prompt;
     if (extension == ".jsonl") {
       prompt = parse_object(line, fmt::format("{}:{}", path.string(), number));

@@ -14,6 +14,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
 #include "engine/trace/trace.hpp"
+#include "experiments/cli/progress.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -56,7 +57,13 @@ Table sim_summary_table(const run::RunData& run, const std::vector<std::string>&
   return table;
 }
 
+std::string trace_file_hash(const std::string& path) {
+  const std::string bytes = read_file(path);
+  return hex64(hash64(std::string_view(bytes)));
+}
+
 int run_sim(const SimOptions& options) {
+  const bool json = progress_as_json(options.progress);
   scenario::ReadOptions read;
   read.settings = options.settings;
   read.trace = options.trace;
@@ -71,10 +78,8 @@ int run_sim(const SimOptions& options) {
   if (scenario.workload.routing.source == scenario::RoutingSource::kTrace) {
     const std::string& path = scenario.workload.routing.trace_path;
     trace = read_trace(path);
-    const std::string bytes = read_file(path);
-    trace_hash = hex64(hash64(std::string_view(bytes)));
+    trace_hash = trace_file_hash(path);
   }
-  const bool json = options.progress == "json";
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
   std::uint64_t last_percent = 0;
   const auto sink = sim::file_sink(options.output);

@@ -30,6 +30,9 @@ int run_sim(const SimOptions& options);
 [[nodiscard]] Table sim_summary_table(const run::RunData& run,
                                       const std::vector<std::string>& notes, bool sound);
 
+/// The hash by which a run names the routing trace it was made from: of the file's bytes, hex.
+[[nodiscard]] std::string trace_file_hash(const std::string& path);
+
 /// Folder with models/ and hardware/ presets: $SWITCHYARD_SCENARIOS, else scenarios/ of the source
 /// tree the program was built from, if it is still there; else "".
 [[nodiscard]] std::filesystem::path scenarios_root();

@@ -2,16 +2,20 @@
 #include "experiments/cli/sweep.hpp"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/types.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <map>
+#include <optional>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
+#include "experiments/cli/interrupt.hpp"
 #include "experiments/cli/sim.hpp"
+#include "sim/run/conservation.hpp"
 #include "sim/run/metrics.hpp"
 #include "sim/run/run_file.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -21,19 +25,47 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr unsigned kMostJobs = 256;
+constexpr int kInternalError = 4;  // Of a child; 0 to 3 are those of the verb sim.
+
 struct Point {
   fs::path file;
+  std::string trace_hash;  ///< "" for synthetic routing.
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
-bool is_sound_run(const fs::path& file) {
+/// The run in the point's file, without its levels of detail, when it can stand for the point:
+/// whole, from this trace, by this version of the program, and with all conservation laws holding.
+/// The file's name holds the hash of the resolved scenario already.
+std::optional<run::RunData> usable_run(const Point& point) {
   std::error_code ec;
-  if (!fs::exists(file, ec)) return false;
+  if (!fs::exists(point.file, ec)) return std::nullopt;
+  run::RunParts parts;
+  parts.lod = false;
   try {
-    (void)run::read_run(file, run::RunParts::none());
-    return true;
+    run::RunData found = run::read_run(point.file, parts);
+    const bool ours = found.meta.trace_hash == point.trace_hash &&
+                      found.meta.product_version == version() &&
+                      run::check_conservation(found).empty();
+    return ours ? std::optional(std::move(found)) : std::nullopt;
   } catch (const InputError&) {
-    return false;
+    return std::nullopt;
+  }
+}
+
+std::string failure_of(const EndedChild& child) {
+  if (child.signal != 0) return fmt::format("failed: killed by signal {}", child.signal);
+  switch (child.exit_code) {
+    case 0:
+      return {};
+    case 1:
+      return "failed: a conservation law does not hold";
+    case 2:
+      return "failed: the input is wrong";
+    case 3:
+      return "failed: this machine lacks something";
+    default:
+      return "failed: internal error";
   }
 }
 
@@ -51,15 +83,17 @@ int run_point(const SweepOptions& options, const Point& point) {
     return run_sim(sim);
   } catch (const std::exception& e) {
     fmt::print(stderr, "switchyard: {}: {}\n", point.file.filename().string(), e.what());
-    return 2;
+    if (dynamic_cast<const InputError*>(&e) != nullptr) return 2;
+    return dynamic_cast<const CapabilityError*>(&e) != nullptr ? 3 : kInternalError;
   }
 }
 
 }  // namespace
 
 int run_sweep(const SweepOptions& options) {
-  if (options.jobs == 0) {
-    throw InputError("-j", "jobs = 0. Violated: jobs >= 1");
+  if (options.jobs == 0 || options.jobs > kMostJobs) {
+    throw InputError("-j",
+                     fmt::format("jobs = {}. Violated: 1 <= jobs <= {}", options.jobs, kMostJobs));
   }
   scenario::ReadOptions read;
   read.settings = options.settings;
@@ -67,11 +101,20 @@ int run_sweep(const SweepOptions& options) {
   read.presets_root = scenarios_root().string();
   std::vector<Point> points;
   std::vector<std::string> keys;
+  std::map<std::string, std::string> trace_hashes;  // By path.
   for (const scenario::SweepPoint& p : scenario::read_sweep(options.scenario, read)) {
-    points.push_back(
-        {options.output / "points" /
-             fmt::format("{:05}-{}.h5", p.index, scenario::scenario_hash(p.scenario).substr(0, 8)),
-         p.settings});
+    Point point;
+    point.file =
+        options.output / "points" /
+        fmt::format("{:05}-{}.h5", p.index, scenario::scenario_hash(p.scenario).substr(0, 8));
+    point.settings = p.settings;
+    if (p.scenario.workload.routing.source == scenario::RoutingSource::kTrace) {
+      const std::string& path = p.scenario.workload.routing.trace_path;
+      auto [known, fresh] = trace_hashes.try_emplace(path);
+      if (fresh) known->second = trace_file_hash(path);
+      point.trace_hash = known->second;
+    }
+    points.push_back(std::move(point));
     if (keys.empty()) {
       for (const auto& [key, value] : p.settings) keys.push_back(key);
     }
@@ -85,32 +128,23 @@ int run_sweep(const SweepOptions& options) {
 
   std::vector<std::size_t> waiting;
   for (std::size_t i = points.size(); i-- > 0;) {
-    if (!is_sound_run(points[i].file)) waiting.push_back(i);
+    if (!usable_run(points[i])) waiting.push_back(i);
   }
   const std::size_t reused = points.size() - waiting.size();
   std::map<pid_t, std::size_t> running;
-  int failed = 0;
-  std::fflush(nullptr);
+  std::map<std::size_t, std::string> failures;  // By point.
   while (!waiting.empty() || !running.empty()) {
     if (!waiting.empty() && running.size() < options.jobs) {
       const std::size_t i = waiting.back();
       waiting.pop_back();
-      const pid_t child = fork();
-      if (child < 0) {
-        throw CapabilityError("cannot start another process for a point of the sweep");
-      }
-      if (child == 0) {
-        const int code = run_point(options, points[i]);
-        std::fflush(nullptr);
-        _exit(code);
-      }
-      running[child] = i;
+      running[start_child([&] { return run_point(options, points[i]); })] = i;
       continue;
     }
-    int status = 0;
-    const pid_t done = waitpid(-1, &status, 0);
-    if (running.erase(done) == 0) continue;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failed;
+    const EndedChild ended = wait_for_child();
+    const auto it = running.find(ended.pid);
+    if (it == running.end()) continue;
+    if (const std::string why = failure_of(ended); !why.empty()) failures[it->second] = why;
+    running.erase(it);
   }
 
   Table table;
@@ -127,27 +161,37 @@ int run_sweep(const SweepOptions& options) {
     SWITCHYARD_ASSERT(d != nullptr, m);
     table.columns.push_back(d->unit.empty() ? m : fmt::format("{} [{}]", m, d->unit));
   }
-  table.columns.emplace_back("file");
+  for (const char* column : {"out of memory", "state", "file"}) table.columns.emplace_back(column);
   for (std::size_t i = 0; i < points.size(); ++i) {
     std::vector<std::string> row{fmt::format("{}", i)};
     for (const auto& [key, value] : points[i].settings) row.push_back(value);
+    // A point that failed is shown without numbers, whatever file an earlier sweep left.
+    const auto failure = failures.find(i);
+    const std::optional<run::RunData> found =
+        failure == failures.end() ? usable_run(points[i]) : std::nullopt;
     std::map<std::string, double> values;
-    if (is_sound_run(points[i].file)) {
-      for (const run::Metric& m : run::read_run(points[i].file, run::RunParts::none()).metrics) {
-        values[m.name] = m.value;
-      }
+    if (found) {
+      for (const run::Metric& m : found->metrics) values[m.name] = m.value;
     }
     for (const std::string& m : metrics) {
       row.push_back(values.count(m) != 0 ? run::format_value(values[m]) : "n/a");
     }
+    const auto is_out_of_memory = [](const run::Event& e) {
+      return e.kind == run::EventKind::kOutOfMemory;
+    };
+    row.emplace_back(!found ? "n/a"
+                     : std::any_of(found->events.begin(), found->events.end(), is_out_of_memory)
+                         ? "yes"
+                         : "no");
+    row.push_back(failure == failures.end() ? "ok" : failure->second);
     row.push_back(fmt::format("points/{}", points[i].file.filename().string()));
     table.rows.push_back(std::move(row));
   }
   write_file(options.output / "index.csv", render(table, TableFormat::kCsv));
   table.notes.push_back(fmt::format("{} run now, {} were there already, {} failed",
-                                    points.size() - reused, reused, failed));
+                                    points.size() - reused, reused, failures.size()));
   if (!options.quiet) fmt::print("{}", render(table, options.format));
-  return failed == 0 ? 0 : 1;
+  return failures.empty() ? 0 : 1;
 }
 
 }  // namespace switchyard::cli

@@ -13,6 +13,7 @@
 #include "engine/base/nearest_name.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "experiments/cli/device.hpp"
+#include "experiments/cli/progress.hpp"
 #include "experiments/cli/prompts.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -112,10 +113,7 @@ int run_trace(const TraceOptions& options) {
     throw InputError("--signals", "unsupported in this version",
                      "coupled runs need signals from the simulator; run without --signals");
   }
-  if (!options.progress.empty() && options.progress != "json") {
-    throw InputError("--progress", fmt::format("unknown form \"{}\"", options.progress),
-                     "write --progress json");
-  }
+  const bool json = progress_as_json(options.progress);
   if (options.batch == 0) {
     throw InputError("--batch", "batch = 0. Violated: batch >= 1");
   }
@@ -130,7 +128,6 @@ int run_trace(const TraceOptions& options) {
   const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
   const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
 
-  const bool json = options.progress == "json";
   const bool terminal = !options.quiet && !json && isatty(STDERR_FILENO) == 1;
   const auto begin = std::chrono::steady_clock::now();
   auto shown = begin - std::chrono::seconds(1);

@@ -2,13 +2,20 @@
 // Every mistake of a user gives one clear line with the place and a hint, exit code 2, and leaves
 // nothing half written.
 #include <gtest/gtest.h>
+#include <hdf5.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
 
 #include "engine/base/atomic_file.hpp"
+#include "engine/h5/container.hpp"
 #include "tests/cli/process.hpp"
 
 namespace {
@@ -90,8 +97,6 @@ std::string with_header(const std::string& bytes, std::string header) {
 const std::vector<std::string> kTrace{"trace",       "--model", "ckpt", "--prompts",
                                       "prompts.txt", "-o",      "t.h5"};
 
-}  // namespace
-
 TEST(BadInput, BandwidthWithoutUnit) {
   const fs::path f = folder_with_hardware("no_unit", "bandwidth = \"450 GB/s\"", "bandwidth = 400");
   expect_refused(f, {"sim", "scenario.toml", "-o", "r.h5"},
@@ -113,7 +118,9 @@ TEST(BadInput, NegativeMemory) {
 TEST(BadInput, MissingFiles) {
   const fs::path f = fresh_folder("missing");
   expect_refused(f, {"sim", "nowhere.toml", "-o", "r.h5"}, {"nowhere.toml", "No such file"});
-  expect_refused(f, {"inspect", "nowhere.h5"}, {"nowhere.h5", "No such file"});
+  const std::string missing = "nowhere.h5: cannot open: No such file or directory\n";
+  expect_refused(f, {"inspect", "nowhere.h5"}, {missing});
+  expect_refused(f, {"diff", "nowhere.h5", "nowhere.h5"}, {missing});
   expect_refused(f, {"trace", "--model", "nowhere", "--prompts", "p.txt", "-o", "t.h5"},
                  {"nowhere"});
   expect_refused(f, {"account", "no_such_model"}, {"no_such_model"});
@@ -129,7 +136,8 @@ TEST(BadInput, SetErrorsNameTheOption) {
 
 TEST(BadInput, SafetensorsCutInHalf) {
   const fs::path f = folder_with_weights("half", [](std::string& b) { b.resize(b.size() / 2); });
-  expect_refused(f, kTrace, {"model.safetensors"});
+  expect_refused(f, kTrace,
+                 {"model.safetensors: tensor \"", "ends at byte", "the file has", "(truncated?)"});
 }
 
 TEST(BadInput, SafetensorsHeaderLengthTwoToThe63) {
@@ -143,22 +151,21 @@ TEST(BadInput, SafetensorsHeaderLengthTwoToThe63) {
 TEST(BadInput, SafetensorsOverlappingOffsets) {
   const fs::path f = folder_with_weights("overlap", [](std::string& b) {
     std::string h = header_of(b);
-    // The second tensor's range starts where the first one's does.
-    const std::size_t first = h.find("\"data_offsets\":[");
-    ASSERT_NE(first, std::string::npos);
-    const std::size_t second = h.find("\"data_offsets\":[", first + 1);
-    ASSERT_NE(second, std::string::npos);
-    const auto range = [&](std::size_t at) {
-      const std::size_t open = h.find('[', at) + 1;
-      return std::pair(open, h.find(']', open) - open);
-    };
-    const auto [a, an] = range(first);
-    const std::string copy = h.substr(a, an);
-    const auto [s, sn] = range(second);
-    h.replace(s, sn, copy);
+    // Of two tensors of one size, the second gets the bytes of the first.
+    std::map<std::uint64_t, std::string> seen;
+    static const std::regex range(R"(\[(\d+), *(\d+)\]\})");
+    for (std::sregex_iterator it(h.begin(), h.end(), range), end; it != end; ++it) {
+      const std::uint64_t size = std::stoull((*it)[2]) - std::stoull((*it)[1]);
+      const auto [first, fresh] = seen.try_emplace(size, it->str());
+      if (!fresh) {
+        h.replace(static_cast<std::size_t>(it->position()), it->str().size(), first->second);
+        break;
+      }
+    }
+    ASSERT_NE(h, header_of(b));
     b = with_header(b, h);
   });
-  expect_refused(f, kTrace, {"model.safetensors"});
+  expect_refused(f, kTrace, {"model.safetensors: tensor \"", "overlap another tensor's"});
 }
 
 TEST(BadInput, SafetensorsWrongDtype) {
@@ -169,7 +176,7 @@ TEST(BadInput, SafetensorsWrongDtype) {
     h.replace(at, 5, "\"I64\"");
     b = with_header(b, h);
   });
-  expect_refused(f, kTrace, {"model.safetensors"});
+  expect_refused(f, kTrace, {"model.safetensors: tensor \"", "I64 of shape", "data_offsets give"});
 }
 
 TEST(BadInput, UnsupportedArchitecture) {
@@ -182,30 +189,216 @@ TEST(BadInput, UnsupportedArchitecture) {
   expect_refused(f, kTrace, {"config.json", "mamba2", "mixtral"});
 }
 
-TEST(BadInput, DamagedTraces) {
-  const fs::path f = fresh_folder("traces");
+/// Damages `good` in every way that the sealed header notices; `refuse(name, message)` is called
+/// with each file written.
+void damage(const fs::path& folder, const std::string& good,
+            const std::function<void(const std::string&, const std::string&)>& refuse) {
+  const auto write = [&](const std::string& name, const std::string& bytes,
+                         const std::string& message) {
+    write_file(folder / name, bytes);
+    refuse(name, message);
+  };
+  write("truncated.h5", good.substr(0, good.size() - 100), "cut short: it has ");
+  write("stump.h5", good.substr(0, 100), "");
+  write("empty.h5", "", "");
+  write("longer.h5", good + "x", "too long: it has ");
+  for (const std::size_t at : {std::size_t{9}, std::size_t{600}, good.size() / 2}) {
+    std::string flipped = good;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    write("flipped" + std::to_string(at) + ".h5", flipped, "damaged: ");
+  }
+  std::string magic = good;
+  magic[0] = 'X';
+  write("magic.h5", magic, "not a Switchyard file");
+  write("foreign.h5", std::string(4096, 'x'), "not a Switchyard file");
+}
+
+/// Overwrites one element of a dataset of a sealed file and seals it again: only the checks behind
+/// the hash can notice.
+template <class T>
+void poke(const fs::path& from, const fs::path& to, switchyard::h5::FileKind kind,
+          const std::string& dataset, hid_t type, std::size_t index, T value) {
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing);
+  const hid_t file = H5Fopen(to.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(file, 0);
+  const hid_t set = H5Dopen2(file, dataset.c_str(), H5P_DEFAULT);
+  ASSERT_GE(set, 0) << dataset;
+  const hid_t space = H5Dget_space(set);
+  std::vector<T> all(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space)));
+  ASSERT_LT(index, all.size()) << dataset;
+  ASSERT_GE(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()), 0);
+  all[index] = value;
+  ASSERT_GE(H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()), 0);
+  H5Sclose(space);
+  H5Dclose(set);
+  H5Fclose(file);
+  switchyard::h5::seal_file(to, kind, 1);
+}
+
+/// A short trace "good.h5" in a fresh folder.
+fs::path folder_with_trace(const std::string& name) {
+  const fs::path f = fresh_folder(name);
   write_file(f / "prompts.txt", "The quick brown fox\n");
   const ProcessResult made =
       run_switchyard({"trace", "--model", source_path("scenarios/checkpoints/sy-16x2").string(),
                       "--prompts", "prompts.txt", "--max-new", "4", "-o", "good.h5"},
                      {.folder = f, .environment = {}});
-  ASSERT_EQ(made.exit_code, 0) << made.err;
-  const std::string good = read_file(f / "good.h5");
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  return f;
+}
+
+/// A short decode run "good.h5" in a fresh folder.
+fs::path folder_with_run(const std::string& name) {
+  const fs::path f = fresh_folder(name);
+  const ProcessResult made =
+      run_switchyard({"sim", source_path("scenarios/hub.toml").string(), "--set",
+                      "workload.steps=4", "--set", "workload.warmup_steps=1", "-o", "good.h5"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  return f;
+}
+
+}  // namespace
+
+TEST(BadInput, DamagedTraces) {
+  const fs::path f = folder_with_trace("traces");
   const std::string scenario = source_path("scenarios/demo.toml").string();
-  const auto refuse = [&](const std::string& name, const std::string& bytes) {
-    write_file(f / name, bytes);
-    expect_refused(f, {"sim", scenario, "--trace", name, "-o", "r.h5"}, {name});
-    expect_refused(f, {"inspect", name}, {name});
+  damage(f, read_file(f / "good.h5"), [&](const std::string& name, const std::string& message) {
+    expect_refused(f, {"sim", scenario, "--trace", name, "-o", "r.h5"}, {name + ": " + message});
+    expect_refused(f, {"inspect", name}, {name + ": " + message});
+  });
+}
+
+TEST(BadInput, TracesDamagedBehindTheirHash) {
+  using switchyard::h5::FileKind;
+  const fs::path f = folder_with_trace("resealed_traces");
+  const std::string scenario = source_path("scenarios/demo.toml").string();
+  const auto refuse = [&](const std::string& message) {
+    expect_refused(f, {"inspect", "bad.h5"}, {"bad.h5: " + message});
+    expect_refused(f, {"sim", scenario, "--trace", "bad.h5", "-o", "r.h5"}, {"bad.h5: " + message});
   };
-  refuse("truncated.h5", good.substr(0, good.size() - 100));
-  refuse("stump.h5", good.substr(0, 100));
-  refuse("empty.h5", "");
-  for (const std::size_t at : {std::size_t{0}, std::size_t{9}, std::size_t{600}, good.size() / 2}) {
-    std::string flipped = good;
-    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
-    refuse("flipped" + std::to_string(at) + ".h5", flipped);
+  poke<std::uint16_t>(f / "good.h5", f / "bad.h5", FileKind::kTrace, "candidates",
+                      H5T_NATIVE_UINT16, 0, 16);
+  refuse("candidates[0]: layer ");
+  poke<float>(f / "good.h5", f / "bad.h5", FileKind::kTrace, "logit", H5T_NATIVE_FLOAT, 0,
+              std::nanf(""));
+  refuse("logit[0]: layer ");
+  poke<std::uint8_t>(f / "good.h5", f / "bad.h5", FileKind::kTrace, "outcome", H5T_NATIVE_UINT8, 1,
+                     7);
+  refuse("outcome[0]: layer ");
+  poke<std::uint32_t>(f / "good.h5", f / "bad.h5", FileKind::kTrace, "token/sequence",
+                      H5T_NATIVE_UINT32, 0, 5);
+  refuse("token/sequence[0]: sequence 5 of a table of 1");
+}
+
+TEST(BadInput, DamagedRuns) {
+  const fs::path f = folder_with_run("runs");
+  damage(f, read_file(f / "good.h5"), [&](const std::string& name, const std::string& message) {
+    expect_refused(f, {"inspect", name}, {name + ": " + message});
+    expect_refused(f, {"diff", "good.h5", name}, {name + ": " + message});
+    expect_refused(f, {"diff", name, "good.h5"}, {name + ": " + message});
+  });
+  // A trace in a run's place and the other way round.
+  const fs::path t = folder_with_trace("runs_trace");
+  fs::copy_file(t / "good.h5", f / "trace.h5");
+  expect_refused(f, {"diff", "good.h5", "trace.h5"},
+                 {"trace.h5: this is a routing trace, expected a run file"});
+  expect_refused(
+      f, {"sim", source_path("scenarios/demo.toml").string(), "--trace", "good.h5", "-o", "r.h5"},
+      {"good.h5: this is a run file, expected a routing trace"});
+}
+
+TEST(BadInput, RunsDamagedBehindTheirHash) {
+  using switchyard::h5::FileKind;
+  const fs::path f = folder_with_run("resealed_runs");
+  const auto refuse = [&](const std::string& message) {
+    expect_refused(f, {"inspect", "bad.h5"}, {"bad.h5: " + message});
+  };
+  poke<std::int64_t>(f / "good.h5", f / "bad.h5", FileKind::kRun, "request/arrival",
+                     H5T_NATIVE_INT64, 3, -2);
+  refuse("request/arrival[3]: -2; expected a time, or -1 for none");
+  poke<std::int64_t>(f / "good.h5", f / "bad.h5", FileKind::kRun, "step/start", H5T_NATIVE_INT64, 2,
+                     -5);
+  refuse("step/start[2]: -5; expected a number that is not negative");
+  poke<double>(f / "good.h5", f / "bad.h5", FileKind::kRun, "link/bandwidth", H5T_NATIVE_DOUBLE, 0,
+               0.0);
+  refuse("link/bandwidth[0]: 0; expected a finite positive rate");
+  poke<std::uint32_t>(f / "good.h5", f / "bad.h5", FileKind::kRun, "placement", H5T_NATIVE_UINT32,
+                      0, 8);
+  refuse("placement[0]: 8; expected less than 8 (GPUs)");
+  expect_refused(f, {"diff", "good.h5", "bad.h5"}, {"bad.h5: placement[0]: 8; expected less than"});
+}
+
+TEST(BadInput, AScenarioIsNoHardwareFile) {
+  const fs::path f = fresh_folder("inspect_scenario");
+  expect_refused(f, {"inspect", source_path("scenarios/hub.toml").string()},
+                 {"hub.toml: is a scenario, not a hardware file; switchyard explain "});
+  const ProcessResult hardware =
+      run_switchyard({"inspect", source_path("scenarios/hardware/hgx_h100.toml").string()});
+  EXPECT_EQ(hardware.exit_code, 0) << hardware.err;
+}
+
+TEST(BadInput, NumbersThatDoNotFit) {
+  const fs::path f = fresh_folder("numbers");
+  const std::string scenario = source_path("scenarios/hub.toml").string();
+  expect_refused(f, {"sim", scenario, "--set", "run.seed=9223372036854775808", "-o", "r.h5"},
+                 {"--set: 9223372036854775808 is out of range", "2^63 - 1"});
+  expect_refused(f, {"account", "mixtral_8x7b", "--tokens", "-1"},
+                 {"--tokens: -1 is not a whole number from 0 to 2^64 - 1"});
+  std::vector<std::string> trace = kTrace;
+  trace.insert(trace.end(), {"--seed", "-1"});
+  expect_refused(f, trace, {"--seed: -1 is not a whole number"});
+  trace.back() = "18446744073709551616";
+  expect_refused(f, trace, {"--seed: 18446744073709551616 is not a whole number"});
+  expect_refused(f, {"account", "mixtral_8x7b", "--dtype", "exprts=nonsense"},
+                 {"--dtype: unknown part \"exprts\"", "experts"});
+  const std::string swept = source_path("scenarios/normative.toml").string();
+  for (const char* jobs : {"0", "257"}) {
+    expect_refused(f, {"sweep", swept, "-j", jobs, "-o", "out"},
+                   {"-j: jobs = ", "1 <= jobs <= 256"});
   }
-  refuse("foreign.h5", std::string(4096, 'x'));
+}
+
+TEST(BadInput, PromptsThatAreNotUtf8) {
+  const fs::path f = fresh_folder("utf8");
+  write_file(f / "prompts.txt", "good\nbad \xFF\n");
+  std::vector<std::string> command = kTrace;
+  command[2] = source_path("scenarios/checkpoints/sy-16x2").string();
+  expect_refused(f, command, {"prompts.txt:2:5: byte 0xff is not valid UTF-8"});
+}
+
+TEST(BadInput, ProgressTakesJsonOnly) {
+  const fs::path f = fresh_folder("progress");
+  expect_refused(
+      f, {"sim", source_path("scenarios/hub.toml").string(), "--progress", "foo", "-o", "r.h5"},
+      {"--progress: unknown form \"foo\""});
+  std::vector<std::string> trace = kTrace;
+  trace.insert(trace.end(), {"--progress", "foo"});
+  expect_refused(f, trace, {"--progress: unknown form \"foo\""});
+}
+
+TEST(BadInput, TheErrorEventHasFileAndLineApart) {
+  const fs::path f = folder_with_hardware("event", "bandwidth = \"450 GB/s\"", "bandwidth = 400");
+  const auto event_of = [&](const std::vector<std::string>& command) {
+    const ProcessResult r = run_switchyard(command, {.folder = f, .environment = {}});
+    EXPECT_EQ(r.exit_code, 2);
+    return nlohmann::json::parse(r.out);
+  };
+  nlohmann::json event = event_of({"sim", "scenario.toml", "--progress", "json", "-o", "r.h5"});
+  EXPECT_EQ(event["event"], "error");
+  EXPECT_TRUE(event["file"].get<std::string>().ends_with("hardware.toml")) << event;
+  const std::string text = read_file(f / "hardware.toml");
+  const auto line =
+      1 + std::count(text.begin(),
+                     text.begin() + static_cast<std::ptrdiff_t>(text.find("bandwidth = 400")),
+                     '\n');
+  EXPECT_EQ(event["line"], line) << event;
+  const std::string message = event["message"];
+  EXPECT_NE(message.find("bandwidth = 400 has no unit"), std::string::npos) << event;
+  EXPECT_EQ(message.find("hardware.toml"), std::string::npos) << event;
+  event = event_of({"sim", "nowhere.toml", "--progress", "json", "-o", "r.h5"});
+  EXPECT_EQ(event["file"], "nowhere.toml");
+  EXPECT_TRUE(event["line"].is_null()) << event;
 }
 
 TEST(BadInput, CommandLineMistakes) {
@@ -228,6 +421,24 @@ TEST(BadInput, UnwritableOutput) {
   const fs::path f = fresh_folder("unwritable");
   expect_refused(f, {"sim", source_path("scenarios/hub.toml").string(), "-o", "no/such/r.h5"},
                  {"no/such/r.h5", "the output folder does not exist"});
+}
+
+TEST(Capability, VerbsOfLaterVersionsAreRefusedByName) {
+  const fs::path f = fresh_folder("later");
+  const ProcessResult help = run_switchyard({"--help"});
+  const std::size_t group = help.out.find("not in this version");
+  ASSERT_NE(group, std::string::npos) << help.out;
+  for (const std::string verb :
+       {"validate", "diagnose", "monitor", "profile", "fit", "import", "export"}) {
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{verb}, {verb, "x.h5", "--option", "y", "-o", "z"}}) {
+      const ProcessResult r = run_switchyard(command, {.folder = f, .environment = {}});
+      EXPECT_EQ(r.exit_code, 3) << r.err;
+      EXPECT_EQ(r.err, "switchyard: unsupported: the verb " + verb + " is not in this version\n");
+      EXPECT_EQ(r.out, "");
+    }
+    EXPECT_NE(help.out.find("\n  " + verb + " ", group), std::string::npos) << help.out;
+  }
 }
 
 TEST(Capability, CudaWithoutAGpuIsExitThreeAndOneLine) {

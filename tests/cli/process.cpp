@@ -8,13 +8,18 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 
 namespace switchyard::test {
 namespace fs = std::filesystem;
 
-ProcessResult run_process(const std::vector<std::string>& command, const ProcessOptions& options) {
+namespace {
+
+/// `tick` gets the child's process id every few milliseconds; may be empty.
+ProcessResult run(const std::vector<std::string>& command, const ProcessOptions& options,
+                  const std::function<void(pid_t)>& tick) {
   std::array<int, 2> out{}, err{};
   if (pipe(out.data()) != 0 || pipe(err.data()) != 0) {
     throw std::runtime_error("pipe");
@@ -24,6 +29,9 @@ ProcessResult run_process(const std::vector<std::string>& command, const Process
     throw std::runtime_error("fork");
   }
   if (child == 0) {
+    for (const int ignored_by_some_shells : {SIGINT, SIGTERM, SIGHUP}) {
+      signal(ignored_by_some_shells, SIG_DFL);
+    }
     const int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
     dup2(out[1], 1);
@@ -51,7 +59,10 @@ ProcessResult run_process(const std::vector<std::string>& command, const Process
   std::array<std::string*, 2> sinks{&result.out, &result.err};
   int open_ends = 2;
   while (open_ends > 0) {
-    poll(fds.data(), fds.size(), -1);
+    poll(fds.data(), fds.size(), tick ? 5 : -1);
+    if (tick) {
+      tick(child);
+    }
     for (std::size_t i = 0; i < 2; ++i) {
       if (fds[i].fd >= 0 && fds[i].revents != 0) {
         std::array<char, 65536> buffer{};
@@ -68,8 +79,28 @@ ProcessResult run_process(const std::vector<std::string>& command, const Process
   }
   int status = 0;
   waitpid(child, &status, 0);
+  result.died_of_signal = WIFSIGNALED(status);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
+}
+
+}  // namespace
+
+ProcessResult run_process(const std::vector<std::string>& command, const ProcessOptions& options) {
+  return run(command, options, {});
+}
+
+ProcessResult interrupt_switchyard(std::vector<std::string> arguments, int signal,
+                                   const std::function<bool()>& when,
+                                   const ProcessOptions& options) {
+  arguments.insert(arguments.begin(), SWITCHYARD_BINARY);
+  bool sent = false;
+  return run(arguments, options, [&](pid_t child) {
+    if (!sent && when()) {
+      sent = true;
+      kill(child, signal);
+    }
+  });
 }
 
 ProcessResult run_switchyard(std::vector<std::string> arguments, const ProcessOptions& options) {

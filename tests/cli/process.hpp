@@ -2,6 +2,7 @@
 // Runs the built command line as a child process, as a person or a script would.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@ namespace switchyard::test {
 
 struct ProcessResult {
   int exit_code = -1;  ///< 128 + signal when it died of one.
+  bool died_of_signal = false;
   std::string out;
   std::string err;
 };
@@ -27,6 +29,12 @@ ProcessResult run_process(const std::vector<std::string>& command,
 /// run_process for the built `switchyard`, with `arguments`.
 ProcessResult run_switchyard(std::vector<std::string> arguments,
                              const ProcessOptions& options = {});
+
+/// run_switchyard that sends `signal` to the process as soon as `when` holds (asked every few
+/// milliseconds). Compare ProcessResult::died_of_signal.
+ProcessResult interrupt_switchyard(std::vector<std::string> arguments, int signal,
+                                   const std::function<bool()>& when,
+                                   const ProcessOptions& options);
 
 /// A fresh, empty folder below the test's working folder, removed and made again.
 std::filesystem::path fresh_folder(const std::string& name);

@@ -139,6 +139,10 @@ TEST(Prompts, SayFileAndLineOfAMistake) {
   expect_contains(error("f.jsonl", "{\"id\": \"x\"}\n"), "\"text\" is missing or empty");
   expect_contains(error("g.txt", "\n \n"), "there is no prompt in it");
   expect_contains(error("h.md", "x\n"), "not a prompt file");
+  expect_contains(error("j.txt", "fine \xC3\xA9\nbad \xFF here\n"),
+                  "j.txt:2:5: byte 0xff is not valid UTF-8");
+  expect_contains(error("k.jsonl", "{\"text\": \"x\"}\n\n{\"text\": \"\xED\xA0\x80\"}\n"),
+                  "k.jsonl:3:11: byte 0xed is not valid UTF-8");
   write_file(folder / "i.txt", "\xEF\xBB\xBFone\n\ntwo");
   const auto prompts = cli::read_prompts(folder / "i.txt");
   ASSERT_EQ(prompts.size(), 2U);
