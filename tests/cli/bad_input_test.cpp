@@ -195,7 +195,7 @@ void damage(const fs::path& folder, const std::string& good,
             const std::function<void(const std::string&, const std::string&)>& refuse) {
   const auto write = [&](const std::string& name, const std::string& bytes,
                          const std::string& message) {
-    write_file(folder / name, bytes);
+    std::ofstream(folder / name, std::ios::binary) << bytes;  // Without the fsync of write_file.
     refuse(name, message);
   };
   write("truncated.h5", good.substr(0, good.size() - 100), "cut short: it has ");
