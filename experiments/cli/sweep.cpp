@@ -75,7 +75,7 @@ int run_point(const SweepOptions& options, const Point& point) {
   sim.scenario = options.scenario;
   sim.trace = options.trace;
   sim.settings = options.settings;
-  for (const auto& [key, value] : point.settings) sim.settings.push_back(key + "=" + value);
+  for (const auto& [key, value] : point.settings) sim.settings.push_back(fmt::format("{}={}", key, value));
   sim.output = point.file;
   sim.quiet = true;
   sim.base_point = true;
