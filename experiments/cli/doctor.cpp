@@ -187,7 +187,7 @@ void report_optional(Report& report) {
              on_path("mpirun") ? "" : "openmpi-bin libopenmpi-dev");
   const bool gui = !installed("switchyard-gui").empty();
   report.either(gui, "desktop app", "switchyard-gui is there", "switchyard-gui is not built",
-                "qt6-base-dev libqt6svg6-dev");
+                "qt6-base-dev qt6-svg-dev");
   const bool display =
       std::getenv("DISPLAY") != nullptr || std::getenv("WAYLAND_DISPLAY") != nullptr;
   report.either(display, "display", "set", "none: switchyard-gui --render works without one", "");

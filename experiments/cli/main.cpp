@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/cpu_kernels.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/base/table.hpp"
@@ -105,7 +106,8 @@ int run(int argc, char** argv) {
   CLI::App app{
       "A real Mixture-of-Experts engine and a deterministic simulator of the cluster under it"};
   app.name("switchyard");
-  app.set_version_flag("--version", "switchyard " + version());
+  app.set_version_flag("--version",
+                       fmt::format("switchyard {} (cpu {})", version(), cpu::kPathName));
   app.require_subcommand(0, 1);
 
   FormatOption format;
