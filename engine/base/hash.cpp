@@ -2,6 +2,7 @@
 #include "engine/base/hash.hpp"
 
 #include <fmt/format.h>
+#include <openssl/sha.h>
 #include <xxhash.h>
 
 #include <new>
@@ -41,6 +42,12 @@ void Hasher128::update(std::string_view text) {
 Hash128 Hasher128::digest() const {
   const XXH128_hash_t h = XXH3_128bits_digest(state_->xxh);
   return {h.low64, h.high64};
+}
+
+std::array<std::uint8_t, 32> sha256(std::span<const std::byte> data) {
+  std::array<std::uint8_t, 32> out{};
+  SHA256(reinterpret_cast<const unsigned char*>(data.data()), data.size(), out.data());
+  return out;
 }
 
 }  // namespace switchyard

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Content hashes (XXH3). Not cryptographic; used to notice damage and to name inputs.
+// Content hashes (XXH3). Not cryptographic; used to notice damage and to name inputs. SHA-256 where a
+// specification asks for it.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,6 +38,9 @@ class Hasher128 {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// SHA-256 (FIPS 180-4), through OpenSSL.
+std::array<std::uint8_t, 32> sha256(std::span<const std::byte> data);
 
 /// 16 lower-case hex digits.
 std::string hex64(std::uint64_t value);

@@ -36,5 +36,17 @@ TEST(Hash, HexIsPaddedAndLowerCase) {
   EXPECT_EQ((Hash128{1, 2}).hex(), "00000000000000020000000000000001");
 }
 
+// FIPS 180-2, appendix B.1.
+TEST(Sha256, OfAbcIsTheStandardsExample) {
+  const std::string_view text = "abc";
+  const auto digest = sha256(std::as_bytes(std::span(text.data(), text.size())));
+  std::string hex;
+  for (const std::uint8_t byte : digest) {
+    hex += "0123456789abcdef"[byte >> 4];
+    hex += "0123456789abcdef"[byte & 15];
+  }
+  EXPECT_EQ(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
 }  // namespace
 }  // namespace switchyard
