@@ -70,6 +70,9 @@ struct AttentionShape {
 
 /// What one layer's attention computes beyond its shape.
 struct AttentionRule {
+  /// ALiBi, or empty: head j's score of key position s and query position p becomes
+  /// scale q k - slopes[j] (p - s).
+  std::span<const float> slopes{};
   /// The last 2 * size entries of each query and key head are rotated by position * frequency.
   std::span<const float> inverse_frequency{};
   float rotation_gain = 1;         ///< Multiplies cosine and sine (YaRN).

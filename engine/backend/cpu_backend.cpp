@@ -240,6 +240,12 @@ class CpuBackend final : public Backend {
                         0, n, score.data(), terms);
       for (std::size_t j = 0; j < group; ++j) {
         float* p = score.data() + j * terms;
+        if (!rule.slopes.empty()) {  // softmax() multiplies by scale
+          const float slope = rule.slopes[h * group + j] / scale;
+          for (std::size_t i = 0; i < n; ++i) {
+            p[i] -= slope * static_cast<float>(n - 1 - i);
+          }
+        }
         if (sinks) {
           p[n] = norm_[h * group + j] / scale;  // softmax() multiplies by scale
         }

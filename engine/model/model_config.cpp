@@ -26,9 +26,9 @@ constexpr std::uint64_t kMaxWidth = 1U << 24U;
 constexpr std::uint64_t kMaxVocabulary = 1U << 28U;
 constexpr std::uint64_t kMaxPositions = 1ULL << 40U;
 
-constexpr std::array<std::string_view, 9> kFamilyNames = {"mixtral",     "qwen2_moe", "qwen3_moe",
-                                                          "olmoe",       "deepseek",  "deepseek_v2",
-                                                          "deepseek_v3", "gpt_oss",   "article"};
+constexpr std::array<std::string_view, 10> kFamilyNames = {
+    "mixtral",     "qwen2_moe",   "qwen3_moe", "olmoe",   "deepseek",
+    "deepseek_v2", "deepseek_v3", "gpt_oss",   "article", "switchyard_lab"};
 
 std::uint64_t divided(const JsonObject& o, std::uint64_t hidden, std::uint64_t heads) {
   if (hidden % heads != 0) {
@@ -76,6 +76,9 @@ class Reader {
         break;
       case Family::kArticle:
         article();
+        break;
+      case Family::kLab:
+        lab();
         break;
     }
     check();
@@ -259,6 +262,75 @@ class Reader {
     c_.expert_intermediate = o_.count_or("intermediate_size", 14336, 1, kMaxWidth);
     c_.router_jitter = o_.number_or("router_jitter_noise", 0, 0, 1);
     all_layers(o_.has("sliding_window") ? o_.count("sliding_window", 1, kMaxPositions) : 0);
+  }
+
+  /// Our own: every key is required to be known, so a misspelt one cannot be taken for a default.
+  void lab() {
+    o_.only({"model_type",
+             "vocab_size",
+             "hidden_size",
+             "num_hidden_layers",
+             "num_attention_heads",
+             "num_key_value_heads",
+             "head_dim",
+             "intermediate_size",
+             "max_position_embeddings",
+             "rms_norm_eps",
+             "rope_theta",
+             "tie_word_embeddings",
+             "torch_dtype",
+             "bos_token_id",
+             "eos_token_id",
+             "position_embedding",
+             "position_gain",
+             "num_local_experts",
+             "num_experts_per_tok",
+             "router_aux_loss_coef"});
+    for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "intermediate_size", "max_position_embeddings"}) {
+      if (!o_.has(key)) {
+        o_.fail(key, "missing");
+      }
+    }
+    common({1, 1, 1, 1, 0, 1, 1e-5, 10000});
+    heads();
+    const auto positions = o_.text("position_embedding");
+    if (positions == "absolute") {
+      c_.positions = PositionKind::kAbsolute;
+    } else if (positions == "alibi") {
+      c_.positions = PositionKind::kAlibi;
+      if ((c_.num_heads & (c_.num_heads - 1)) != 0) {
+        o_.fail("num_attention_heads",
+                fmt::format("ALiBi slopes are defined for a power of two, not {}", c_.num_heads));
+      }
+    } else if (positions != "rope") {
+      o_.fail("position_embedding", fmt::format("unsupported \"{}\"", positions),
+              "supported: rope, absolute, alibi");
+    }
+    if (o_.has("position_gain")) {
+      if (c_.positions != PositionKind::kAbsolute) {
+        o_.fail("position_gain", "given, but position_embedding is not absolute");
+      }
+      c_.position_gain = o_.number("position_gain", 1e-6, 1e6);
+    }
+    if (c_.positions == PositionKind::kAbsolute && c_.hidden_size % 2 != 0) {
+      o_.fail("hidden_size", fmt::format("{} is odd; sinusoids come in pairs", c_.hidden_size));
+    }
+    if (!o_.has("num_local_experts")) {
+      for (const char* key : {"num_experts_per_tok", "router_aux_loss_coef"}) {
+        if (o_.has(key)) {
+          o_.fail(key, "given, but num_local_experts is not: the model is dense");
+        }
+      }
+      c_.router_aux_loss_coef = 0;
+      c_.dense_intermediate = o_.count("intermediate_size", 1, kMaxWidth);
+      c_.layers.assign(c_.num_layers, LayerSpec{FfnKind::kDense, 0});
+      return;
+    }
+    c_.num_experts = o_.count("num_local_experts", 1, kMaxExperts);
+    top_k(2);
+    c_.expert_intermediate = o_.count("intermediate_size", 1, kMaxWidth);
+    all_layers(0);
   }
 
   /// Which layers are MoE in the Qwen families.

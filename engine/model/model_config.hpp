@@ -28,11 +28,16 @@ enum class Family : std::uint8_t {
   kDeepseekV3,
   kGptOss,
   kArticle,  ///< our presets of the articles' models and dense baselines (model_type "article").
+  kLab,      ///< our lab checkpoints: Mixtral with other positions, or dense (engine/README.md).
 };
 /// The model_type text: "mixtral", "qwen2_moe", …
 std::string_view family_name(Family family);
 
 enum class AttentionKind : std::uint8_t { kGqa, kMla };
+
+/// How a model tells positions apart. kAbsolute: sinusoids of the position added to the embedding.
+/// kAlibi: a penalty on attention scores, linear in the distance.
+enum class PositionKind : std::uint8_t { kRope, kAbsolute, kAlibi };
 
 /// What follows attention in a layer. kNone: attention only (gpt4_s0's odd layers).
 enum class FfnKind : std::uint8_t { kDense, kMoe, kNone };
@@ -114,7 +119,9 @@ struct ModelConfig {
   bool qk_norm_full = false;      ///< OLMoE: RMSNorm over heads·head_dim before the split.
   bool attention_sinks = false;   ///< GPT-OSS.
   std::optional<double> clip_qkv;
-  double rope_theta = 10000;
+  PositionKind positions = PositionKind::kRope;
+  double position_gain = 1;       ///< kAbsolute: factor of the sinusoids.
+  double rope_theta = 10000;      ///< kAbsolute: base of the sinusoids' wavelengths.
   bool rope_interleaved = false;  ///< DeepSeek pairs (2i, 2i+1); halves otherwise.
   RopeScaling rope_scaling;
 

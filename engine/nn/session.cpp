@@ -71,6 +71,33 @@ double latent_scale(const model::ModelConfig& c) {
   return gain * gain / std::sqrt(static_cast<double>(c.head_dim));
 }
 
+/// Slope of head j of h: 2^(-8 (j + 1) / h).
+std::vector<float> alibi_slopes(std::uint64_t heads) {
+  std::vector<float> out;
+  for (std::uint64_t j = 1; j <= heads; ++j) {
+    out.push_back(
+        static_cast<float>(std::exp2(-8 * static_cast<double>(j) / static_cast<double>(heads))));
+  }
+  return out;
+}
+
+/// gain * sin and gain * cos, alternating, of position * theta^(-2i/H): [rows, H].
+std::vector<float> sinusoids(const model::ModelConfig& c,
+                             std::span<const std::uint32_t> positions) {
+  const std::size_t h = c.hidden_size;
+  std::vector<float> out(positions.size() * h);
+  for (std::size_t i = 0; i < h / 2; ++i) {
+    const double frequency =
+        std::pow(c.rope_theta, -static_cast<double>(2 * i) / static_cast<double>(h));
+    for (std::size_t r = 0; r < positions.size(); ++r) {
+      const double angle = positions[r] * frequency;
+      out[r * h + 2 * i] = static_cast<float>(c.position_gain * std::sin(angle));
+      out[r * h + 2 * i + 1] = static_cast<float>(c.position_gain * std::cos(angle));
+    }
+  }
+  return out;
+}
+
 /// Norms of the latents keep their class's own default, whatever rms_norm_eps says.
 constexpr float kLatentEps = 1e-6F;
 
@@ -104,19 +131,26 @@ Engine::Engine(model::ModelConfig config, const ModelWeights& weights,
 }
 
 void Engine::prepare(const std::string& where) {
-  gate_ = model::gate_spec(config_);
-  validate(gate_, where);
+  if (config_.num_moe_layers() > 0) {
+    gate_ = model::gate_spec(config_);
+    validate(gate_, where);
+  }
   for_each_view(weights_, config_.tie_word_embeddings,
                 [&](WeightView& view) { view = backend_->place(view); });
   if (config_.tie_word_embeddings) {
     weights_.head = weights_.embedding;
   }
   const bool latent = config_.attention == model::AttentionKind::kMla;
-  inverse_frequency_ = inverse_frequencies(
-      config_, static_cast<std::size_t>(latent ? config_.qk_rope_head_dim : config_.head_dim));
+  if (config_.positions == model::PositionKind::kRope) {
+    inverse_frequency_ = inverse_frequencies(
+        config_, static_cast<std::size_t>(latent ? config_.qk_rope_head_dim : config_.head_dim));
+  } else if (config_.positions == model::PositionKind::kAlibi) {
+    slopes_ = alibi_slopes(config_.num_heads);
+  }
   AttentionRule rule;
   rule.inverse_frequency = inverse_frequency_;
   rule.rotation_gain = static_cast<float>(rotation_gain(config_));
+  rule.slopes = slopes_;
   if (latent) {
     rule.scale = static_cast<float>(latent_scale(config_));
   }
@@ -131,7 +165,11 @@ Session::Session(const Engine& engine, const SessionOptions& options)
     : engine_(engine),
       options_(options),
       width_(stored_candidates(engine.gate().experts, engine.gate().top_k)) {
-  validate(options.policy, engine.gate().experts, engine.gate().top_k, "policy");
+  if (engine.config().num_moe_layers() > 0) {
+    validate(options.policy, engine.gate().experts, engine.gate().top_k, "policy");
+  } else if (options.policy != RoutingPolicy{}) {
+    throw InputError("policy", "the model is dense: there is no expert to choose");
+  }
   const CapacityPolicy& capacity = options.policy.capacity;
   if (capacity.rule != CapacityRule::kNone && capacity.exhausted == Exhausted::kQueue &&
       capacity.queue == QueueMode::kDefer) {
@@ -234,6 +272,10 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   r.router_logits.resize(r.layers.size() * rows * engine_.gate().experts);
 
   b.embed(weights.embedding, r.token, x);
+  if (c.positions == model::PositionKind::kAbsolute) {
+    b.upload(sinusoids(c, r.position), delta);
+    b.add(x, delta, rows * h);
+  }
   std::size_t moe_layer = 0;
   for (std::size_t l = 0; l < c.num_layers; ++l) {
     const LayerWeights& layer = weights.layers[l];

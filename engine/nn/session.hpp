@@ -78,7 +78,8 @@ class Engine {
   model::ModelConfig config_;
   GateSpec gate_;
   ModelWeights weights_;
-  std::vector<float> inverse_frequency_;
+  std::vector<float> inverse_frequency_;  // empty unless rotary
+  std::vector<float> slopes_;             // [heads] with ALiBi
   std::vector<AttentionRule> attention_;  // [layer], views into the above and the weights
 };
 

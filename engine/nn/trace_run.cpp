@@ -159,6 +159,10 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
                              const TraceRunOptions& options, const std::filesystem::path& output,
                              const TraceProgress& progress) {
   SWITCHYARD_ASSERT(options.batch >= 1, "batch");
+  if (engine.config().num_moe_layers() == 0) {
+    throw InputError(engine.config().name, "the model is dense: it has no router to trace",
+                     "`switchyard generate` runs it");
+  }
   require_fit(engine, prompts);
   const TraceHeader header = make_header(engine, options);
   Recorder recorder(engine, options, header, output);

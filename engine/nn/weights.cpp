@@ -253,7 +253,8 @@ class Taker {
     }
     layer.experts.resize(c_.num_experts);
     const std::string fused = prefix + "mlp.experts.gate_up_proj";
-    const bool mixtral = c_.family == model::Family::kMixtral && !in_.has(fused);
+    const bool mixtral = (c_.family == model::Family::kMixtral && !in_.has(fused)) ||
+                         c_.family == model::Family::kLab;
     layer.router =
         weight(prefix + (mixtral ? "block_sparse_moe" : "mlp") + ".gate.weight", c_.num_experts, h);
     if (c_.gate.correction_bias) {
@@ -363,8 +364,9 @@ class Taker {
 }  // namespace
 
 const std::vector<std::string>& runnable_model_types() {
-  static const std::vector<std::string> types{"mixtral",     "qwen2_moe",   "qwen3_moe", "olmoe",
-                                              "deepseek_v2", "deepseek_v3", "gpt_oss"};
+  static const std::vector<std::string> types{"mixtral", "qwen2_moe",     "qwen3_moe",
+                                              "olmoe",   "deepseek_v2",   "deepseek_v3",
+                                              "gpt_oss", "switchyard_lab"};
   return types;
 }
 

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Mixtral layer stack in PyTorch, for training on one CPU thread.
+"""The layer stack of all our checkpoints in PyTorch, for training on one CPU thread.
 
 Same equations as Hugging Face's MixtralForCausalLM (GQA attention with half-rotated RoPE,
 RMSNorm, softmax over all experts then top-k then renormalise, SwiGLU experts); `evaluate.py`
 compares the two. Expert weights are held fused as [E, ...] and split into per-expert tensors on
 export.
+
+The lab checkpoints (lab.py) differ from it by fields of Config: a dense SwiGLU in place of the
+experts (`experts` 0), tied embeddings, and two other ways to tell positions apart. Those that
+Mixtral cannot express are exported as model_type "switchyard_lab" (engine/README.md).
 """
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +35,14 @@ class Config:
     rope_theta: float = 10000.0
     eps: float = 1e-5
     max_positions: int = 2048
+    tied: bool = False
+    positions: str = "rope"  # rope | absolute (sinusoids added to the embedding) | alibi
+    position_gain: float = 1.0  # factor of the sinusoids
+    aux: float = 0.01  # balance coefficient, for the exported configuration
+
+    @property
+    def lab(self):
+        return self.experts == 0 or self.positions != "rope"
 
 
 class Norm(nn.Module):
@@ -54,6 +67,22 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
+def sinusoids(config, length):
+    """[length, H]: sin at even, cos at odd entries of angle p * theta^(-2i/H)."""
+    inverse = config.rope_theta ** (-torch.arange(0, config.hidden, 2).double() / config.hidden)
+    angle = torch.outer(torch.arange(length).double(), inverse)
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1).float() * config.position_gain
+
+
+def alibi_bias(config, length):
+    """[h, length, length]: slope_j * (key position - query position), -inf for later keys;
+    slope_j = 2^(-8 (j + 1) / h)."""
+    slope = 2.0 ** (-8.0 * torch.arange(1, config.heads + 1) / config.heads)
+    at = torch.arange(length)
+    gap = (at[None, :] - at[:, None]).float()
+    return (slope[:, None, None] * gap).masked_fill(gap > 0, -math.inf)
+
+
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
@@ -69,10 +98,14 @@ class Attention(nn.Module):
         q = self.q_proj(x).view(batch, length, c.heads, c.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(batch, length, c.kv_heads, c.head_dim).transpose(1, 2)
         v = self.v_proj(x).view(batch, length, c.kv_heads, c.head_dim).transpose(1, 2)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if c.positions == "rope":
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         group = c.heads // c.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if c.positions == "alibi":
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=alibi_bias(c, length))
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -102,18 +135,34 @@ class Experts(nn.Module):
         return torch.zeros_like(x).index_add(0, token, y), logits, chosen
 
 
+class Dense(nn.Module):
+    """One SwiGLU for every token."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.gate_proj = nn.Linear(c.hidden, c.inner, bias=False)
+        self.up_proj = nn.Linear(c.hidden, c.inner, bias=False)
+        self.down_proj = nn.Linear(c.inner, c.hidden, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)), None, None
+
+
 class Layer(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.input_layernorm = Norm(c.hidden, c.eps)
         self.self_attn = Attention(c)
         self.post_attention_layernorm = Norm(c.hidden, c.eps)
-        self.block_sparse_moe = Experts(c)
+        if c.experts:
+            self.block_sparse_moe = Experts(c)
+        else:
+            self.mlp = Dense(c)
 
     def forward(self, x, cos, sin):
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        y, logits, chosen = self.block_sparse_moe(
-            self.post_attention_layernorm(x).reshape(-1, x.shape[-1]))
+        feed = self.block_sparse_moe if hasattr(self, "block_sparse_moe") else self.mlp
+        y, logits, chosen = feed(self.post_attention_layernorm(x).reshape(-1, x.shape[-1]))
         return x + y.view_as(x), logits, chosen
 
 
@@ -124,7 +173,8 @@ class Mixtral(nn.Module):
         self.embed_tokens = nn.Embedding(c.vocab, c.hidden)
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
         self.norm = Norm(c.hidden, c.eps)
-        self.lm_head = nn.Linear(c.hidden, c.vocab, bias=False)
+        if not c.tied:
+            self.lm_head = nn.Linear(c.hidden, c.vocab, bias=False)
 
     def initialise(self, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -134,23 +184,29 @@ class Mixtral(nn.Module):
             std = 0.02 if name.startswith("lm_head") else value.shape[-1] ** -0.5
             if name.startswith("embed"):
                 std = 0.1
-            if name.endswith(("o_proj.weight", "w2")):
+            if name.endswith(("o_proj.weight", "w2", "down_proj.weight")):
                 std /= (2 * self.c.layers) ** 0.5
-            if name.endswith("gate.weight"):
+            if name.endswith(".gate.weight"):
                 std *= 0.5
             with torch.no_grad():
                 value.normal_(0.0, std, generator=generator)
 
     def forward(self, ids):
-        """ids [B, T] -> logits [B, T, V], router logits [L][B*T, E], chosen [L][B*T, k]."""
+        """ids [B, T] -> logits [B, T, V], router logits [L][B*T, E], chosen [L][B*T, k] (both
+        empty in a dense model)."""
         x = self.embed_tokens(ids)
+        if self.c.positions == "absolute":
+            x = x + sinusoids(self.c, ids.shape[1])
         cos, sin = rope_tables(self.c, ids.shape[1])
         routing, choice = [], []
         for layer in self.layers:
             x, logits, chosen = layer(x, cos, sin)
-            routing.append(logits)
-            choice.append(chosen)
-        return self.lm_head(self.norm(x)), routing, choice
+            if logits is not None:
+                routing.append(logits)
+                choice.append(chosen)
+        x = self.norm(x)
+        head = F.linear(x, self.embed_tokens.weight) if self.c.tied else self.lm_head(x)
+        return head, routing, choice
 
 
 def balance_loss(routing, experts, top_k, scope):
@@ -171,7 +227,7 @@ def balance_loss(routing, experts, top_k, scope):
 
 
 def hf_config(c):
-    return {
+    j = {
         "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "attention_dropout": 0.0,
         "bos_token_id": 0, "eos_token_id": 0, "head_dim": c.head_dim, "hidden_act": "silu",
         "hidden_size": c.hidden, "initializer_range": 0.02, "intermediate_size": c.inner,
@@ -179,10 +235,25 @@ def hf_config(c):
         "num_experts_per_tok": c.top_k, "num_hidden_layers": c.layers,
         "num_key_value_heads": c.kv_heads, "num_local_experts": c.experts,
         "output_router_logits": False, "rms_norm_eps": c.eps, "rope_theta": c.rope_theta,
-        "router_aux_loss_coef": 0.01, "router_jitter_noise": 0.0, "sliding_window": None,
-        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True,
+        "router_aux_loss_coef": c.aux, "router_jitter_noise": 0.0, "sliding_window": None,
+        "tie_word_embeddings": c.tied, "torch_dtype": "bfloat16", "use_cache": True,
         "vocab_size": c.vocab,
     }
+    if not c.lab:
+        return j
+    keep = ("bos_token_id", "eos_token_id", "head_dim", "hidden_size", "intermediate_size",
+            "max_position_embeddings", "num_attention_heads", "num_experts_per_tok",
+            "num_hidden_layers", "num_key_value_heads", "num_local_experts", "rms_norm_eps",
+            "rope_theta", "router_aux_loss_coef", "tie_word_embeddings", "torch_dtype",
+            "vocab_size")
+    j = {"model_type": "switchyard_lab", "position_embedding": c.positions,
+         **{key: j[key] for key in keep}}
+    if c.positions == "absolute":
+        j["position_gain"] = c.position_gain
+    if c.experts == 0:
+        for key in ("num_experts_per_tok", "num_local_experts", "router_aux_loss_coef"):
+            del j[key]
+    return j
 
 
 def export(model, folder, tokenizer):
@@ -208,12 +279,14 @@ def export(model, folder, tokenizer):
 
 
 def load(folder):
-    """A Mixtral in FP32 from an exported folder."""
+    """A model in FP32 from an exported folder."""
     j = json.loads((Path(folder) / "config.json").read_text())
     c = Config(j["vocab_size"], j["hidden_size"], j["num_hidden_layers"], j["num_attention_heads"],
                j["num_key_value_heads"], j["head_dim"], j["intermediate_size"],
-               j["num_local_experts"], j["num_experts_per_tok"], j["rope_theta"],
-               j["rms_norm_eps"], j["max_position_embeddings"])
+               j.get("num_local_experts", 0), j.get("num_experts_per_tok", 0), j["rope_theta"],
+               j["rms_norm_eps"], j["max_position_embeddings"], j["tie_word_embeddings"],
+               j.get("position_embedding", "rope"), j.get("position_gain", 1.0),
+               j.get("router_aux_loss_coef", 0.0))
     model = Mixtral(c)
     tensors = {k: v.float() for k, v in load_file(Path(folder) / "model.safetensors").items()}
     state = {}

@@ -13,6 +13,7 @@
 #include "engine/base/error.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
+#include "engine/nn/trace_run.hpp"
 #include "tests/engine/fixture_model.hpp"
 
 namespace switchyard {
@@ -64,8 +65,8 @@ Record run(const Engine& engine, const std::vector<std::uint32_t>& ids, std::siz
   for (std::size_t at = 0; at < ids.size(); at += chunk) {
     const SequenceTokens work{s, std::span(ids).subspan(at, std::min(chunk, ids.size() - at))};
     const StepResult& r = session.step({&work, 1}, phase);
-    const std::size_t layers = r.layers.size();
-    const std::size_t per_layer = r.router_logits.size() / layers;
+    const std::size_t layers = r.layers.size();  // none in a dense model
+    const std::size_t per_layer = layers > 0 ? r.router_logits.size() / layers : 0;
     out.logits.insert(out.logits.end(), r.logits.begin(), r.logits.end());
     out.router.resize(layers);
     out.weights.resize(layers);
@@ -108,6 +109,10 @@ TEST_P(Family, LogitsAndRoutingAgreeWithTheReference) {
     const auto ids = ids_of(expected_, prefix + "ids");
     const Record got = run(engine_, ids, ids.size(), Phase::kPrefill);
     EXPECT_LE(largest_difference(got.logits, floats_of(expected_, prefix + "logits")), kTolerance);
+    if (engine_.config().num_moe_layers() == 0) {
+      EXPECT_TRUE(got.chosen.empty());
+      continue;
+    }
     EXPECT_LE(
         largest_difference(joined(got.router), floats_of(expected_, prefix + "router_logits")),
         kTolerance);
@@ -172,7 +177,8 @@ TEST_P(Family, NamesATensorThatIsMissingOrUnknown) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, Family,
                          testing::Values("qwen3_moe", "olmoe", "qwen2_moe", "deepseek_v3",
                                          "deepseek_v2", "deepseek_v2_lite", "gpt_oss",
-                                         "deepseek_v3_fp8", "gpt_oss_mxfp4"),
+                                         "deepseek_v3_fp8", "gpt_oss_mxfp4", "lab_absolute",
+                                         "lab_alibi", "lab_dense"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '_');
@@ -210,6 +216,9 @@ TEST(Families, EachFeatureShowsInTheLogitsOfItsFixture) {
         Change{"deepseek_v2", "group_limited_greedy", "greedy"},
         Change{"deepseek_v2", "scaling_factor\": 4.0", "scaling_factor\": 1.0"},
         Change{"deepseek_v2", "\"beta_slow\": 1.0", "\"beta_slow\": 0.25"},
+        Change{"lab_absolute", "\"position_gain\": 0.7", "\"position_gain\": 0.6"},
+        Change{"lab_absolute", "\"rope_theta\": 100.0", "\"rope_theta\": 90.0"},
+        Change{"lab_alibi", "\"alibi\"", "\"rope\""},
         Change{"gpt_oss", "\"swiglu_limit\": 1.5", "\"swiglu_limit\": 100.0"},
         Change{"gpt_oss", "\"sliding_window\": 5", "\"sliding_window\": 64"},
         Change{"gpt_oss", "\"truncate\": false", "\"truncate\": true"}}) {
@@ -219,6 +228,22 @@ TEST(Families, EachFeatureShowsInTheLogitsOfItsFixture) {
               10 * kTolerance)
         << c.fixture << ' ' << c.to;
   }
+}
+
+TEST(Families, ADenseModelRefusesAPolicyAndATrace) {
+  const Engine engine = Engine::load(family("lab_dense"), {});
+  SessionOptions options;
+  options.policy.capacity.rule = CapacityRule::kShare;
+  EXPECT_THROW(Session(engine, options), InputError);
+  const TracePrompt prompt{"a", "", {1, 2}, 0};
+  const auto output = fresh_folder("family_dense") / "t.h5";
+  try {
+    (void)record_trace(engine, {&prompt, 1}, {}, output);
+    FAIL() << "traced";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("no router to trace"), std::string::npos) << e.what();
+  }
+  EXPECT_FALSE(std::filesystem::exists(output));
 }
 
 TEST(Families, DeepSeekV2ScalesOnlyWhereItDoesNotRenormalise) {

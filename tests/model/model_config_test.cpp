@@ -169,7 +169,8 @@ TEST(ModelConfig, RopeParametersOfNewerFiles) {
 TEST(ModelConfig, MistakesNameFileAndPointer) {
   EXPECT_EQ(error_of(with(mixtral(), "model_type", "llama")),
             "config.json: /model_type: unsupported model type \"llama\"; supported: mixtral, "
-            "qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, gpt_oss, article");
+            "qwen2_moe, qwen3_moe, olmoe, deepseek, deepseek_v2, deepseek_v3, gpt_oss, article, "
+            "switchyard_lab");
   EXPECT_EQ(error_of(json::object()), "config.json: /model_type: missing");
   EXPECT_EQ(error_of(with(mixtral(), "hidden_size", -4096)),
             "config.json: /hidden_size: -4096 is outside [1, 16777216]");
@@ -239,6 +240,47 @@ TEST(ModelConfig, ArticleMistakes) {
             "config.json: /stated/totl: unknown key; did you mean \"total\"?");
   EXPECT_EQ(error_of(with(j, "expert_matrices", 4)),
             "config.json: /expert_matrices: 4 is outside [2, 3]");
+}
+
+TEST(ModelConfig, LabModelsAreDenseOrMixtralWithOtherPositions) {
+  const json dense = {{"model_type", "switchyard_lab"},
+                      {"vocab_size", 64},
+                      {"hidden_size", 32},
+                      {"num_hidden_layers", 3},
+                      {"num_attention_heads", 4},
+                      {"intermediate_size", 12},
+                      {"max_position_embeddings", 256},
+                      {"position_embedding", "rope"}};
+  const auto d = parse(dense);
+  EXPECT_EQ(d.num_moe_layers(), 0U);
+  EXPECT_EQ(d.num_experts, 0U);
+  EXPECT_EQ(d.dense_intermediate, 12U);
+  json moe = with(dense, "num_local_experts", 8);
+  moe["position_embedding"] = "absolute";
+  moe["position_gain"] = 0.5;
+  const auto m = parse(moe);
+  EXPECT_EQ(m.num_moe_layers(), 3U);
+  EXPECT_EQ(m.top_k, 2U);
+  EXPECT_TRUE(m.gate.renormalize);
+  EXPECT_EQ(m.positions, PositionKind::kAbsolute);
+  EXPECT_EQ(m.position_gain, 0.5);
+  EXPECT_EQ(parse(with(dense, "position_embedding", "alibi")).positions, PositionKind::kAlibi);
+
+  EXPECT_EQ(error_of(with(dense, "position_embedding", "learned")),
+            "config.json: /position_embedding: unsupported \"learned\"; supported: rope, absolute, "
+            "alibi");
+  EXPECT_EQ(error_of(with(dense, "position_gain", 2)),
+            "config.json: /position_gain: given, but position_embedding is not absolute");
+  EXPECT_EQ(error_of(with(dense, "num_experts_per_tok", 2)),
+            "config.json: /num_experts_per_tok: given, but num_local_experts is not: the model is "
+            "dense");
+  EXPECT_NE(error_of(with(dense, "sliding_window", 8)).find("sliding_window"), std::string::npos);
+  json odd = with(dense, "position_embedding", "alibi");
+  odd["num_attention_heads"] = 6;
+  odd["head_dim"] = 8;
+  EXPECT_EQ(
+      error_of(odd),
+      "config.json: /num_attention_heads: ALiBi slopes are defined for a power of two, not 6");
 }
 
 TEST(ModelConfig, SyntaxIsChecked) {
