@@ -70,15 +70,15 @@ struct AttentionShape {
 
 /// What one layer's attention computes beyond its shape.
 struct AttentionRule {
-  /// ALiBi, or empty: head j's score of key position s and query position p becomes
-  /// scale q k - slopes[j] (p - s).
-  std::span<const float> slopes{};
   /// The last 2 * size entries of each query and key head are rotated by position * frequency.
   std::span<const float> inverse_frequency{};
   float rotation_gain = 1;         ///< Multiplies cosine and sine (YaRN).
   float scale = 0;                 ///< Of q k; 0: 1/sqrt(head_dim).
   std::size_t sliding_window = 0;  ///< 0: none. Else position p sees p − window + 1 … p.
   WeightView sinks{};  ///< [1, heads]: one more logit of each softmax, without a value; or null.
+  /// ALiBi, or empty: head j's score of key position s and query position p becomes
+  /// scale q k - slopes[j] (p - s).
+  std::span<const float> slopes{};
 };
 
 /// Float buffer in backend memory, not initialised; freed with the handle.
