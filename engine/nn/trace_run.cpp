@@ -77,8 +77,9 @@ class Recorder {
 
   std::uint32_t add(const TracePrompt& prompt) {
     const std::uint32_t s = session_.add_sequence();
-    const std::uint32_t index = writer_.add_sequence(
-        {static_cast<std::uint32_t>(prompt.tokens.size()), s, prompt.domain, prompt.name});
+    const std::uint32_t index =
+        writer_.add_sequence({static_cast<std::uint32_t>(prompt.tokens.size()), s, prompt.domain,
+                              prompt.name, prompt.text, prompt.expert});
     SWITCHYARD_ASSERT(index == s, fmt::format("sequence {} is row {} of the table", s, index));
     ++summary.sequences;
     return s;

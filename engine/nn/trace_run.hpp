@@ -28,6 +28,8 @@ struct TracePrompt {
   std::string domain;                 ///< May be empty.
   std::vector<std::uint32_t> tokens;  ///< >= 1.
   std::uint32_t max_new = 0;          ///< Tokens to generate; 0: prefill only.
+  std::string text{};                 ///< As given; stored in the trace, may be empty.
+  std::uint16_t expert = kNoExpert;   ///< Expert that the request names (M22), or none.
 };
 
 struct TraceRunOptions {

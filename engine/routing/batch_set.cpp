@@ -35,12 +35,4 @@ void batch_level_set(const RankedTokens& ranked, std::vector<double>& sum,
   }
 }
 
-float stored_probability(const RankedTokens& ranked, std::uint32_t t, std::uint16_t expert) {
-  const auto row = ranked.ids_of(t);
-  const auto it = std::find(row.begin(), row.end(), expert);
-  return it == row.end()
-             ? -1.0F
-             : ranked.p[row_offset(t, ranked.width) + static_cast<std::uint64_t>(it - row.begin())];
-}
-
 }  // namespace switchyard

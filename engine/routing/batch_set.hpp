@@ -20,8 +20,4 @@ namespace switchyard {
 void batch_level_set(const RankedTokens& ranked, std::vector<double>& sum,
                      std::span<std::uint16_t> set);
 
-/// p of `expert` for token t, or -1 when it is not among the stored candidates.
-[[nodiscard]] float stored_probability(const RankedTokens& ranked, std::uint32_t t,
-                                       std::uint16_t expert);
-
 }  // namespace switchyard

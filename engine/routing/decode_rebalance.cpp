@@ -10,55 +10,36 @@
 namespace switchyard {
 namespace {
 
-constexpr std::uint16_t kNone = kNoExpert;
-
-struct Chooser {
-  const DecodeRebalancePolicy& policy;
-  const DecodeRebalanceInput& in;
-  const std::vector<std::uint32_t>& queue;
-  const TokenSets& sets;
-
-  [[nodiscard]] bool allowed(std::uint32_t t, std::uint32_t r, float from) const {
-    if (!in.ranked.open(t, r)) {
-      return false;
+/// Replacement of expert e of the set; e itself: stays and pays; kNoExpert: there is none.
+std::uint16_t replacement(const DecodeRebalancePolicy& policy, const DecodeRebalanceInput& in,
+                          std::span<const std::uint16_t> set, std::uint16_t e) {
+  const RankedRow& row = in.row;
+  const std::uint32_t top = std::min(std::max(3U, set_size(set) + 1), row.size());
+  const std::uint32_t from = row.place(e);
+  const auto allowed = [&](std::uint32_t r) {
+    return row.open(r) && (!policy.max_score_drop || from == row.size() ||
+                           static_cast<double>(row.selection[r]) >=
+                               (1.0 - *policy.max_score_drop) * row.selection[from]);
+  };
+  if (policy.target == RebalanceTarget::kThird) {
+    for (std::uint32_t r = top - 1; r < row.size(); ++r) {
+      if (allowed(r) && !holds(set, row.ids[r])) {
+        return row.ids[r];
+      }
     }
-    const float to = in.ranked.selection[row_offset(t, in.ranked.width, r)];
-    return !policy.max_score_drop ||
-           static_cast<double>(to) >= (1.0 - *policy.max_score_drop) * static_cast<double>(from);
+    return kNoExpert;
   }
-
-  /// Replacement of expert e in token t's set; e itself: stays and pays; kNone: there is none.
-  [[nodiscard]] std::uint16_t of(std::uint32_t t, std::uint16_t e) const {
-    const auto ids = in.ranked.ids_of(t);
-    const std::uint32_t top = std::max(3U, sets.size(t) + 1);
-    const auto place =
-        static_cast<std::uint32_t>(std::find(ids.begin(), ids.end(), e) - ids.begin());
-    const float from = place < ids.size()
-                           ? in.ranked.selection[row_offset(t, in.ranked.width, place)]
-                           : -std::numeric_limits<float>::infinity();
-    if (policy.target == RebalanceTarget::kThird) {
-      for (std::uint32_t r = top - 1; r < ids.size(); ++r) {
-        if (allowed(t, r, from) && !sets.holds(t, ids[r])) {
-          return ids[r];
-        }
-      }
-      return kNone;
+  std::uint16_t best = e;
+  bool alternative = false;
+  const auto load = [&](std::uint16_t f) { return std::tuple(in.level[f], in.queue[f], f); };
+  for (std::uint32_t r = 0; r < top; ++r) {
+    if (allowed(r) && !holds(set, row.ids[r])) {
+      alternative = true;
+      best = load(row.ids[r]) < load(best) ? row.ids[r] : best;
     }
-    std::uint16_t best = kNone;
-    bool alternative = false;
-    const auto load = [&](std::uint16_t f) { return std::tuple(in.level[f], queue[f], f); };
-    for (std::uint32_t r = 0; r < std::min<std::size_t>(top, ids.size()); ++r) {
-      if (!allowed(t, r, from) || (ids[r] != e && sets.holds(t, ids[r]))) {
-        continue;
-      }
-      alternative = alternative || ids[r] != e;
-      if (best == kNone || load(ids[r]) < load(best)) {
-        best = ids[r];
-      }
-    }
-    return alternative ? best : kNone;
   }
-};
+  return alternative ? best : kNoExpert;
+}
 
 }  // namespace
 
@@ -74,43 +55,27 @@ void begin_decode_step(const DecodeRebalancePolicy& policy, std::span<const doub
   }
 }
 
-DecodeRebalanceCounts decode_rebalance(const DecodeRebalancePolicy& policy,
-                                       const DecodeRebalanceInput& input,
-                                       DecodeRebalanceState& state,
-                                       std::vector<std::uint32_t>& queue, const TokenSets& sets) {
-  const RankedTokens& ranked = input.ranked;
-  SWITCHYARD_ASSERT(
-      policy.on() && input.decode.size() == ranked.tokens && input.level.size() == ranked.experts &&
-          state.credit.size() == ranked.experts &&
-          (input.backlog.empty() || input.backlog.size() == ranked.experts),
-      fmt::format("T {} E {}: phases {}, levels {}, credits {}", ranked.tokens, ranked.experts,
-                  input.decode.size(), input.level.size(), state.credit.size()));
-  queue.assign(input.backlog.begin(), input.backlog.end());
-  queue.resize(ranked.experts, 0);
-  DecodeRebalanceCounts counts;
-  const Chooser chooser{policy, input, queue, sets};
-  for (std::uint32_t t = 0; t < ranked.tokens; ++t) {
-    const auto row = sets.of(t);
-    const std::uint32_t size = sets.size(t);
-    for (std::uint32_t j = 0; input.decode[t] != 0 && j < size; ++j) {
-      const std::uint16_t e = row[j];
-      if (state.credit[e] == 0) {
-        continue;
-      }
-      const std::uint16_t f = chooser.of(t, e);
-      if (f == kNone) {
-        continue;
-      }
-      --state.credit[e];
-      ++counts.credits;
-      counts.replaced += f != e ? 1 : 0;
-      row[j] = f;
+void decode_rebalance(const DecodeRebalancePolicy& policy, const DecodeRebalanceInput& input,
+                      DecodeRebalanceState& state, TokenSet set, DecodeRebalanceCounts& counts) {
+  SWITCHYARD_ASSERT(policy.on() && input.level.size() == input.queue.size() &&
+                        state.credit.size() == input.queue.size(),
+                    fmt::format("E {}: levels {}, credits {}", input.queue.size(),
+                                input.level.size(), state.credit.size()));
+  const std::uint32_t size = set_size(set);
+  for (std::uint32_t j = 0; j < size; ++j) {
+    const std::uint16_t e = set[j];
+    if (state.credit[e] == 0) {
+      continue;
     }
-    for (std::uint32_t j = 0; j < size; ++j) {
-      ++queue[row[j]];
+    const std::uint16_t f = replacement(policy, input, set, e);
+    if (f == kNoExpert) {
+      continue;
     }
+    --state.credit[e];
+    ++counts.credits;
+    counts.replaced += f != e ? 1 : 0;
+    set[j] = f;
   }
-  return counts;
 }
 
 }  // namespace switchyard

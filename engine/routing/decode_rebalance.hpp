@@ -48,10 +48,9 @@ void begin_decode_step(const DecodeRebalancePolicy& policy, std::span<const doub
                        DecodeRebalanceState& state);
 
 struct DecodeRebalanceInput {
-  RankedTokens ranked;
-  std::span<const std::uint8_t> decode;    ///< [T] 1: a decode token. Others keep their set.
-  std::span<const std::uint32_t> backlog;  ///< [E] or empty
-  std::span<const double> level;           ///< [E]
+  RankedRow row;
+  std::span<const std::uint32_t> queue;  ///< [E] q_e(t)
+  std::span<const double> level;         ///< [E]
 };
 
 struct DecodeRebalanceCounts {
@@ -59,11 +58,8 @@ struct DecodeRebalanceCounts {
   std::uint64_t credits = 0;   ///< Credits used.
 };
 
-/// Edits `sets` and `state.credit` in place. `queue` is scratch, resized to E and left holding the
-/// queues after the last token.
-DecodeRebalanceCounts decode_rebalance(const DecodeRebalancePolicy& policy,
-                                       const DecodeRebalanceInput& input,
-                                       DecodeRebalanceState& state,
-                                       std::vector<std::uint32_t>& queue, const TokenSets& sets);
+/// Edits the set of one decode token and `state.credit` in place. `counts` grows.
+void decode_rebalance(const DecodeRebalancePolicy& policy, const DecodeRebalanceInput& input,
+                      DecodeRebalanceState& state, TokenSet set, DecodeRebalanceCounts& counts);
 
 }  // namespace switchyard

@@ -10,66 +10,52 @@
 namespace switchyard {
 namespace {
 
-/// One step of one layer.
 class SoftBalancer {
  public:
-  SoftBalancer(const SoftBalancePolicy& policy, const SoftBalanceInput& input,
-               std::vector<std::uint32_t>& queue, const TokenSets& sets)
-      : policy_(policy), in_(input), queue_(queue), sets_(sets) {
-    SWITCHYARD_ASSERT(policy.on(), "M12 is off");
-    SWITCHYARD_ASSERT((in_.backlog.empty() || in_.backlog.size() == in_.ranked.experts) &&
-                          (in_.free_memory.empty() || in_.free_memory.size() == in_.ranked.experts),
-                      fmt::format("E {} backlog {} memory {}", in_.ranked.experts,
-                                  in_.backlog.size(), in_.free_memory.size()));
-    queue_.assign(in_.backlog.begin(), in_.backlog.end());
-    queue_.resize(in_.ranked.experts, 0);
+  SoftBalancer(const SoftBalancePolicy& policy, const SoftBalanceInput& input, TokenSet set,
+               SoftBalanceCounts& counts)
+      : policy_(policy), in_(input), set_(set), counts_(counts) {
+    SWITCHYARD_ASSERT(
+        policy.on() && (in_.free_memory.empty() || in_.free_memory.size() == in_.queue.size()),
+        fmt::format("E {} memory {}", in_.queue.size(), in_.free_memory.size()));
   }
 
-  SoftBalanceCounts run() {
-    for (std::uint32_t t = 0; t < in_.ranked.tokens; ++t) {
-      const std::uint32_t wanted = sets_.size(t);
-      if (wanted == 0) {
-        continue;
-      }
-      if (wanted < SoftBalancePolicy::kThree && needs_third(t)) {
-        ++counts_.third;
-        take_three(t, wanted);
-      }
-      for (std::uint32_t j = 0; j < sets_.size(t); ++j) {
-        substitute(t, j);
-      }
-      for (const std::uint16_t e : sets_.of(t).first(sets_.size(t))) {
-        ++queue_[e];
-      }
+  void run() {
+    const std::uint32_t wanted = set_size(set_);
+    if (wanted > 0 && wanted < SoftBalancePolicy::kThree && needs_third()) {
+      ++counts_.third;
+      take_three(wanted);
     }
-    return counts_;
+    const std::uint32_t size = set_size(set_);
+    for (std::uint32_t j = 0; j < size; ++j) {
+      substitute(j);
+    }
   }
 
  private:
   [[nodiscard]] bool memory_below(std::uint16_t e, double threshold) const {
     return !in_.free_memory.empty() && in_.free_memory[e] < threshold;
   }
-  [[nodiscard]] std::uint32_t limit(std::uint16_t e) const {
-    return memory_below(e, policy_.low_memory) ? policy_.low_limit : *policy_.limit;
+  [[nodiscard]] bool above_limit(std::uint16_t e) const {
+    return in_.queue[e] >
+           (memory_below(e, policy_.low_memory) ? policy_.low_limit : *policy_.limit);
   }
 
-  [[nodiscard]] bool needs_third(std::uint32_t t) const {
-    const auto row = sets_.of(t);
-    return in_.third_for_all || std::any_of(row.begin(), row.end(), [&](std::uint16_t e) {
+  [[nodiscard]] bool needs_third() const {
+    return in_.third_for_all || std::any_of(set_.begin(), set_.end(), [&](std::uint16_t e) {
              return e != kNoExpert && memory_below(e, policy_.k3_memory);
            });
   }
 
   /// The set and the next candidates, three in all as far as there are as many; `choose` keeps
   /// `wanted` of them.
-  void take_three(std::uint32_t t, std::uint32_t wanted) {
+  void take_three(std::uint32_t wanted) {
     std::array<std::uint16_t, SoftBalancePolicy::kThree> three{};
-    const auto row = sets_.of(t);
-    std::copy_n(row.begin(), wanted, three.begin());
+    std::copy_n(set_.begin(), wanted, three.begin());
     std::uint32_t n = wanted;
-    for (std::uint32_t r = 0; r < in_.ranked.width && n < three.size(); ++r) {
-      if (in_.ranked.open(t, r) && !sets_.holds(t, in_.ranked.ids_of(t)[r])) {
-        three[n++] = in_.ranked.ids_of(t)[r];
+    for (std::uint32_t r = 0; r < in_.row.size() && n < three.size(); ++r) {
+      if (in_.row.open(r) && !holds(set_, in_.row.ids[r])) {
+        three[n++] = in_.row.ids[r];
       }
     }
     if (policy_.k3 == ThirdExpert::kChoose) {
@@ -77,27 +63,22 @@ class SoftBalancer {
       for (; n > wanted; --n) {
         std::uint32_t longest = 0;
         for (std::uint32_t j = 1; j < n; ++j) {
-          longest = queue_[three[j]] >= queue_[three[longest]] ? j : longest;
+          longest = in_.queue[three[j]] >= in_.queue[three[longest]] ? j : longest;
         }
         std::copy(three.begin() + longest + 1, three.begin() + n, three.begin() + longest);
       }
     }
-    SWITCHYARD_ASSERT(n <= row.size(), fmt::format("{} experts in {} slots", n, row.size()));
-    std::copy_n(three.begin(), n, row.begin());
+    SWITCHYARD_ASSERT(n <= set_.size(), fmt::format("{} experts in {} slots", n, set_.size()));
+    std::copy_n(three.begin(), n, set_.begin());
   }
 
-  void substitute(std::uint32_t t, std::uint32_t j) {
-    const auto row = sets_.of(t);
-    if (queue_[row[j]] <= limit(row[j])) {
+  void substitute(std::uint32_t j) {
+    if (!above_limit(set_[j])) {
       return;
     }
-    for (std::uint32_t r = 0; r < in_.ranked.width; ++r) {
-      if (!in_.ranked.open(t, r)) {
-        continue;
-      }
-      const std::uint16_t f = in_.ranked.ids_of(t)[r];
-      if (!sets_.holds(t, f) && queue_[f] <= limit(f)) {
-        row[j] = f;
+    for (std::uint32_t r = 0; r < in_.row.size(); ++r) {
+      if (in_.row.open(r) && !holds(set_, in_.row.ids[r]) && !above_limit(in_.row.ids[r])) {
+        set_[j] = in_.row.ids[r];
         ++counts_.replaced;
         return;
       }
@@ -107,16 +88,15 @@ class SoftBalancer {
 
   const SoftBalancePolicy& policy_;
   const SoftBalanceInput& in_;
-  std::vector<std::uint32_t>& queue_;
-  const TokenSets& sets_;
-  SoftBalanceCounts counts_;
+  const TokenSet set_;
+  SoftBalanceCounts& counts_;
 };
 
 }  // namespace
 
-SoftBalanceCounts soft_balance(const SoftBalancePolicy& policy, const SoftBalanceInput& input,
-                               std::vector<std::uint32_t>& queue, const TokenSets& sets) {
-  return SoftBalancer(policy, input, queue, sets).run();
+void soft_balance(const SoftBalancePolicy& policy, const SoftBalanceInput& input, TokenSet set,
+                  SoftBalanceCounts& counts) {
+  SoftBalancer(policy, input, set, counts).run();
 }
 
 bool third_in_next_step(const SoftBalancePolicy& policy,

@@ -2,17 +2,16 @@
 // M12 soft load balancing: a token leaves an expert whose queue is long for the next best one, and
 // takes a third expert when memory or queues are short.
 //
-//   q_e(t)   = backlog[e] + assignments given to e by tokens before t of this step
+//   q_e(t)   = backlog[e] + assignments accepted by e from tokens before t of this step
 //   limit(e) = limit, or low_limit if the free memory of e's GPU < low_memory at step start
 //   slot by slot: q_e > limit(e)  ->  first candidate not in the set with q <= its limit; none:
 //   stays k_t      = 3 if the free memory on the GPU of any chosen expert < k3_memory, or if in the
 //              previous step some queue of this layer ended above batch_limit
 //              activate: three experts run; choose: the best k of the three by queue
 //
-// Order within a token: k_t, then `choose`, then the substitution slot by slot; queues grow when
-// the token is done. Source: routing.md M12.
-// Not modelled: queue lengths seen with a delay; capacity refusals (step 11 comes after: q counts
-// what step 10 has given).
+// Order within a token: k_t, then `choose`, then the substitution slot by slot. Candidates are all
+// of the row in order, also those that a slot has left. Source: routing.md M12. Not modelled: queue
+// lengths seen with a delay.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -42,10 +41,10 @@ struct SoftBalancePolicy {
 };
 
 struct SoftBalanceInput {
-  RankedTokens ranked;
-  std::span<const std::uint32_t> backlog;  ///< [E] or empty
-  std::span<const double> free_memory;  ///< [E] free fraction of the expert's GPU; empty: all free
-  bool third_for_all = false;           ///< The batch rule fired in the previous step.
+  RankedRow row;
+  std::span<const std::uint32_t> queue;  ///< [E] q_e(t)
+  std::span<const double> free_memory;   ///< [E] free fraction of the expert's GPU; empty: all free
+  bool third_for_all = false;            ///< The batch rule fired in the previous step.
 };
 
 struct SoftBalanceCounts {
@@ -54,10 +53,9 @@ struct SoftBalanceCounts {
   std::uint64_t third = 0;     ///< Tokens with k_t = 3 (after `choose` they run k again).
 };
 
-/// Edits `sets` in place; with k3 = activate it needs slots >= 3. `queue` is scratch, resized to E
-/// and left holding the queues after the last token.
-SoftBalanceCounts soft_balance(const SoftBalancePolicy& policy, const SoftBalanceInput& input,
-                               std::vector<std::uint32_t>& queue, const TokenSets& sets);
+/// Edits one token's set in place; with k3 = activate it needs 3 slots. `counts` grows.
+void soft_balance(const SoftBalancePolicy& policy, const SoftBalanceInput& input, TokenSet set,
+                  SoftBalanceCounts& counts);
 
 /// The batch rule: does this layer's longest queue at the end of a step call for a third expert in
 /// the next? `queue_at_end` is [E].

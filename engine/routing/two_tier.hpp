@@ -16,12 +16,11 @@
 
 namespace switchyard {
 
-/// Re-ranks the first `proposed` candidates of token t by `score` ([E] of this token) and writes
-/// the best of them to `row` (its leading `top_k` slots; the others are left alone). Returns true
+/// Re-ranks the first `proposed` candidates of a token by `score` ([E] of this token) and writes
+/// the best of them to `set` (its leading `top_k` slots; the others are left alone). Returns true
 /// when the set differs from the first top_k candidates. Candidates that are not open, and scores
-/// that are NaN, come last.
-bool rerank_proposed(const RankedTokens& ranked, std::uint32_t t, std::uint32_t proposed,
-                     std::uint32_t top_k, std::span<const float> score,
-                     std::span<std::uint16_t> row);
+/// that are NaN, come last. top_k <= proposed <= row.size().
+bool rerank_proposed(const RankedRow& row, std::uint32_t proposed, std::uint32_t top_k,
+                     std::span<const float> score, TokenSet set);
 
 }  // namespace switchyard

@@ -69,6 +69,12 @@ h5::SchemaTable make_schema() {
   add("sequence/arrival", "S", ElementType::kU32, "", "Order of arrival, different for each");
   add("sequence/domain", "S", ElementType::kText, "", "Domain of the prompt, may be empty");
   add("sequence/name", "S", ElementType::kText, "", "Id of the prompt, may be empty");
+  add("sequence/expert", "S", ElementType::kU16, "",
+      "Expert that the request names, 65535 none; absent when no request names one", true);
+  add("sequence/text_end", "S", ElementType::kU64, "bytes",
+      "End of the prompt's text in prompt_text; it begins where the one before ends", true);
+  add("prompt_text", "B", ElementType::kU8, "",
+      "UTF-8 of all prompts, one after the other; absent when not recorded", true);
   add("token/sequence", "T", ElementType::kU32, "", "Row of the sequence table");
   add("token/position", "T", ElementType::kU32, "", "Position in its sequence, from 0");
   add("token/id", "T", ElementType::kU32, "", "Vocabulary id of the token");
@@ -509,11 +515,26 @@ struct TraceWriter::State {
     std::vector<std::uint32_t> arrival;
     std::vector<std::string> domains;
     std::vector<std::string> names;
+    std::vector<std::uint16_t> experts;
+    std::vector<std::uint64_t> text_end;
+    std::vector<std::uint8_t> texts;
+    bool names_expert = false;
     for (const TraceSequence& sequence : sequences) {
       lengths.push_back(sequence.prompt_length);
       arrival.push_back(sequence.arrival);
       domains.push_back(sequence.domain);
       names.push_back(sequence.name);
+      experts.push_back(sequence.expert);
+      names_expert = names_expert || sequence.expert != kNoExpert;
+      texts.insert(texts.end(), sequence.text.begin(), sequence.text.end());
+      text_end.push_back(texts.size());
+    }
+    if (names_expert) {
+      file.write("sequence/expert", experts);
+    }
+    if (!texts.empty()) {
+      file.write("sequence/text_end", text_end);
+      file.write("prompt_text", texts);
     }
     file.write("sequence/prompt_length", lengths);
     file.write("sequence/arrival", arrival);
@@ -652,9 +673,32 @@ RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOption
   const auto arrivals = file.read<std::uint32_t>("sequence/arrival");
   std::vector<std::string> domains = file.strings("sequence/domain");
   std::vector<std::string> names = file.strings("sequence/name");
+  const auto experts = file.has("sequence/expert") ? file.read<std::uint16_t>("sequence/expert")
+                                                   : std::vector<std::uint16_t>{};
+  if (file.has("sequence/text_end") != file.has("prompt_text")) {
+    file.fail("prompt_text", "sequence/text_end and prompt_text are present together");
+  }
+  std::vector<std::uint64_t> text_end(lengths.size(), 0);
+  std::vector<std::uint8_t> texts;
+  if (file.has("prompt_text")) {
+    text_end = file.read<std::uint64_t>("sequence/text_end");
+    texts = file.read<std::uint8_t>("prompt_text");
+  }
+  std::uint64_t text_begin = 0;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (text_end[i] < text_begin || text_end[i] > texts.size()) {
+      file.fail("sequence/text_end", i,
+                fmt::format("{} after {}, of {} bytes", text_end[i], text_begin, texts.size()));
+    }
+    if (!experts.empty() && experts[i] != kNoExpert && experts[i] >= h.experts()) {
+      file.fail("sequence/expert", i, fmt::format("expert {} of {}", experts[i], h.experts()));
+    }
     trace.sequences.push_back(
-        {lengths[i], arrivals[i], std::move(domains[i]), std::move(names[i])});
+        {lengths[i], arrivals[i], std::move(domains[i]), std::move(names[i]),
+         std::string(texts.begin() + static_cast<std::ptrdiff_t>(text_begin),
+                     texts.begin() + static_cast<std::ptrdiff_t>(text_end[i])),
+         experts.empty() ? kNoExpert : experts[i]});
+    text_begin = text_end[i];
   }
   TraceTokens& t = trace.tokens;
   t.sequence = file.read<std::uint32_t>("token/sequence");

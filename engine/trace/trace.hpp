@@ -63,6 +63,9 @@ struct TraceSequence {
   std::uint32_t arrival = 0;        ///< Order of arrival, different for each sequence.
   std::string domain;               ///< "prose", "code", …; may be empty.
   std::string name;                 ///< Prompt id; may be empty.
+  /// The prompt as UTF-8, for policies that read it (routing tables, soft routing); may be empty.
+  std::string text{};
+  std::uint16_t expert = kNoExpert;  ///< Expert that the request names (M22), or none.
   bool operator==(const TraceSequence&) const = default;
 };
 

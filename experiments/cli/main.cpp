@@ -121,7 +121,7 @@ int run(int argc, char** argv) {
   v_trace->add_option("--model", trace.model, "checkpoint folder")->required();
   v_trace
       ->add_option("--prompts", trace.prompts,
-                   ".txt (one prompt a line) or .jsonl (text, id, domain, max_new)")
+                   ".txt (one prompt a line) or .jsonl (text, id, domain, max_new, expert)")
       ->required();
   v_trace
       ->add_option("--max-new", trace.max_new, "new tokens per prompt; 0 traces the prefill only")

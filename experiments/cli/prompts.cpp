@@ -26,7 +26,7 @@ PromptText parse_object(std::string_view line, const std::string& where) {
     throw InputError(where, "not a JSON object", R"(write {"text": "…"})");
   }
   PromptText out;
-  static const std::array<std::string, 4> kKeys{"text", "id", "domain", "max_new"};
+  static const std::array<std::string, 5> kKeys{"text", "id", "domain", "max_new", "expert"};
   for (const auto& [key, item] : value.items()) {
     const auto text = [&, &name = key, &field = item] {
       if (!field.is_string()) {
@@ -45,6 +45,14 @@ PromptText parse_object(std::string_view line, const std::string& where) {
         throw InputError(where, "\"max_new\" is not a whole number from 0 to 1000000");
       }
       out.max_new = item.get<std::uint32_t>();
+    } else if (key == "expert") {
+      if (item.is_number_unsigned()) {
+        out.expert = std::to_string(item.get<std::uint64_t>());
+      } else if (item.is_string() && !item.get<std::string>().empty()) {
+        out.expert = item.get<std::string>();
+      } else {
+        throw InputError(where, "\"expert\" is neither an expert's id nor a name");
+      }
     } else {
       throw InputError(where, fmt::format("unknown key \"{}\"", key), suggest_name(key, kKeys));
     }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -20,12 +21,31 @@
 namespace switchyard::cli {
 namespace {
 
+/// The expert that a prompt names, kNoExpert for an empty text.
+std::uint16_t named_expert(const std::string& text, std::uint32_t experts,
+                           const std::string& where) {
+  if (text.empty()) {
+    return kNoExpert;
+  }
+  std::uint32_t id = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (ec != std::errc{} || end != text.data() + text.size() || id >= experts) {
+    throw InputError(where, fmt::format("expert \"{}\" is not an id below {}", text, experts));
+  }
+  return static_cast<std::uint16_t>(id);
+}
+
 std::vector<TracePrompt> tokenize(const TraceOptions& options, const Engine& engine,
                                   const model::Tokenizer& tokenizer) {
   std::vector<TracePrompt> out;
   for (PromptText& p : read_prompts(options.prompts)) {
-    TracePrompt prompt{std::move(p.name), std::move(p.domain), tokenizer.encode(p.text),
-                       p.max_new.value_or(options.max_new)};
+    TracePrompt prompt{std::move(p.name),
+                       std::move(p.domain),
+                       tokenizer.encode(p.text),
+                       p.max_new.value_or(options.max_new),
+                       std::move(p.text),
+                       named_expert(p.expert, engine.gate().experts,
+                                    fmt::format("{}:{}", options.prompts.string(), p.line))};
     for (const std::uint32_t token : prompt.tokens) {
       if (token >= engine.config().vocab_size) {
         throw InputError(fmt::format("{}:{}", options.prompts.string(), p.line),

@@ -72,7 +72,7 @@ TEST(TraceVerb, WritesATraceOfAPromptFile) {
   write_file(folder / "p.jsonl",
              "{\"text\": \"int main()\", \"id\": \"m\", \"domain\": \"code\", \"max_new\": 2}\n"
              "\n"
-             "{\"text\": \"hello\"}\r\n");
+             "{\"text\": \"hello\", \"expert\": 5}\r\n");
   cli::TraceOptions options;
   options.model = folder;
   options.prompts = folder / "p.jsonl";
@@ -87,6 +87,12 @@ TEST(TraceVerb, WritesATraceOfAPromptFile) {
   EXPECT_EQ(trace.sequences[1].name, "3");
   EXPECT_EQ(trace.header.model, "verb");
   EXPECT_LE(trace.rows(), 10U + 5U + 1U);
+  EXPECT_EQ(trace.sequences[0].text, "int main()");
+  EXPECT_EQ(trace.sequences[0].expert, kNoExpert);
+  EXPECT_EQ(trace.sequences[1].expert, 5);
+  write_file(folder / "p.jsonl", "{\"text\": \"hello\", \"expert\": 8}\n");
+  expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
+                  "p.jsonl:1: expert \"8\" is not an id below 8");
 }
 
 TEST(TraceVerb, NamesEveryOptionItCannotServe) {
@@ -136,6 +142,7 @@ TEST(Prompts, SayFileAndLineOfAMistake) {
   expect_contains(error("c.jsonl", "[1]\n"), "c.jsonl:1: not a JSON object");
   expect_contains(error("d.jsonl", "{\"text\": 3}\n"), "\"text\" is not a string");
   expect_contains(error("e.jsonl", "{\"text\": \"x\", \"max_new\": -1}\n"), "\"max_new\"");
+  expect_contains(error("l.jsonl", "{\"text\": \"x\", \"expert\": -1}\n"), "\"expert\"");
   expect_contains(error("f.jsonl", "{\"id\": \"x\"}\n"), "\"text\" is missing or empty");
   expect_contains(error("g.txt", "\n \n"), "there is no prompt in it");
   expect_contains(error("h.md", "x\n"), "not a prompt file");

@@ -21,11 +21,14 @@ DecodeRebalancePolicy on() {
 }
 
 DecodeRebalanceCounts run(const DecodeRebalancePolicy& policy, Ranked& r,
-                          DecodeRebalanceState& state, const std::vector<double>& level,
-                          std::vector<std::uint8_t> decode = {}) {
-  std::vector<std::uint32_t> queue;
-  decode.resize(r.view.tokens, 1);
-  return decode_rebalance(policy, {r.view, decode, {}, level}, state, queue, r.chosen);
+                          DecodeRebalanceState& state, const std::vector<double>& level) {
+  std::vector<std::uint32_t> queue(level.size(), 0);
+  DecodeRebalanceCounts counts;
+  for (std::uint32_t t = 0; t < r.view.tokens; ++t) {
+    decode_rebalance(policy, {r.view.row(t), queue, level}, state, r.at(t), counts);
+    r.enqueue(t, queue);
+  }
+  return counts;
 }
 
 DecodeRebalanceState due(const std::vector<double>& level) {
@@ -132,14 +135,6 @@ TEST(DecodeRebalance, MaxScoreDropRefusesACandidateTooFarBelow) {
   policy.max_score_drop = 0.51;
   run(policy, r, state, kHotZero);
   EXPECT_EQ(r.set(0), (Set{2, 1}));
-}
-
-TEST(DecodeRebalance, PrefillTokensKeepTheirSet) {
-  DecodeRebalanceState state = due(kHotZero);
-  Ranked r({kFalling, kFalling}, 2);
-  run(on(), r, state, kHotZero, {0, 1});
-  EXPECT_EQ(r.set(0), (Set{0, 1}));
-  EXPECT_EQ(r.set(1), (Set{2, 1}));
 }
 
 // k = E: there is nobody to take over, and no credit is used.

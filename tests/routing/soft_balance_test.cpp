@@ -27,8 +27,13 @@ Outcome run(const SoftBalancePolicy& policy, Ranked& ranked,
             const std::vector<std::uint32_t>& backlog = {}, const std::vector<double>& free = {},
             bool third_for_all = false) {
   Outcome out;
-  out.counts =
-      soft_balance(policy, {ranked.view, backlog, free, third_for_all}, out.queue, ranked.chosen);
+  out.queue = backlog;
+  out.queue.resize(ranked.view.experts, 0);
+  for (std::uint32_t t = 0; t < ranked.view.tokens; ++t) {
+    soft_balance(policy, {ranked.view.row(t), out.queue, free, third_for_all}, ranked.at(t),
+                 out.counts);
+    ranked.enqueue(t, out.queue);
+  }
   return out;
 }
 

@@ -15,9 +15,9 @@ struct Ranked {
   std::vector<std::uint16_t> ids, sets;
   std::vector<float> p, selection;
   RankedTokens view;
-  TokenSets chosen;
-  Ranked(const std::vector<std::vector<float>>& rows, std::uint32_t k, std::uint32_t slots = 0) {
-    slots = slots == 0 ? k : slots;
+  std::uint32_t slots;
+  Ranked(const std::vector<std::vector<float>>& rows, std::uint32_t k, std::uint32_t slot_count = 0)
+      : slots(slot_count == 0 ? k : slot_count) {
     for (const auto& row : rows) {
       std::vector<std::uint16_t> order(row.size());
       std::iota(order.begin(), order.end(), std::uint16_t{0});
@@ -35,14 +35,22 @@ struct Ranked {
     const auto tokens = static_cast<std::uint32_t>(rows.size());
     const auto width = static_cast<std::uint32_t>(rows.empty() ? k : rows[0].size());
     view = {tokens, width, width, ids, p, selection};
-    chosen = {slots, sets};
   }
   Ranked(const Ranked&) = delete;
   Ranked& operator=(const Ranked&) = delete;
+  [[nodiscard]] TokenSet at(std::uint32_t t) {
+    return TokenSet(sets).subspan(row_offset(t, slots), slots);
+  }
+  /// One more in the queue of each of token t's experts.
+  void enqueue(std::uint32_t t, std::vector<std::uint32_t>& queue) {
+    for (const std::uint16_t e : at(t).first(set_size(at(t)))) {
+      ++queue[e];
+    }
+  }
   /// S[t] without the empty slots.
-  [[nodiscard]] std::vector<int> set(std::uint32_t t) const {
+  [[nodiscard]] std::vector<int> set(std::uint32_t t) {
     std::vector<int> out;
-    for (const std::uint16_t e : chosen.of(t)) {
+    for (const std::uint16_t e : at(t)) {
       if (e != kNoExpert) {
         out.push_back(e);
       }

@@ -26,6 +26,7 @@ struct SampleOptions {
   bool bias = false;
   std::uint32_t hidden = 0;
   std::uint32_t extra_slots = 0;  ///< K - k.
+  bool requests = false;          ///< Sequences carry their prompt's text; some name an expert.
   bool one_nan = false;           ///< A NaN logit at row 0, layer 0, expert 0 of step 0.
 };
 
@@ -70,6 +71,10 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
   for (std::uint32_t s = 0; s < o.prompts.size(); ++s) {
     out.sequences.push_back(
         {o.prompts[s], s, s % 2 == 0 ? "prose" : "code", "p" + std::to_string(s)});
+    if (o.requests) {
+      out.sequences.back().text = s == 1 ? "" : "prompt é " + std::to_string(s);
+      out.sequences.back().expert = s == 2 ? static_cast<std::uint16_t>(5) : kNoExpert;
+    }
     (void)writer.add_sequence(out.sequences.back());
   }
   std::vector<std::vector<std::uint32_t>> backlog(layers);

@@ -152,6 +152,7 @@ TEST_F(TraceFile, AgreesWithFormatMd) {
   SampleOptions o = tight();
   o.bias = true;
   o.hidden = 2;
+  o.requests = true;
   (void)write_sample(at("t.h5"), o);
   const h5::FileReader file(at("t.h5"), trace_schema());
   EXPECT_EQ(h5::schema_differences(trace_schema(), file), std::vector<std::string>{});
@@ -161,6 +162,23 @@ TEST_F(TraceFile, AgreesWithFormatMd) {
     EXPECT_NE(generated.find("| `" + entry.name.substr(entry.name[0] == '@' ? 1 : 0) + "` |"),
               std::string::npos);
   }
+}
+
+TEST_F(TraceFile, KeepsWhatTheRequestsSaid) {
+  SampleOptions o = tight();
+  o.requests = true;
+  RoutingTrace trace = write_sample(at("a.h5"), o);
+  const RoutingTrace back = read_trace(at("a.h5"));
+  expect_same(back, trace);
+  EXPECT_EQ(back.sequences[0].text, "prompt é 0");
+  EXPECT_EQ(back.sequences[1].text, "");
+  EXPECT_EQ(back.sequences[2].expert, 5);
+  EXPECT_EQ(back.sequences[0].expert, kNoExpert);
+  trace.sequences[1].expert = 8;  // of 8
+  write_trace(at("b.h5"), trace);
+  EXPECT_NE(read_message("b.h5").find("sequence/expert"), std::string::npos)
+      << read_message("b.h5");
+  EXPECT_NE(read_message("b.h5").find("expert 8 of 8"), std::string::npos);
 }
 
 TEST_F(TraceFile, OfVersionOneStaysReadable) {
