@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.hpp"
+#include "engine/model/dtype.hpp"
 #include "engine/model/gate.hpp"
 
 namespace switchyard {
@@ -270,6 +271,7 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   float* normed = scratch(kNormed, rows * h);
   float* delta = scratch(kDelta, rows * h);
   r.router_logits.resize(r.layers.size() * rows * engine_.gate().experts);
+  r.router_input.resize(options_.router_input ? r.layers.size() * rows * h : 0);
 
   b.embed(weights.embedding, r.token, x);
   if (c.positions == model::PositionKind::kAbsolute) {
@@ -390,6 +392,14 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   Backend& b = engine_.backend();
   StepResult& r = result_;
   const std::size_t experts = engine_.gate().experts;
+  if (options_.router_input) {
+    const std::size_t cells = rows * engine_.config().hidden_size;
+    router_rows_.resize(cells);
+    b.download(normed, router_rows_);
+    std::transform(router_rows_.begin(), router_rows_.end(),
+                   r.router_input.begin() + static_cast<std::ptrdiff_t>(moe_layer * cells),
+                   model::float_to_bf16);
+  }
   float* router = scratch(kWide, rows * experts);
   b.linear(normed, rows, layer.router, router);
   if (layer.router_bias.data != nullptr) {

@@ -104,7 +104,9 @@ struct StepResult {
   std::vector<std::uint8_t> phase;      ///< [T]
   std::vector<LayerRouting> layers;     ///< [L] MoE layers, ascending
   std::vector<float> router_logits;     ///< [L, T, E], L MoE layers
-  std::vector<float> logits;            ///< [rows, V]; see SessionOptions::all_logits
+  /// [L, T, H] what the router sees (normalised hidden states), bfloat16 bits; see SessionOptions.
+  std::vector<std::uint16_t> router_input;
+  std::vector<float> logits;  ///< [rows, V]; see SessionOptions::all_logits
   std::size_t vocab = 0;
   std::uint64_t nan_rows = 0;    ///< Router rows (all layers) with a NaN or +inf logit.
   std::uint64_t nan_logits = 0;  ///< Rows of `logits` with a NaN.
@@ -116,9 +118,10 @@ struct StepResult {
 };
 
 struct SessionOptions {
-  RoutingPolicy policy;     ///< Validated by the constructor.
-  std::uint64_t seed = 1;   ///< Of the policy's random choices.
-  bool all_logits = false;  ///< Logits of every row, not only of each sequence's last.
+  RoutingPolicy policy;       ///< Validated by the constructor.
+  std::uint64_t seed = 1;     ///< Of the policy's random choices.
+  bool all_logits = false;    ///< Logits of every row, not only of each sequence's last.
+  bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
 };
 
 class Session {
@@ -164,6 +167,7 @@ class Session {
   std::vector<KvCache*> row_cache_;
   std::vector<std::uint16_t> every_chosen_;
   std::vector<float> every_weight_;
+  std::vector<float> router_rows_;
   std::array<std::unique_ptr<DeviceBuffer>, kSlots> scratch_;
 };
 

@@ -29,6 +29,9 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   header.seed = options.seed;
   header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());
   header.precision = "f32";
+  if (options.router_input) {
+    header.hidden = static_cast<std::uint32_t>(engine.config().hidden_size);
+  }
   return header;
 }
 
@@ -67,7 +70,9 @@ class Recorder {
   Recorder(const Engine& engine, const TraceRunOptions& options, const TraceHeader& header,
            const std::filesystem::path& output)
       : header_(header),
-        session_(engine, {options.policy, options.seed, false}),
+        session_(
+            engine,
+            {.policy = options.policy, .seed = options.seed, .router_input = options.router_input}),
         writer_(output, header, selection_bias(engine)) {
     summary.layers = header.layer_count();
     summary.experts = header.experts();
@@ -92,6 +97,10 @@ class Recorder {
       const LayerRouting& routing = r.layers[l];
       const LayerDecision& d = routing.decision;
       step_.set_layer(l, routing.candidates.view(), routing.candidates.nan_rows, d);
+      if (header_.hidden > 0) {
+        const std::size_t cells = r.tokens() * header_.hidden;
+        step_.set_router_input(l, std::span(r.router_input).subspan(l * cells, cells));
+      }
       summary.assignments += d.assignments;
       summary.kept += d.kept;
       summary.rerouted += d.rerouted;

@@ -37,6 +37,7 @@ struct TraceRunOptions {
   std::uint32_t chunk = 0;   ///< Prefill tokens per prompt and step; 0: the whole prompt.
   RoutingPolicy policy;      ///< In closed loop.
   std::uint64_t seed = 1;
+  bool router_input = false;  ///< Store what each router sees: 2 H bytes per row and layer.
 };
 
 /// What the run did. Everything here follows from the inputs; nothing depends on time or threads.

@@ -134,6 +134,8 @@ int run(int argc, char** argv) {
   v_trace->add_option("--signals", trace.signals,
                       "per-step signals of the simulator (unsupported by this version)");
   v_trace->add_option("--seed", trace.seed, "seed of every random choice")->capture_default_str();
+  v_trace->add_flag("--router-input", trace.router_input,
+                    "store what each router sees, 2 H bytes per token and layer");
   v_trace->add_option("--dtype", trace.dtype, "f32 (bf16 is unsupported by the CPU engine)")
       ->capture_default_str();
   v_trace->add_option("--device", trace.device, "cpu or cuda")->capture_default_str();

@@ -141,6 +141,7 @@ int run_trace(const TraceOptions& options) {
   run.batch = options.batch;
   run.chunk = options.chunk;
   run.seed = options.seed;
+  run.router_input = options.router_input;
   if (!options.policy.empty()) {
     run.policy = scenario::read_policy_file(options.policy.string());
   }

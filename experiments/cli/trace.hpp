@@ -20,6 +20,7 @@ struct TraceOptions {
   std::uint32_t batch = 16;    ///< >= 1
   std::uint32_t chunk = 0;     ///< 0: whole prompts.
   std::uint64_t seed = 1;
+  bool router_input = false;   ///< Store the router's input of every row and layer.
   std::string dtype = "f32";   ///< f32; bf16 is refused by the CPU engine.
   std::string device = "cpu";  ///< cpu | cuda
   unsigned threads = 0;        ///< 0: the cores this process may use. No effect on any output.

@@ -156,6 +156,49 @@ TEST(RecordTrace, IsReplayedToTheSameDecisions) {
   }
 }
 
+TEST(RecordTrace, StoresWhatTheRouterSawOnRequest) {
+  const auto folder = fresh_folder("router_input");
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  const auto prompts = some_prompts(2);
+  TraceRunOptions options;
+  (void)record_trace(engine, prompts, options, folder / "plain.h5");
+  options.router_input = true;
+  (void)record_trace(engine, prompts, options, folder / "t.h5");
+  TraceReadOptions all;
+  all.router_input = true;
+  const RoutingTrace trace = read_trace(folder / "t.h5", all);
+  const RoutingTrace plain = read_trace(folder / "plain.h5", all);
+  EXPECT_EQ(plain.header.hidden, 0U);
+  EXPECT_EQ(plain.routing.logit, trace.routing.logit);
+  EXPECT_EQ(plain.routing.chosen, trace.routing.chosen);
+  const std::size_t h = engine.config().hidden_size;
+  ASSERT_EQ(trace.header.hidden, h);
+  const std::uint32_t layers = trace.header.layer_count();
+  ASSERT_EQ(trace.routing.router_input.size(), trace.rows() * layers * h);
+  // The router of the file on the stored input gives the stored logits, up to BF16.
+  const auto weights = model::Safetensors::open(fixture("bf16") / "model.safetensors");
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    const auto router = testing_support::floats_of(
+        weights, "model.layers." + std::to_string(l) + ".block_sparse_moe.gate.weight");
+    for (std::uint64_t t = 0; t < trace.rows(); ++t) {
+      const std::size_t cell = t * layers + l;
+      for (std::uint32_t m = 0; m < trace.header.candidates; ++m) {
+        const std::size_t e = trace.routing.candidates[cell * trace.header.candidates + m];
+        double z = 0;
+        double size = 0;
+        for (std::size_t i = 0; i < h; ++i) {
+          const double term = static_cast<double>(router[e * h + i]) *
+                              model::bf16_to_float(trace.routing.router_input[cell * h + i]);
+          z += term;
+          size += std::abs(term);
+        }
+        ASSERT_NEAR(z, trace.routing.logit[cell * trace.header.candidates + m], size / 250)
+            << "layer " << l << " row " << t << " expert " << e;
+      }
+    }
+  }
+}
+
 TEST(RecordTrace, ChangesWithTheCapacityFactorAndConservesAssignments) {
   const auto folder = fresh_folder("factor");
   const Engine engine = Engine::load(fixture("bf16"), {});
