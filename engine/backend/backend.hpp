@@ -18,6 +18,8 @@
 #include <span>
 #include <string>
 
+#include "engine/backend/kv_cache.hpp"
+
 namespace switchyard {
 
 /// How a weight is stored. All three widen to float32 without rounding.
@@ -43,29 +45,6 @@ struct ExpertView {
   WeightView gate, up, down;
   WeightView gate_bias{}, up_bias{}, down_bias{};
   float limit = 0;
-};
-
-/// Keys and values of one sequence, all layers, contiguous per head. Grows on demand.
-class KvCache {
- public:
-  virtual ~KvCache() = default;
-  /// Tokens stored; position p of the sequence is row p.
-  [[nodiscard]] virtual std::size_t length() const = 0;
-  /// Bytes held in the backend's memory now.
-  [[nodiscard]] virtual std::size_t bytes() const = 0;
-};
-
-/// Geometry of the attention of one model; all layers alike.
-struct AttentionShape {
-  std::size_t layers = 0;
-  std::size_t heads = 0;
-  std::size_t kv_heads = 0;  ///< Divides heads.
-  std::size_t head_dim = 0;  ///< Of queries and keys.
-  /// Multi-head latent attention, absorbed form: the values of a KV head are the first `latent`
-  /// entries of its keys, so one row of head_dim floats is all that is cached. 0: values apart.
-  std::size_t latent = 0;
-  bool interleaved = false;  ///< Rotation pairs (2i, 2i + 1) instead of (i, i + half).
-  [[nodiscard]] std::size_t value_dim() const { return latent > 0 ? latent : head_dim; }
 };
 
 /// What one layer's attention computes beyond its shape.
@@ -127,16 +106,20 @@ class Backend {
   virtual void copy_columns(const float* x, std::size_t rows, std::size_t in_stride,
                             std::size_t columns, float* out, std::size_t out_stride) = 0;
 
-  [[nodiscard]] virtual std::unique_ptr<KvCache> make_cache(const AttentionShape& shape) = 0;
+  /// Paged keys and values. InputError: options out of range.
+  [[nodiscard]] virtual std::unique_ptr<KvPool> make_pool(const AttentionShape& shape,
+                                                          const KvOptions& options) = 0;
   /// One layer's attention over the rows of a step. q [rows, heads*head_dim], k and v
   /// [rows, kv_heads*head_dim] (v is not read when latent), before rotation. Row r belongs to
   /// *caches[r] at position positions[r]. Rotates q and k, stores k and v in the cache, and writes
-  /// softmax(scale q K^T) V, causal, into out [rows, heads*value_dim]. Rows of one sequence come in
-  /// order of position without gaps, continuing the cache. After the last layer call advance().
+  /// softmax(scale q K^T) V, causal, into out [rows, heads*value_dim]. All caches are of one pool;
+  /// rows of one sequence follow each other in order of position without gaps, continuing the
+  /// cache. rule.sliding_window is the pool's. After the last layer call advance().
   virtual void attention(std::size_t layer, float* q, float* k, const float* v, std::size_t rows,
                          std::span<KvCache* const> caches, std::span<const std::uint32_t> positions,
                          const AttentionRule& rule, float* out) = 0;
-  /// Declares `tokens` more rows of `cache` complete in all layers.
+  /// Declares `tokens` more rows of `cache` complete in all layers; blocks that fell out of a
+  /// layer's sliding window go back to the pool.
   virtual void advance(KvCache& cache, std::size_t tokens) = 0;
 
   /// out[r] = sum over slots j = 0..slots-1, in that order, of weights[r, j] *

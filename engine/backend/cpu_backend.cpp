@@ -5,10 +5,13 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "engine/backend/backend.hpp"
+#include "engine/backend/cpu_attention.hpp"
 #include "engine/backend/cpu_kernels.hpp"
+#include "engine/backend/cpu_kv.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/thread_pool.hpp"
 
@@ -27,55 +30,6 @@ class HostBuffer final : public DeviceBuffer {
 
  private:
   std::vector<float> data_;
-};
-
-/// keys and values: [layer][kv head][capacity][head_dim] float32; no values when latent.
-class CpuKvCache final : public KvCache {
- public:
-  explicit CpuKvCache(const AttentionShape& shape) : shape_(shape) {}
-  [[nodiscard]] std::size_t length() const override { return length_; }
-  [[nodiscard]] std::size_t bytes() const override {
-    return (keys_.size() + values_.size()) * sizeof(float);
-  }
-  [[nodiscard]] const AttentionShape& shape() const { return shape_; }
-  void advance(std::size_t tokens) { length_ += tokens; }
-  /// Makes room for `tokens` positions; keeps what is stored.
-  void reserve(std::size_t tokens) {
-    if (tokens <= capacity_) {
-      return;
-    }
-    const std::size_t wider = std::max({tokens, capacity_ * 2, std::size_t{64}});
-    regrow(keys_, wider);
-    if (shape_.latent == 0) {
-      regrow(values_, wider);
-    }
-    capacity_ = wider;
-  }
-  float* key(std::size_t layer, std::size_t head, std::size_t position) {
-    return keys_.data() + offset(layer, head, position, capacity_);
-  }
-  float* value(std::size_t layer, std::size_t head, std::size_t position) {
-    return (shape_.latent > 0 ? keys_ : values_).data() + offset(layer, head, position, capacity_);
-  }
-
- private:
-  [[nodiscard]] std::size_t offset(std::size_t layer, std::size_t head, std::size_t position,
-                                   std::size_t capacity) const {
-    return ((layer * shape_.kv_heads + head) * capacity + position) * shape_.head_dim;
-  }
-  void regrow(std::vector<float>& store, std::size_t wider) const {
-    std::vector<float> next(shape_.layers * shape_.kv_heads * wider * shape_.head_dim);
-    // Rows beyond length_ may hold the layers done so far of the current step, so copy them all.
-    for (std::size_t i = 0; i < shape_.layers * shape_.kv_heads && capacity_ > 0; ++i) {
-      std::copy_n(store.data() + i * capacity_ * shape_.head_dim, capacity_ * shape_.head_dim,
-                  next.data() + i * wider * shape_.head_dim);
-    }
-    store = std::move(next);
-  }
-  AttentionShape shape_;
-  std::size_t length_ = 0;
-  std::size_t capacity_ = 0;
-  std::vector<float> keys_, values_;
 };
 
 class CpuBackend final : public Backend {
@@ -173,87 +127,21 @@ class CpuBackend final : public Backend {
     }
   }
 
-  std::unique_ptr<KvCache> make_cache(const AttentionShape& shape) override {
-    return std::make_unique<CpuKvCache>(shape);
+  std::unique_ptr<KvPool> make_pool(const AttentionShape& shape,
+                                    const KvOptions& options) override {
+    return std::make_unique<cpu::CpuKvPool>(shape, options);
   }
   void advance(KvCache& cache, std::size_t tokens) override {
-    static_cast<CpuKvCache&>(cache).advance(tokens);
+    static_cast<cpu::CpuKvCache&>(cache).advance(tokens);
   }
-
   void attention(std::size_t layer, float* q, float* k, const float* v, std::size_t rows,
                  std::span<KvCache* const> caches, std::span<const std::uint32_t> positions,
                  const AttentionRule& rule, float* out) override {
-    if (rows == 0) {
-      return;
-    }
-    const AttentionShape& shape = static_cast<CpuKvCache*>(caches[0])->shape();
-    const std::size_t d = shape.head_dim;
-    const std::size_t value_dim = shape.value_dim();
-    const std::size_t half = rule.inverse_frequency.size();
-    const std::size_t still = d - 2 * half;  // leading entries that are not rotated
-    prepare_rotation(rule, *std::max_element(positions.begin(), positions.end()));
-    const auto rotate = [&](float* head, std::size_t position) {
-      const float* cosine = cosine_.data() + position * half;
-      const float* sine = sine_.data() + position * half;
-      (shape.interleaved ? cpu::rope_interleaved : cpu::rope)(head + still, 2 * half, cosine, sine);
-    };
-    std::size_t seen = 0;
-    for (std::size_t r = 0; r < rows; ++r) {
-      auto& cache = *static_cast<CpuKvCache*>(caches[r]);
-      cache.reserve(positions[r] + std::size_t{1});
-      seen += positions[r] + std::size_t{1};
-      for (std::size_t h = 0; h < shape.heads; ++h) {
-        rotate(q + (r * shape.heads + h) * d, positions[r]);
-      }
-      for (std::size_t h = 0; h < shape.kv_heads; ++h) {
-        float* key = k + (r * shape.kv_heads + h) * d;
-        rotate(key, positions[r]);
-        std::copy_n(key, d, cache.key(layer, h, positions[r]));
-        if (shape.latent == 0) {
-          std::copy_n(v + (r * shape.kv_heads + h) * d, d, cache.value(layer, h, positions[r]));
-        }
-      }
-    }
-    // A unit of work: one row and the query heads that share one KV head.
-    const std::size_t group = shape.heads / shape.kv_heads;
-    const float scale = rule.scale > 0 ? rule.scale : 1.0F / std::sqrt(static_cast<float>(d));
-    const bool sinks = rule.sinks.data != nullptr;
-    if (sinks) {
-      norm_.resize(shape.heads);
-      cpu::widen(rule.sinks, 0, shape.heads, norm_.data());
-    }
-    share(rows * shape.kv_heads, seen * shape.heads * d * 2, [&](std::size_t item) {
-      const std::size_t r = item / shape.kv_heads;
-      const std::size_t h = item % shape.kv_heads;
-      auto& cache = *static_cast<CpuKvCache*>(caches[r]);
-      const std::size_t end = positions[r] + std::size_t{1};
-      const std::size_t begin =
-          rule.sliding_window > 0 && end > rule.sliding_window ? end - rule.sliding_window : 0;
-      const std::size_t n = end - begin;
-      const std::size_t terms = n + (sinks ? 1 : 0);  // of one softmax
-      thread_local std::vector<float> score;          // [group][terms]
-      if (score.size() < group * terms) {
-        score.resize(std::max(group * terms, score.size() * 2));
-      }
-      const std::size_t first = (r * shape.heads + h * group) * d;
-      cpu::linear_block(q + first, d, group, {cache.key(layer, h, begin), WeightType::kF32, n, d},
-                        0, n, score.data(), terms);
-      for (std::size_t j = 0; j < group; ++j) {
-        float* p = score.data() + j * terms;
-        if (!rule.slopes.empty()) {  // softmax() multiplies by scale
-          const float slope = rule.slopes[h * group + j] / scale;
-          for (std::size_t i = 0; i < n; ++i) {
-            p[i] -= slope * static_cast<float>(n - 1 - i);
-          }
-        }
-        if (sinks) {
-          p[n] = norm_[h * group + j] / scale;  // softmax() multiplies by scale
-        }
-        cpu::softmax(p, terms, scale);
-        cpu::weighted_sum(p, cache.value(layer, h, begin), n, value_dim, d,
-                          out + (r * shape.heads + h * group + j) * value_dim);
-      }
-    });
+    attention_.run(
+        layer, q, k, v, rows, caches, positions, rule, out,
+        [this](std::size_t items, std::size_t work, const std::function<void(std::size_t)>& body) {
+          share(items, work, body);
+        });
   }
 
   void moe(const float* x, std::size_t rows, std::span<const ExpertView> experts,
@@ -366,32 +254,8 @@ class CpuBackend final : public Backend {
     pool_.for_each(items, body);
   }
 
-  /// Cosines and sines of all positions up to `last`, [position][d/2]. The angle is rounded to
-  /// float32 as transformers does, its cosine computed in double and rounded once.
-  void prepare_rotation(const AttentionRule& rule, std::size_t last) {
-    const std::span<const float> inverse_frequency = rule.inverse_frequency;
-    const std::size_t half = inverse_frequency.size();
-    if (rotation_gain_ != rule.rotation_gain ||
-        !std::equal(frequency_.begin(), frequency_.end(), inverse_frequency.begin(),
-                    inverse_frequency.end())) {
-      frequency_.assign(inverse_frequency.begin(), inverse_frequency.end());
-      rotation_gain_ = rule.rotation_gain;
-      cosine_.clear();
-      sine_.clear();
-    }
-    for (std::size_t p = half > 0 ? cosine_.size() / half : 0; p <= last; ++p) {
-      for (std::size_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(p) * inverse_frequency[i];
-        cosine_.push_back(static_cast<float>(std::cos(static_cast<double>(angle))) *
-                          rotation_gain_);
-        sine_.push_back(static_cast<float>(std::sin(static_cast<double>(angle))) * rotation_gain_);
-      }
-    }
-  }
-
   ThreadPool pool_;
-  float rotation_gain_ = 1;
-  std::vector<float> frequency_, cosine_, sine_;
+  cpu::CpuAttention attention_;
   std::vector<float> norm_, gathered_, gate_, up_, expert_out_;
   std::vector<std::size_t> start_, cursor_, where_, active_;
 };

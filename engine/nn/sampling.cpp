@@ -48,6 +48,13 @@ std::uint32_t sample(std::span<const float> logits, const SamplingOptions& optio
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return p[a] > p[b]; });
+  if (options.top_k > 0 && options.top_k < order.size()) {
+    order.resize(options.top_k);
+    sum = 0;
+    for (const std::uint32_t i : order) {
+      sum += p[i];
+    }
+  }
   double kept = 0;
   std::size_t count = 0;
   while (count < order.size() && (count == 0 || kept < options.top_p * sum)) {

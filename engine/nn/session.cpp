@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.hpp"
+#include "engine/base/units.hpp"
 #include "engine/model/dtype.hpp"
 #include "engine/model/gate.hpp"
 
@@ -162,6 +163,21 @@ void Engine::prepare(const std::string& where) {
   }
 }
 
+AttentionShape Engine::attention_shape() const {
+  AttentionShape shape{config_.num_layers, config_.num_heads, config_.num_kv_heads,
+                       config_.head_dim};
+  if (config_.attention == model::AttentionKind::kMla) {
+    shape.kv_heads = 1;
+    shape.head_dim = config_.kv_lora_rank + config_.qk_rope_head_dim;
+    shape.latent = config_.kv_lora_rank;
+  }
+  shape.interleaved = config_.rope_interleaved;
+  for (const AttentionRule& rule : attention_) {
+    shape.windows.push_back(rule.sliding_window);
+  }
+  return shape;
+}
+
 Session::Session(const Engine& engine, const SessionOptions& options)
     : engine_(engine),
       options_(options),
@@ -177,20 +193,13 @@ Session::Session(const Engine& engine, const SessionOptions& options)
     throw InputError("policy", "unsupported by the engine: capacity.queue = defer",
                      "use capacity.queue = wave, or replay the trace with defer in the simulator");
   }
+  pool_ = engine.backend().make_pool(engine.attention_shape(), options.kv);
   result_.vocab = engine.config().vocab_size;
   result_.layers.resize(engine.config().num_moe_layers());
 }
 
 std::uint32_t Session::add_sequence() {
-  const model::ModelConfig& c = engine_.config();
-  AttentionShape shape{c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim};
-  if (c.attention == model::AttentionKind::kMla) {
-    shape.kv_heads = 1;
-    shape.head_dim = c.kv_lora_rank + c.qk_rope_head_dim;
-    shape.latent = c.kv_lora_rank;
-  }
-  shape.interleaved = c.rope_interleaved;
-  caches_.push_back(engine_.backend().make_cache(shape));
+  caches_.push_back(pool_->make_cache());
   return static_cast<std::uint32_t>(caches_.size() - 1);
 }
 
@@ -208,6 +217,14 @@ std::size_t Session::kv_bytes() const {
   return sum;
 }
 
+std::size_t Session::kv_blocks() const {
+  std::size_t sum = 0;
+  for (const auto& cache : caches_) {
+    sum += cache ? cache->blocks() : 0;
+  }
+  return sum;
+}
+
 float* Session::scratch(Slot slot, std::size_t floats) {
   auto& buffer = scratch_[slot];
   if (!buffer || buffer->size() < floats) {
@@ -218,6 +235,7 @@ float* Session::scratch(Slot slot, std::size_t floats) {
 
 const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phase) {
   const model::ModelConfig& c = engine_.config();
+  std::uint64_t more = 0;  // bytes of KV blocks that this step needs
   for (std::size_t i = 0; i < work.size(); ++i) {
     const std::uint32_t s = work[i].sequence;
     SWITCHYARD_ASSERT(s < caches_.size() && caches_[s] && !work[i].tokens.empty(),
@@ -237,6 +255,18 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
             "does the tokenizer belong to this checkpoint?");
       }
     }
+    more += pool_->bytes_to_append(*caches_[s], work[i].tokens.size());
+  }
+  const std::uint64_t limit = pool_->options().memory;
+  const std::uint64_t live = pool_->ledger().live_bytes;
+  if (limit > 0 && live + more > limit) {
+    throw InputError(
+        "--kv-memory",
+        fmt::format("step {} needs {} more of KV cache; {} of {} is available", next_step_,
+                    format_bytes(static_cast<double>(more)),
+                    format_bytes(static_cast<double>(limit - live)),
+                    format_bytes(static_cast<double>(limit))),
+        "raise --kv-memory, run fewer sequences together, or prefill in smaller chunks");
   }
 
   StepResult& r = result_;
@@ -244,6 +274,7 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   r.sequence.clear();
   r.position.clear();
   r.token.clear();
+  r.phase.clear();
   row_cache_.clear();
   std::vector<std::uint32_t> wanted;
   for (const SequenceTokens& w : work) {
@@ -252,6 +283,7 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
       r.sequence.push_back(w.sequence);
       r.position.push_back(start + static_cast<std::uint32_t>(i));
       r.token.push_back(w.tokens[i]);
+      r.phase.push_back(static_cast<std::uint8_t>(w.phase.value_or(phase)));
       row_cache_.push_back(caches_[w.sequence].get());
       if (options_.all_logits || i + 1 == w.tokens.size()) {
         wanted.push_back(static_cast<std::uint32_t>(r.token.size() - 1));
@@ -259,7 +291,6 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
     }
   }
   const std::size_t rows = r.token.size();
-  r.phase.assign(rows, static_cast<std::uint8_t>(phase));
   r.nan_rows = 0;
   r.nan_logits = 0;
 

@@ -20,7 +20,7 @@
 // it was prefilled at once, in chunks, or decoded, alone or in any batch, with any number of
 // threads (given a policy without a capacity limit; with one, tokens of a step compete by design).
 //
-// Not modelled: low-precision activations, paged KV, several devices, speculative decoding, MTP;
+// Not modelled: low-precision activations, several devices, speculative decoding, MTP;
 // capacity.queue = defer (the engine has no notion of a layer waiting a step).
 #pragma once
 #include <array>
@@ -63,6 +63,8 @@ class Engine {
   /// Null when constructed from weights.
   [[nodiscard]] const model::Checkpoint* checkpoint() const { return checkpoint_.get(); }
   [[nodiscard]] Backend& backend() const { return *backend_; }
+  /// What the KV cache of this model holds per token.
+  [[nodiscard]] AttentionShape attention_shape() const;
   /// Rotation, scale, window and sinks of a layer; borrowed from the engine.
   [[nodiscard]] const AttentionRule& attention_rule(std::size_t layer) const {
     return attention_[layer];
@@ -87,6 +89,7 @@ class Engine {
 struct SequenceTokens {
   std::uint32_t sequence = 0;               ///< As add_sequence() returned.
   std::span<const std::uint32_t> tokens{};  ///< >= 1, borrowed for the call.
+  std::optional<Phase> phase{};             ///< Of these rows; none: the step's.
 };
 
 /// Routing of one MoE layer in one step.
@@ -118,31 +121,38 @@ struct StepResult {
 };
 
 struct SessionOptions {
+  bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
   RoutingPolicy policy;       ///< Validated by the constructor.
   std::uint64_t seed = 1;     ///< Of the policy's random choices.
   bool all_logits = false;    ///< Logits of every row, not only of each sequence's last.
-  bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
+  KvOptions kv{};             ///< Paging of keys and values; no result depends on it.
 };
 
 class Session {
  public:
-  /// InputError("policy", …) when the policy does not fit the model or the engine.
+  /// InputError("policy", …) when the policy does not fit the model or the engine, and
+  /// InputError("--kv-block", …).
   Session(const Engine& engine, const SessionOptions& options);
 
   /// A new, empty sequence; numbers ascend in order of arrival.
   std::uint32_t add_sequence();
-  /// Frees the cache of a sequence; it can take no more tokens.
+  /// Gives the blocks of a sequence back; it can take no more tokens.
   void end_sequence(std::uint32_t sequence);
   /// Tokens of the sequence so far.
   [[nodiscard]] std::size_t length(std::uint32_t sequence) const;
 
-  /// Runs one step. `work` is in ascending order of sequence, each at most once. Empty work is a
+  /// Runs one step. `work` is in ascending order of sequence, each at most once; it may hold prompt
+  /// tokens of some sequences beside new tokens of others, each with its phase. Empty work is a
   /// step of T = 0 rows. InputError("sequence n", …): a token outside the vocabulary, or more
-  /// tokens than the model has positions; nothing is changed then.
+  /// tokens than the model has positions; InputError("--kv-memory", …): the blocks it needs exceed
+  /// what is left. Nothing is changed then.
   const StepResult& step(std::span<const SequenceTokens> work, Phase phase);
   [[nodiscard]] const StepResult& last() const { return result_; }
-  /// Bytes of KV cache held now.
+  /// Bytes and blocks of KV cache that the sequences hold now, counted from their tables.
   [[nodiscard]] std::size_t kv_bytes() const;
+  [[nodiscard]] std::size_t kv_blocks() const;
+  /// The paged cache: what it lent so far, what a sequence needs.
+  [[nodiscard]] const KvPool& kv_pool() const { return *pool_; }
 
  private:
   enum Slot : std::uint8_t { kX, kNormed, kQ, kK, kV, kMixed, kDelta, kWide, kSlots };
@@ -159,6 +169,7 @@ class Session {
   const Engine& engine_;
   SessionOptions options_;
   std::uint32_t width_;
+  std::unique_ptr<KvPool> pool_;
   std::vector<std::unique_ptr<KvCache>> caches_;
   std::uint32_t next_step_ = 0;
   StepResult result_;

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "engine/base/error.hpp"
+#include "engine/base/units.hpp"
 #include "engine/base/version.hpp"
-#include "engine/nn/sampling.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard {
@@ -35,6 +35,11 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   return header;
 }
 
+/// Rows of the trace: the last new token is not fed back.
+std::uint64_t fed_tokens(const TracePrompt& p) {
+  return p.tokens.size() + (p.max_new > 0 ? p.max_new - std::uint64_t{1} : std::uint64_t{0});
+}
+
 void require_fit(const Engine& engine, std::span<const TracePrompt> prompts) {
   if (prompts.empty()) {
     throw InputError("--prompts", "there is no prompt", "write one prompt a line");
@@ -44,9 +49,7 @@ void require_fit(const Engine& engine, std::span<const TracePrompt> prompts) {
     if (p.tokens.empty()) {
       throw InputError("prompt " + p.name, "has no tokens");
     }
-    const std::uint64_t fed =
-        p.tokens.size() + (p.max_new > 0 ? p.max_new - std::uint64_t{1} : std::uint64_t{0});
-    if (fed > positions) {
+    if (fed_tokens(p) > positions) {
       throw InputError("prompt " + p.name,
                        fmt::format("{} tokens and {} new ones exceed the model's {} positions",
                                    p.tokens.size(), p.max_new, positions),
@@ -70,9 +73,10 @@ class Recorder {
   Recorder(const Engine& engine, const TraceRunOptions& options, const TraceHeader& header,
            const std::filesystem::path& output)
       : header_(header),
-        session_(
-            engine,
-            {.policy = options.policy, .seed = options.seed, .router_input = options.router_input}),
+        session_(engine, {.policy = options.policy,
+                          .seed = options.seed,
+                          .router_input = options.router_input,
+                          .kv = options.kv}),
         writer_(output, header, selection_bias(engine)) {
     summary.layers = header.layer_count();
     summary.experts = header.experts();
@@ -90,8 +94,8 @@ class Recorder {
     return s;
   }
 
-  const StepResult& step(std::span<const SequenceTokens> work, Phase phase) {
-    const StepResult& r = session_.step(work, phase);
+  const StepResult& step(std::span<const SequenceTokens> work) {
+    const StepResult& r = session_.step(work, Phase::kPrefill);
     step_.begin(header_, r.step, r.sequence, r.position, r.token, r.phase);
     for (std::uint32_t l = 0; l < summary.layers; ++l) {
       const LayerRouting& routing = r.layers[l];
@@ -114,7 +118,10 @@ class Recorder {
     }
     writer_.append(step_);
     ++summary.steps;
-    (phase == Phase::kDecode ? summary.decode_tokens : summary.prefill_tokens) += r.tokens();
+    for (const std::uint8_t phase : r.phase) {
+      ++(phase == static_cast<std::uint8_t>(Phase::kDecode) ? summary.decode_tokens
+                                                            : summary.prefill_tokens);
+    }
     summary.nan_rows += r.nan_rows;
     summary.nan_logits += r.nan_logits;
     summary.peak_kv_bytes = std::max<std::uint64_t>(summary.peak_kv_bytes, session_.kv_bytes());
@@ -122,7 +129,18 @@ class Recorder {
   }
 
   void end(std::uint32_t sequence) { session_.end_sequence(sequence); }
-  void finish() { writer_.finish(); }
+  [[nodiscard]] const KvPool& kv_pool() const { return session_.kv_pool(); }
+  void finish() {
+    const KvLedger kv = session_.kv_pool().ledger();
+    SWITCHYARD_ASSERT(kv.live == session_.kv_blocks() && kv.allocated == kv.freed + kv.live,
+                      fmt::format("KV blocks: {} allocated, {} freed, {} live", kv.allocated,
+                                  kv.freed, session_.kv_blocks()));
+    summary.kv_block = session_.kv_pool().options().block;
+    summary.kv_allocated = kv.allocated;
+    summary.kv_freed = kv.freed;
+    summary.kv_peak = kv.peak;
+    writer_.finish();
+  }
 
   TraceRunSummary summary;
 
@@ -133,15 +151,36 @@ class Recorder {
   TraceStep step_;
 };
 
-/// A sequence of the current group.
+/// A sequence that runs.
 struct Running {
   const TracePrompt* prompt;
   std::uint32_t sequence;
-  std::size_t fed = 0;  // prompt tokens that went through the model
+  std::uint64_t kv_bytes;  // the most it may hold
+  std::size_t fed = 0;     // prompt tokens that went through the model
   std::uint32_t made = 0;
   std::uint32_t next = 0;  // last generated token
   bool done = false;
+  [[nodiscard]] bool in_prompt() const { return fed < prompt->tokens.size(); }
 };
+
+/// The most KV bytes that a prompt holds at once.
+std::uint64_t kv_need(const KvPool& pool, const TracePrompt& p, std::uint32_t chunk) {
+  return pool.peak_bytes(fed_tokens(p), chunk == 0 ? p.tokens.size() : chunk);
+}
+
+void require_memory(const KvPool& pool, std::span<const TracePrompt> prompts, std::uint32_t chunk) {
+  const std::uint64_t limit = pool.options().memory;
+  for (const TracePrompt& p : prompts) {
+    const std::uint64_t need = kv_need(pool, p, chunk);
+    if (limit > 0 && need > limit) {
+      throw InputError("prompt " + p.name,
+                       fmt::format("{} tokens need {} of KV cache; --kv-memory makes {} available",
+                                   fed_tokens(p), format_bytes(static_cast<double>(need)),
+                                   format_bytes(static_cast<double>(limit))),
+                       "raise --kv-memory, shorten the prompt or lower --max-new");
+    }
+  }
+}
 
 }  // namespace
 
@@ -173,91 +212,85 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
     throw InputError(engine.config().name, "the model is dense: it has no router to trace",
                      "`switchyard generate` runs it");
   }
+  validate(options.sampling, "sampling");
   require_fit(engine, prompts);
+  require_memory(*engine.backend().make_pool(engine.attention_shape(), options.kv), prompts,
+                 options.chunk);
   const TraceHeader header = make_header(engine, options);
   Recorder recorder(engine, options, header, output);
   const std::optional<std::uint32_t> end_of_text = engine.config().eos_token;
 
-  std::uint64_t prefill_total = 0;
-  std::uint64_t decode_total = 0;
+  std::uint64_t total = 0;
   for (const TracePrompt& p : prompts) {
-    prefill_total += p.tokens.size();
-    decode_total += p.max_new > 0 ? p.max_new - 1 : 0;
+    total += fed_tokens(p);
   }
-  const auto report = [&](std::string_view phase, std::uint64_t skipped) {
-    if (progress) {
-      progress(phase, recorder.summary.prefill_tokens + recorder.summary.decode_tokens + skipped,
-               prefill_total + decode_total);
+  std::uint64_t skipped = 0;  // decode rows that an early end of text saved
+  const auto accept = [&](Running& run, std::span<const float> logits, std::uint32_t position) {
+    if (run.prompt->max_new == 0) {
+      run.done = true;
+      return;
+    }
+    run.next = sample(logits, options.sampling, run.sequence, position);
+    ++run.made;
+    ++recorder.summary.generated;
+    if (run.made == run.prompt->max_new || run.next == end_of_text) {
+      run.done = true;
+      skipped += run.prompt->max_new - run.made;
     }
   };
-  std::uint64_t skipped = 0;  // decode rows that an early end of text saved
 
-  for (std::size_t first = 0; first < prompts.size(); first += options.batch) {
-    std::vector<Running> group;
-    for (std::size_t i = first; i < std::min(prompts.size(), first + options.batch); ++i) {
-      group.push_back({&prompts[i], recorder.add(prompts[i])});
+  std::vector<Running> running;  // in order of arrival, so sequence numbers ascend
+  std::size_t waiting = 0;       // the next prompt
+  std::uint64_t promised = 0;    // KV bytes that those running may come to hold
+  std::vector<SequenceTokens> work;
+  for (;;) {
+    while (waiting < prompts.size() && running.size() < options.batch) {
+      const TracePrompt& prompt = prompts[waiting];
+      const std::uint64_t need = kv_need(recorder.kv_pool(), prompt, options.chunk);
+      if (options.kv.memory > 0 && promised + need > options.kv.memory) {
+        break;  // its turn comes when another has ended
+      }
+      promised += need;
+      running.push_back({&prompt, recorder.add(prompt), need});
+      ++waiting;
     }
-    std::vector<SequenceTokens> work;
-    std::vector<Running*> who;
-    const auto accept = [&](Running& run, std::span<const float> logits, std::uint32_t position) {
-      if (run.prompt->max_new == 0) {
-        run.done = true;
-        return;
-      }
-      run.next = sample(logits, {}, run.sequence, position);
-      ++run.made;
-      ++recorder.summary.generated;
-      if (run.made == run.prompt->max_new || run.next == end_of_text) {
-        run.done = true;
-        skipped += run.prompt->max_new - run.made;
-      }
-    };
-    // Prefill: every prompt gives up to `chunk` tokens to each step.
-    for (;;) {
-      work.clear();
-      who.clear();
-      for (Running& run : group) {
+    if (running.empty()) {
+      break;
+    }
+    work.clear();
+    bool prefill = false;
+    for (const Running& run : running) {
+      if (run.in_prompt()) {
         const auto rest = std::span(run.prompt->tokens).subspan(run.fed);
-        if (!rest.empty()) {
-          const std::size_t take =
-              options.chunk == 0 ? rest.size() : std::min<std::size_t>(options.chunk, rest.size());
-          work.push_back({run.sequence, rest.first(take)});
-          who.push_back(&run);
-        }
+        const std::size_t take =
+            options.chunk == 0 ? rest.size() : std::min<std::size_t>(options.chunk, rest.size());
+        work.push_back({run.sequence, rest.first(take), Phase::kPrefill});
+        prefill = true;
+      } else {
+        work.push_back({run.sequence, {&run.next, 1}, Phase::kDecode});
       }
-      if (work.empty()) {
-        break;
-      }
-      const StepResult& r = recorder.step(work, Phase::kPrefill);
-      for (std::size_t i = 0; i < who.size(); ++i) {
-        who[i]->fed += work[i].tokens.size();
-        if (who[i]->fed == who[i]->prompt->tokens.size()) {
-          accept(*who[i], r.logits_of(i), static_cast<std::uint32_t>(who[i]->fed));
-        }
-      }
-      report("prefill", skipped);
     }
-    // Decode: one token of every sequence that has not ended.
-    for (;;) {
-      work.clear();
-      who.clear();
-      for (Running& run : group) {
-        if (!run.done) {
-          work.push_back({run.sequence, {&run.next, 1}});
-          who.push_back(&run);
+    const StepResult& r = recorder.step(work);
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      Running& run = running[i];
+      if (run.in_prompt()) {
+        run.fed += work[i].tokens.size();
+        if (run.in_prompt()) {
+          continue;
         }
       }
-      if (work.empty()) {
-        break;
-      }
-      const StepResult& r = recorder.step(work, Phase::kDecode);
-      for (std::size_t i = 0; i < who.size(); ++i) {
-        accept(*who[i], r.logits_of(i), static_cast<std::uint32_t>(who[i]->fed) + who[i]->made);
-      }
-      report("decode", skipped);
+      accept(run, r.logits_of(i), static_cast<std::uint32_t>(run.fed) + run.made);
     }
-    for (const Running& run : group) {
-      recorder.end(run.sequence);
+    for (const Running& run : running) {
+      if (run.done) {
+        recorder.end(run.sequence);
+        promised -= run.kv_bytes;
+      }
+    }
+    std::erase_if(running, [](const Running& run) { return run.done; });
+    if (progress) {
+      progress(prefill ? "prefill" : "decode",
+               recorder.summary.prefill_tokens + recorder.summary.decode_tokens + skipped, total);
     }
   }
   recorder.finish();

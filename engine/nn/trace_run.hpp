@@ -2,12 +2,17 @@
 // File: trace_run.hpp. Runs prompts through the engine and streams what the router did into a
 // routing trace.
 //
-// Order of work: prompts in the order given, in groups of `batch`. A group is prefilled in one step
-// (or in steps of `chunk` tokens of each prompt that has some left), then decoded greedily, one
-// token of each unfinished sequence a step. A prompt with max_new = n yields n tokens; the last of
-// them is not fed back, so it has no row in the trace. The end-of-text token ends a sequence.
+// Order of work: prompts in the order given, at most `batch` at a time. A step holds, of every
+// sequence that runs, either its next `chunk` prompt tokens or, once its prompt is through, its
+// last new token; so prompt rows of some may stand beside new rows of others, each with its phase.
+// When a sequence ends, the next prompt takes its place in the next step. A prompt with max_new = n
+// yields n tokens; the last of them is not fed back, so it has no row in the trace. The end-of-text
+// token ends a sequence.
 //
-// Not modelled: continuous batching (the simulator's scheduler does that), arrival times.
+// With a memory limit for keys and values a prompt waits until all that it may need (prompt and
+// max_new tokens) is left beside what those that run may need; so no step runs out of blocks.
+//
+// Not modelled: arrival times, preemption (the simulator's scheduler does that).
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
 #include "engine/routing/policy.hpp"
 
@@ -33,11 +39,13 @@ struct TracePrompt {
 };
 
 struct TraceRunOptions {
-  std::uint32_t batch = 16;  ///< Prompts per group, >= 1.
+  std::uint32_t batch = 16;  ///< Prompts that run together, >= 1.
   std::uint32_t chunk = 0;   ///< Prefill tokens per prompt and step; 0: the whole prompt.
   RoutingPolicy policy;      ///< In closed loop.
   std::uint64_t seed = 1;
-  bool router_input = false;  ///< Store what each router sees: 2 H bytes per row and layer.
+  bool router_input = false;   ///< Store what each router sees: 2 H bytes per row and layer.
+  SamplingOptions sampling{};  ///< Greedy by default; has a seed of its own.
+  KvOptions kv{};              ///< Paging; no effect on the trace but through a memory limit.
 };
 
 /// What the run did. Everything here follows from the inputs; nothing depends on time or threads.
@@ -51,6 +59,8 @@ struct TraceRunSummary {
   std::uint64_t nan_rows = 0;    ///< Row x layer with a NaN or +inf router logit.
   std::uint64_t nan_logits = 0;  ///< Rows whose output logits hold a NaN.
   std::uint64_t peak_kv_bytes = 0;
+  std::uint64_t kv_block = 0;                                 ///< Tokens per block.
+  std::uint64_t kv_allocated = 0, kv_freed = 0, kv_peak = 0;  ///< Blocks, see KvLedger.
   std::uint32_t layers = 0, experts = 0, top_k = 0;
   std::vector<std::uint64_t> load;  ///< [L][E] kept + rerouted
   /// Population standard deviation / mean of load[l], the whole run as one window, mean over
@@ -64,7 +74,8 @@ using TraceProgress =
 
 /// Runs all prompts and writes `output` (complete, or not at all). `engine` was loaded from a
 /// checkpoint. InputError: a prompt that is empty or too long for the model, an unsupported policy,
-/// an output that cannot be written. No prompts: InputError too.
+/// an output that cannot be written, a prompt whose keys and values exceed the memory limit. No
+/// prompts: InputError too.
 TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> prompts,
                              const TraceRunOptions& options, const std::filesystem::path& output,
                              const TraceProgress& progress = {});

@@ -19,7 +19,7 @@ namespace {
 
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
   require_device(options.device, "f32", options.threads);
-  const SamplingOptions sampling{options.temperature, options.top_p, options.seed};
+  const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
   validate(sampling, "generate");
   if (options.prompt.empty()) {
     throw InputError("--prompt", "the prompt is empty");
@@ -37,7 +37,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   if (options.max_new == 0) {
     return;
   }
-  Session session(engine, {});
+  Session session(engine, {.policy = {}, .kv = kv_options(options.kv_block, options.kv_memory)});
   const std::uint32_t s = session.add_sequence();
   const SequenceTokens all{s, prompt};
   const StepResult* r = &session.step({&all, 1}, Phase::kPrefill);

@@ -13,6 +13,9 @@ struct GenerateOptions {
   std::uint32_t max_new = 64;   ///< Tokens; the end-of-text token ends earlier.
   double temperature = 0.8;     ///< 0: greedy.
   double top_p = 0.95;
+  std::uint32_t top_k = 0;      ///< 0: all.
+  std::uint32_t kv_block = 16;  ///< Tokens per block of the KV cache. No effect on the text.
+  std::string kv_memory;        ///< "2 GiB"; empty: no limit.
   std::uint64_t seed = 1;
   std::string device = "cpu";
   unsigned threads = 0;  ///< 0: the cores this process may use. No effect on the text.

@@ -126,7 +126,10 @@ int run(int argc, char** argv) {
   v_trace
       ->add_option("--max-new", trace.max_new, "new tokens per prompt; 0 traces the prefill only")
       ->capture_default_str();
-  v_trace->add_option("--batch", trace.batch, "prompts that run together")->capture_default_str();
+  v_trace
+      ->add_option("--batch", trace.batch,
+                   "prompts that run together; when one ends the next takes its place")
+      ->capture_default_str();
   v_trace->add_option("--chunk", trace.chunk, "prefill chunk in tokens; 0: whole prompts")
       ->capture_default_str();
   v_trace->add_option("--policy", trace.policy,
@@ -136,6 +139,14 @@ int run(int argc, char** argv) {
   v_trace->add_option("--seed", trace.seed, "seed of every random choice")->capture_default_str();
   v_trace->add_flag("--router-input", trace.router_input,
                     "store what each router sees, 2 H bytes per token and layer");
+  v_trace->add_option("--temperature", trace.temperature, "0: greedy")->capture_default_str();
+  v_trace->add_option("--top-p", trace.top_p, "nucleus sampling")->capture_default_str();
+  v_trace->add_option("--top-k", trace.top_k, "sample from the k best tokens; 0: all")
+      ->capture_default_str();
+  v_trace->add_option("--kv-block", trace.kv_block, "tokens per KV cache block; changes no output")
+      ->capture_default_str();
+  v_trace->add_option("--kv-memory", trace.kv_memory,
+                      "KV cache limit, e.g. \"2 GiB\"; prompts wait until theirs fits");
   v_trace->add_option("--dtype", trace.dtype, "f32 (bf16 is unsupported by the CPU engine)")
       ->capture_default_str();
   v_trace->add_option("--device", trace.device, "cpu or cuda")->capture_default_str();
@@ -156,6 +167,12 @@ int run(int argc, char** argv) {
   v_generate->add_option("--max-new", generate.max_new, "new tokens")->capture_default_str();
   v_generate->add_option("--temperature", generate.temperature, "0: greedy")->capture_default_str();
   v_generate->add_option("--top-p", generate.top_p, "nucleus sampling")->capture_default_str();
+  v_generate->add_option("--top-k", generate.top_k, "sample from the k best tokens; 0: all")
+      ->capture_default_str();
+  v_generate
+      ->add_option("--kv-block", generate.kv_block, "tokens per KV cache block; changes no output")
+      ->capture_default_str();
+  v_generate->add_option("--kv-memory", generate.kv_memory, "KV cache limit, e.g. \"2 GiB\"");
   v_generate->add_option("--seed", generate.seed, "seed of sampling")->capture_default_str();
   v_generate->add_option("--device", generate.device, "cpu or cuda")->capture_default_str();
   v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();

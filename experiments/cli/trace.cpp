@@ -12,6 +12,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/base/units.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "experiments/cli/device.hpp"
 #include "experiments/cli/progress.hpp"
@@ -89,6 +90,19 @@ void require_device(const std::string& device, const std::string& dtype, unsigne
   }
 }
 
+KvOptions kv_options(std::uint32_t block, const std::string& memory) {
+  KvOptions out;
+  out.block = block;
+  if (!memory.empty()) {
+    out.memory = parse_bytes(memory, "--kv-memory", "kv-memory");
+    if (out.memory == 0) {
+      throw InputError("--kv-memory", "kv-memory = 0 B. Violated: kv-memory > 0",
+                       "leave it out for no limit");
+    }
+  }
+  return out;
+}
+
 Table trace_summary_table(const TraceRunSummary& s) {
   Table table;
   table.name = "trace";
@@ -117,9 +131,13 @@ Table trace_summary_table(const TraceRunSummary& s) {
   row("router rows with NaN", s.nan_rows);
   row("output rows with NaN", s.nan_logits);
   row("KV cache peak [B]", s.peak_kv_bytes);
+  row("KV blocks peak", s.kv_peak);
+  row("KV blocks allocated", s.kv_allocated);
+  row("KV blocks freed", s.kv_freed);
   table.notes = {"assignments = kept + rerouted + queued + dropped, over tokens x layers x slots",
                  "overflow = first choices that found their expert full",
-                 "load_cv = std/mean of kept + rerouted per expert, whole run, mean over layers"};
+                 "load_cv = std/mean of kept + rerouted per expert, whole run, mean over layers",
+                 fmt::format("a KV block holds {} tokens", s.kv_block)};
   if (s.nan_rows > 0) {
     table.notes.emplace_back(
         "nan_router: NaN or +inf router logits count as -inf; the weights or the state are broken");
@@ -142,6 +160,9 @@ int run_trace(const TraceOptions& options) {
   run.chunk = options.chunk;
   run.seed = options.seed;
   run.router_input = options.router_input;
+  run.sampling = {options.temperature, options.top_p, options.seed, options.top_k};
+  validate(run.sampling, "trace");
+  run.kv = kv_options(options.kv_block, options.kv_memory);
   if (!options.policy.empty()) {
     run.policy = scenario::read_policy_file(options.policy.string());
   }

@@ -335,9 +335,11 @@ TEST(Swiglu, MatchesItsFormulaForEveryLength) {
 
 TEST(Attention, EqualsNaiveSoftmaxWithGroupedHeadsAndAWindow) {
   for (const std::size_t window : {std::size_t{0}, std::size_t{3}}) {
-    const AttentionShape shape{1, 4, 2, 6};
+    const AttentionShape shape{
+        .layers = 1, .heads = 4, .kv_heads = 2, .head_dim = 6, .windows = {window}};
     const auto backend = make_cpu_backend(1);
-    const auto cache = backend->make_cache(shape);
+    const auto pool = backend->make_pool(shape, {.block = 4});
+    const auto cache = pool->make_cache();
     const std::size_t rows = 9;
     const std::vector<float> still(3, 0.0F);  // no rotation: RoPE has its own test
     AttentionRule rule;
