@@ -121,10 +121,10 @@ struct StepResult {
 };
 
 struct SessionOptions {
-  bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
   RoutingPolicy policy;       ///< Validated by the constructor.
   std::uint64_t seed = 1;     ///< Of the policy's random choices.
   bool all_logits = false;    ///< Logits of every row, not only of each sequence's last.
+  bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
   KvOptions kv{};             ///< Paging of keys and values; no result depends on it.
 };
 

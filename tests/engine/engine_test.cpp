@@ -545,6 +545,21 @@ TEST(Sample, FollowsTheDistributionWithinTopP) {
   EXPECT_EQ(sample(logits, {1.0, 1.0, 9}, 0, 5), sample(logits, {1.0, 1.0, 9}, 0, 5));
 }
 
+TEST(Sample, TakesTopPOfWhatTopKKeeps) {
+  // softmax: 0.5, 0.25, 0.125, 0.125. top_k 3 keeps 0.875 in all; half of that are the first only.
+  const auto ln2 = static_cast<float>(std::log(2.0));
+  const std::vector<float> logits{3 * ln2, 2 * ln2, ln2, ln2};
+  std::array<int, 4> three{};
+  for (std::uint32_t i = 0; i < 6000; ++i) {
+    ++three[sample(logits, {1.0, 1.0, 9, 3}, 0, i)];
+    EXPECT_EQ(sample(logits, {1.0, 0.5, 9, 3}, 0, i), 0U);  // 0.5 >= 0.5 * 0.875
+    EXPECT_EQ(sample(logits, {1.0, 1.0, 9, 1}, 0, i), 0U);
+  }
+  EXPECT_NEAR(three[0], 6000 * 4 / 7, 115);
+  EXPECT_NEAR(three[2], 6000 / 7, 82);
+  EXPECT_EQ(three[3], 0);  // the higher id of the tie
+}
+
 TEST(Sample, ValidatesItsOptions) {
   expect_contains(input_error_of([] { validate({-1.0, 1.0, 1}, "x"); }), "temperature = -1");
   expect_contains(input_error_of([] { validate({NAN, 1.0, 1}, "x"); }), "temperature = nan");

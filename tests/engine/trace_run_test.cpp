@@ -58,7 +58,7 @@ TraceRunOptions with_policy(const std::string& text) {
 TEST(RecordTrace, LaysStepsOutAsItsHeaderSays) {
   const auto folder = fresh_folder("layout");
   const Engine engine = Engine::load(fixture("bf16"), {});
-  // Lengths 1, 7, 33; groups of 2; chunks of 4; up to 3 new tokens each.
+  // Lengths 1, 7, 33; two at a time; chunks of 4; up to 3 new tokens each.
   const auto prompts = some_prompts(3);
   TraceRunOptions options;
   options.batch = 2;
@@ -73,13 +73,22 @@ TEST(RecordTrace, LaysStepsOutAsItsHeaderSays) {
   EXPECT_EQ(summary.prefill_tokens, 41U);
   EXPECT_EQ(summary.decode_tokens + summary.prefill_tokens, trace.rows());
   EXPECT_EQ(summary.steps, trace.steps());
-  // Group 1: prefill steps of 1 + 4 and 0 + 3 tokens. Group 2: 33 tokens in 9 steps.
   const auto size = [&](std::uint32_t step) {
     const auto [a, b] = trace.step_rows(step);
     return b - a;
   };
-  EXPECT_EQ(size(0), 5U);
-  EXPECT_EQ(size(1), 3U);
+  // Prompt tokens (p) and new tokens (n) of sequences 0, 1, 2: the third starts when the first has
+  // made its three tokens.
+  const std::vector<std::uint64_t> sizes{1 + 4,  // p1 p4
+                                         1 + 3,  // n1 p3
+                                         1 + 1,  // n1 n1, and 0 ends: its third token is not fed
+                                         1 + 4,  // n1 p4, and 1 ends
+                                         4,     4, 4, 4, 4, 4,  // p4
+                                         4,     1, 1, 1};       // p4 p1 n1 n1
+  ASSERT_EQ(trace.steps(), sizes.size());
+  for (std::uint32_t step = 0; step < sizes.size(); ++step) {
+    EXPECT_EQ(size(step), sizes[step]) << step;
+  }
   for (std::uint64_t row = 0; row < trace.rows(); ++row) {
     const bool decode = trace.tokens.phase[row] == static_cast<std::uint8_t>(Phase::kDecode);
     const auto& sequence = trace.sequences[trace.tokens.sequence[row]];
@@ -129,6 +138,76 @@ TEST(RecordTrace, WritesTheSameBytesForAnyThreadsFolderAndEnvironment) {
   const Engine engine = Engine::load(fixture("bf16"), {});
   (void)record_trace(engine, many_long_prompts(), other, folder / "t.h5");
   EXPECT_NE(files[0], read_file(folder / "t.h5"));
+}
+
+TEST(RecordTrace, WritesTheSameBytesForAnyBlockOfTheKvCache) {
+  const auto folder = fresh_folder("blocks");
+  for (const char* variant : {"bf16", "window"}) {
+    const Engine engine = Engine::load(fixture(variant), {});
+    std::vector<std::string> files;
+    for (const std::size_t block : {1U, 5U, 16U}) {
+      TraceRunOptions options = with_policy("capacity.rule=share capacity.factor=1.0");
+      options.batch = 4;
+      options.chunk = 9;
+      options.kv.block = block;
+      const auto summary = record_trace(engine, many_long_prompts(), options, folder / "t.h5");
+      EXPECT_EQ(summary.kv_allocated, summary.kv_freed);
+      EXPECT_GE(summary.kv_peak, 4U);
+      files.push_back(read_file(folder / "t.h5"));
+    }
+    EXPECT_EQ(files[0], files[1]);
+    EXPECT_EQ(files[0], files[2]);
+  }
+}
+
+TEST(RecordTrace, StartsAPromptOnlyWhenItsKeysAndValuesFit) {
+  const auto folder = fresh_folder("memory");
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  const auto& c = engine.config();
+  // 58 prompt tokens and 5 of 6 new ones: four blocks of 16 each.
+  const std::uint64_t need = 4 * 16 * c.num_layers * c.num_kv_heads * c.head_dim * 2 * 4;
+  TraceRunOptions options;
+  options.kv.memory = 2 * need + 100;
+  const auto tight = record_trace(engine, many_long_prompts(), options, folder / "tight.h5");
+  EXPECT_EQ(tight.peak_kv_bytes, 2 * need);
+  options.kv.memory = 0;
+  const auto wide = record_trace(engine, many_long_prompts(), options, folder / "wide.h5");
+  EXPECT_EQ(wide.peak_kv_bytes, 6 * need);
+  EXPECT_GT(tight.steps, wide.steps);
+  EXPECT_EQ(tight.generated, wide.generated);  // the same tokens, two sequences at a time
+  EXPECT_EQ(tight.load, wide.load);
+  options.kv.memory = need - 1;
+  const std::string text = input_error_of(
+      [&] { (void)record_trace(engine, many_long_prompts(), options, folder / "none.h5"); });
+  expect_contains(text, "prompt s0: 63 tokens need 16.00 KiB of KV cache; --kv-memory makes");
+  EXPECT_FALSE(std::filesystem::exists(folder / "none.h5"));
+}
+
+TEST(RecordTrace, SamplesAlikeInAnyBatch) {
+  const auto folder = fresh_folder("sampled");
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  TraceRunOptions options;
+  options.sampling = {1.5, 0.9, 11, 40};
+  std::vector<std::vector<std::vector<std::uint32_t>>> tokens;  // [run][sequence][position]
+  for (const std::uint32_t batch : {1U, 2U, 6U}) {
+    options.batch = batch;
+    (void)record_trace(engine, many_long_prompts(), options, folder / "t.h5");
+    const RoutingTrace trace = read_trace(folder / "t.h5");
+    auto& run = tokens.emplace_back(trace.sequences.size());
+    for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+      run[trace.tokens.sequence[row]].push_back(trace.tokens.token[row]);
+    }
+  }
+  EXPECT_EQ(tokens[0], tokens[1]);
+  EXPECT_EQ(tokens[0], tokens[2]);
+  options.sampling = {};
+  (void)record_trace(engine, many_long_prompts(), options, folder / "t.h5");
+  const RoutingTrace greedy = read_trace(folder / "t.h5");
+  std::vector<std::vector<std::uint32_t>> other(greedy.sequences.size());
+  for (std::uint64_t row = 0; row < greedy.rows(); ++row) {
+    other[greedy.tokens.sequence[row]].push_back(greedy.tokens.token[row]);
+  }
+  EXPECT_NE(tokens[0], other);
 }
 
 TEST(RecordTrace, IsReplayedToTheSameDecisions) {

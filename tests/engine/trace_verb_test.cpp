@@ -114,6 +114,12 @@ TEST(TraceVerb, NamesEveryOptionItCannotServe) {
   expect_contains(refused([](auto& o) { o.device = "cup"; }), "did you mean \"cpu\"?");
   expect_contains(refused([](auto& o) { o.batch = 0; }), "batch = 0. Violated: batch >= 1");
   expect_contains(refused([](auto& o) { o.progress = "xml"; }), "--progress");
+  expect_contains(refused([](auto& o) { o.kv_block = 0; }), "--kv-block: block = 0");
+  expect_contains(refused([](auto& o) { o.kv_memory = "64"; }), "--kv-memory");
+  expect_contains(refused([](auto& o) { o.kv_memory = "0 B"; }), "--kv-memory: kv-memory = 0 B");
+  expect_contains(refused([](auto& o) { o.kv_memory = "64 B"; }),
+                  "--kv-memory makes 64 B available");
+  expect_contains(refused([](auto& o) { o.top_p = 1.5; }), "top_p = 1.5");
   expect_contains(refused([](auto& o) { o.model = o.model / "none"; }), "none");
   cli::TraceOptions cuda = good;
   cuda.device = "cuda";
