@@ -181,9 +181,14 @@ AttentionShape Engine::attention_shape() const {
 Session::Session(const Engine& engine, const SessionOptions& options)
     : engine_(engine),
       options_(options),
-      width_(stored_candidates(engine.gate().experts, engine.gate().top_k)) {
+      width_(engine.config().num_moe_layers() > 0
+                 ? stored_candidates(engine.gate().experts,
+                                     policy_slots(options.policy, engine.gate()))
+                 : 0),
+      state_(engine.config().num_moe_layers()) {
   if (engine.config().num_moe_layers() > 0) {
     validate(options.policy, engine.gate().experts, engine.gate().top_k, "policy");
+    require_supply(options.policy, {.signals = false, .all_logits = true}, "policy");
   } else if (options.policy != RoutingPolicy{}) {
     throw InputError("policy", "the model is dense: there is no expert to choose");
   }
@@ -203,7 +208,10 @@ std::uint32_t Session::add_sequence() {
   return static_cast<std::uint32_t>(caches_.size() - 1);
 }
 
-void Session::end_sequence(std::uint32_t sequence) { caches_.at(sequence).reset(); }
+void Session::end_sequence(std::uint32_t sequence) {
+  caches_.at(sequence).reset();
+  state_.end_sequence(sequence);
+}
 
 std::size_t Session::length(std::uint32_t sequence) const {
   return caches_.at(sequence) ? caches_[sequence]->length() : 0;
@@ -444,8 +452,13 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   r.nan_rows += routing.candidates.nan_rows;
   const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
                                         static_cast<std::uint32_t>(moe_layer), r.step);
-  decide(engine_.gate(), options_.policy, context, routing.candidates.view(), layer.selection_bias,
-         decide_, routing.decision);
+  RouteInput input;
+  input.candidates = routing.candidates.view();
+  input.logits = logits;
+  input.gate_bias = layer.selection_bias;
+  input.requests = state_.requests();
+  route_layer(engine_.gate(), options_.policy, context, input, state_.layer(moe_layer), route_,
+              routing.decision);
   b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,
         routing.decision.slots, out);
 }

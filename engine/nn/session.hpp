@@ -12,9 +12,9 @@
 //   each layer: x += o(attention(rope(q n), rope(k n), v n)), n = rms_norm(x)
 //               x += sum_j w_j expert_j(n) + shared(n),       n = rms_norm(x)
 //   logits = head(rms_norm(x))
-// The experts and weights of a row come from the routing library (rank_candidates, then decide with
-// the session's policy over all rows of the step), so a policy acts in closed loop: a dropped slot
-// contributes nothing, a token that lost all slots keeps its residual only.
+// The experts and weights of a row come from the routing library (rank_candidates, then route_layer
+// with the session's policy over all rows of the step), so a policy acts in closed loop: a dropped
+// slot contributes nothing, a token that lost all slots keeps its residual only.
 //
 // Promise: logits and routing of a row depend on the row's own sequence only, bit for bit, whether
 // it was prefilled at once, in chunks, or decoded, alone or in any batch, with any number of
@@ -38,6 +38,7 @@
 #include "engine/nn/weights.hpp"
 #include "engine/routing/candidates.hpp"
 #include "engine/routing/decide.hpp"
+#include "engine/routing/route.hpp"
 
 namespace switchyard {
 
@@ -94,7 +95,7 @@ struct SequenceTokens {
 
 /// Routing of one MoE layer in one step.
 struct LayerRouting {
-  Candidates candidates;   ///< Stage 1, M = stored_candidates(E, k) per row.
+  Candidates candidates;   ///< Stage 1, M = stored_candidates(E, K) per row, K = policy_slots().
   LayerDecision decision;  ///< Stage 2 under the session's policy.
 };
 
@@ -174,7 +175,8 @@ class Session {
   std::uint32_t next_step_ = 0;
   StepResult result_;
   RankWorkspace rank_;
-  DecideWorkspace decide_;
+  RouteWorkspace route_;
+  RoutingState state_;
   std::vector<KvCache*> row_cache_;
   std::vector<std::uint16_t> every_chosen_;
   std::vector<float> every_weight_;

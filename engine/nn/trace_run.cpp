@@ -22,8 +22,8 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   header.gate = engine.gate();
   header.policy = options.policy;
   header.layers = engine.config().moe_layers();
-  header.candidates = stored_candidates(engine.gate().experts, engine.gate().top_k);
-  header.slots = engine.gate().top_k;
+  header.slots = policy_slots(options.policy, engine.gate());
+  header.candidates = stored_candidates(engine.gate().experts, header.slots);
   header.config_hash = checkpoint->config_hash().hex();
   header.weight_hash = checkpoint->weight_hash().hex();
   header.seed = options.seed;

@@ -9,13 +9,14 @@
 #include <numeric>
 
 #include "engine/base/error.hpp"
+#include "engine/routing/selection.hpp"
 
 namespace switchyard {
 namespace {
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+}  // namespace
 
-/// Log-sum-exp in double over e = 0…E-1, rounded once.
 float log_sum_exp(std::span<const float> logits) {
   float top = kMinusInf;
   for (const float z : logits) {
@@ -33,7 +34,6 @@ float log_sum_exp(std::span<const float> logits) {
   return static_cast<float>(static_cast<double>(top) + std::log(sum));
 }
 
-/// Puts the `width` best of value[0…E-1] into order[0…width-1]: higher value, then lower id.
 void rank_row(std::span<const float> value, std::uint32_t width,
               std::vector<std::uint16_t>& order) {
   const auto better = [&](std::uint16_t a, std::uint16_t b) {
@@ -60,8 +60,8 @@ void rank_row(std::span<const float> value, std::uint32_t width,
   }
 }
 
-/// Marks the kept groups of one row (ties: lower group).
-void keep_groups(const GateSpec& gate, std::span<const float> selection, RankWorkspace& w) {
+void keep_groups(const GateSpec& gate, std::span<const float> selection, std::span<float> score,
+                 std::span<std::uint8_t> kept) {
   const std::uint32_t size = gate.experts / gate.n_group;
   for (std::uint32_t g = 0; g < gate.n_group; ++g) {
     float best = kMinusInf;
@@ -75,22 +75,19 @@ void keep_groups(const GateSpec& gate, std::span<const float> selection, RankWor
         second = s;
       }
     }
-    w.group_score[g] = gate.group_score == GroupScore::kMax || size == 1 ? best : best + second;
-    w.group_kept[g] = 0;
+    score[g] = gate.group_score == GroupScore::kMax || size == 1 ? best : best + second;
+    kept[g] = 0;
   }
   for (std::uint32_t n = 0; n < gate.topk_group; ++n) {
     std::uint32_t pick = gate.n_group;
     for (std::uint32_t g = 0; g < gate.n_group; ++g) {
-      if (w.group_kept[g] == 0 &&
-          (pick == gate.n_group || w.group_score[g] > w.group_score[pick])) {
+      if (kept[g] == 0 && (pick == gate.n_group || score[g] > score[pick])) {
         pick = g;
       }
     }
-    w.group_kept[pick] = 1;
+    kept[pick] = 1;
   }
 }
-
-}  // namespace
 
 void Candidates::resize(std::uint32_t token_count, std::uint32_t candidate_count) {
   tokens = token_count;
@@ -148,7 +145,7 @@ void rank_candidates(const GateSpec& gate, std::span<const float> logits,
         w.selection[e] = s;
       }
       if (gate.grouped()) {
-        keep_groups(gate, w.selection, w);
+        keep_groups(gate, w.selection, w.group_score, w.group_kept);
       }
       const std::uint32_t size = experts / gate.n_group;
       for (std::uint32_t e = 0; e < experts; ++e) {

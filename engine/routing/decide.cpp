@@ -10,6 +10,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
+#include "engine/routing/rows.hpp"
 
 namespace switchyard {
 namespace {
@@ -23,34 +24,62 @@ constexpr std::uint8_t kDropped = static_cast<std::uint8_t>(SlotOutcome::kDroppe
 /// One call of decide(): the inputs by reference and the algorithm's parts.
 class Decider {
  public:
+  /// `maker` is null for the family's plain choice: the first k candidates.
   Decider(const GateSpec& gate, const RoutingPolicy& policy, const StepContext& step,
-          const CandidatesView& candidates, std::span<const float> bias, DecideWorkspace& workspace,
-          LayerDecision& out)
+          const CandidatesView& candidates, std::span<const float> bias, RowMaker* maker,
+          DecideWorkspace& workspace, LayerDecision& out)
       : gate_(gate),
         cap_(policy.capacity),
         renorm_(policy.renorm),
+        linear_(policy.score == ScoreRule::kLinear),
         step_(step),
         cand_(candidates),
         bias_(bias),
+        maker_(maker),
+        rows_(maker == nullptr ? nullptr : &maker->rows()),
         w_(workspace),
         out_(out),
         tokens_(candidates.tokens),
-        slots_(gate.top_k),
+        slots_(rows_ == nullptr ? gate.top_k : rows_->slots),
         width_(candidates.width),
         experts_(gate.experts) {}
 
   void run() {
     prepare();
-    take_first_choices();
-    if (cap_.rule == CapacityRule::kNone) {
-      keep_all();
-    } else {
+    const bool sequential = resolved_mode(cap_) == OverflowMode::kSequential;
+    if (maker_ != nullptr && cap_.rule != CapacityRule::kNone && sequential && !needs_demand()) {
       set_capacities();
-      find_usable();
-      if (resolved_mode(cap_) == OverflowMode::kSequential) {
-        sequential();
+      for (std::uint32_t t = 0; t < tokens_; ++t) {
+        maker_->make_row(t, w_.queue, out_.chosen);
+        take_row(t);
+        accept_in_turn(t);
+      }
+    } else {
+      if (maker_ != nullptr) {
+        for (std::uint32_t t = 0; t < tokens_; ++t) {
+          maker_->make_row(t, w_.queue, out_.first);
+          take_row(t);
+          for (std::uint32_t j = 0; j < w_.next[t]; ++j) {
+            ++w_.queue[out_.first[slot_at(t, j)]];
+          }
+        }
       } else {
-        rounds();
+        take_first_choices();
+      }
+      if (cap_.rule == CapacityRule::kNone) {
+        keep_all();
+      } else {
+        set_capacities();
+        if (maker_ == nullptr) {
+          find_usable();
+        }
+        if (sequential) {
+          for (std::uint32_t t = 0; t < tokens_; ++t) {
+            accept_in_turn(t);
+          }
+        } else {
+          rounds();
+        }
       }
     }
     count_and_weigh();
@@ -74,10 +103,16 @@ class Decider {
     return w_.load[place] < w_.capacity[place / experts_];
   }
   [[nodiscard]] float probability(std::uint32_t t, std::uint32_t r) const {
+    if (rows_ != nullptr) {
+      return rows_->p[cand_at(t, r)];
+    }
     return gate_probability(gate_, cand_.logit[cand_at(t, r)], cand_.lse[t]);
   }
   /// Selection score for max_score_drop.
   [[nodiscard]] double selection(std::uint32_t t, std::uint32_t r) const {
+    if (rows_ != nullptr) {
+      return rows_->sel[cand_at(t, r)];
+    }
     const float p = probability(t, r);
     const bool biased = !bias_.empty() && gate_.score != GateScore::kIdentity;
     return biased ? p + bias_[cand_.ids[cand_at(t, r)]] : p;
@@ -89,6 +124,11 @@ class Decider {
   [[nodiscard]] bool is_decode(std::uint32_t t) const {
     const auto decode = static_cast<std::uint8_t>(Phase::kDecode);
     return step_.phase.empty() ? step_.tokens[decode] != 0 : step_.phase[t] == decode;
+  }
+
+  /// Whether C depends on how many first choices each expert got.
+  [[nodiscard]] bool needs_demand() const {
+    return cap_.rule == CapacityRule::kTutel && cap_.factor <= 0;
   }
 
   void prepare() {
@@ -122,7 +162,7 @@ class Decider {
     out_.capacity = kUnlimitedCapacity;
     out_.waves = 0;
     out_.assignments = out_.kept = out_.rerouted = out_.queued_slots = out_.dropped = 0;
-    out_.overflowed = out_.truncated_slots = 0;
+    out_.overflowed = out_.truncated_slots = out_.linear_fallbacks = 0;
     // A scope of several token sets is several experts of the same number: "place" counts them all.
     w_.partition.clear();
     partitions_ = 1;
@@ -151,6 +191,14 @@ class Decider {
     w_.load.assign(step_.backlog.begin(), step_.backlog.end());
     w_.load.resize(places, 0);
     w_.count.assign(places, 0);
+    if (maker_ != nullptr) {
+      w_.next.assign(tokens_, 0);
+      w_.usable.assign(tokens_, 0);
+      w_.queue.assign(experts_, 0);
+      for (std::uint64_t place = 0; place < places; ++place) {
+        w_.queue[place % experts_] += w_.load[place];
+      }
+    }
     // One group per token block has no next step; its backlog is always empty.
     out_.deferred.assign(scope == CapacityScope::kGroup ? experts_ : places, 0);
   }
@@ -158,20 +206,30 @@ class Decider {
   void take_first_choices() {
     w_.next.assign(tokens_, 0);
     for (std::uint32_t t = 0; t < tokens_; ++t) {
-      std::uint32_t j = 0;
-      for (; j < slots_; ++j) {
-        const std::uint16_t e = cand_.ids[cand_at(t, j)];
-        if (e == kNoExpert) {
-          break;
-        }
-        SWITCHYARD_ASSERT(e < experts_, fmt::format("expert {} of {}", e, experts_));
-        out_.first[slot_at(t, j)] = e;
-        w_.slot_rank[slot_at(t, j)] = static_cast<std::uint16_t>(j);
-        ++out_.demand[e];
-        ++w_.count[place_of(t, j)];
-      }
-      w_.next[t] = static_cast<std::uint16_t>(j);  // first candidate that is no first choice
+      take(t, slots_);
     }
+  }
+
+  void take_row(std::uint32_t t) {
+    take(t, rows_->set_size[t]);
+    w_.usable[t] = rows_->usable[t];
+  }
+
+  /// The first `wanted` candidates are token t's first choices.
+  void take(std::uint32_t t, std::uint32_t wanted) {
+    std::uint32_t j = 0;
+    for (; j < wanted; ++j) {
+      const std::uint16_t e = cand_.ids[cand_at(t, j)];
+      if (e == kNoExpert) {
+        break;
+      }
+      SWITCHYARD_ASSERT(e < experts_, fmt::format("expert {} of {}", e, experts_));
+      out_.first[slot_at(t, j)] = e;
+      w_.slot_rank[slot_at(t, j)] = static_cast<std::uint16_t>(j);
+      ++out_.demand[e];
+      ++w_.count[place_of(t, j)];
+    }
+    w_.next[t] = static_cast<std::uint16_t>(j);  // first candidate that is no first choice
   }
 
   void keep_all() {
@@ -209,7 +267,7 @@ class Decider {
       w_.scopes[p].step_sequences = step_sequences;
       const auto* begin = w_.count.data() + row_offset(p, experts_);
       w_.scopes[p].largest_demand = *std::max_element(begin, begin + experts_);
-      w_.capacity[p] = expert_capacity(cap_, w_.scopes[p], experts_, slots_);
+      w_.capacity[p] = expert_capacity(cap_, w_.scopes[p], experts_, gate_.top_k);
       out_.capacity = std::max(out_.capacity, w_.capacity[p]);
     }
   }
@@ -245,6 +303,9 @@ class Decider {
 
   /// All stored candidates were usable, and experts beyond them might have been.
   [[nodiscard]] bool beyond_store(std::uint32_t t) const {
+    if (rows_ != nullptr) {
+      return rows_->open[t] != 0;
+    }
     const std::uint32_t open =
         gate_.grouped() ? gate_.topk_group * (experts_ / gate_.n_group) : experts_;
     return w_.usable[t] == width_ && width_ < open;
@@ -253,6 +314,9 @@ class Decider {
   void accept(std::uint32_t t, std::uint32_t j, std::uint32_t rank) {
     const std::uint64_t i = slot_at(t, j);
     ++w_.load[place_of(t, rank)];
+    if (maker_ != nullptr) {
+      ++w_.queue[cand_.ids[cand_at(t, rank)]];
+    }
     w_.slot_rank[i] = static_cast<std::uint16_t>(rank);
     out_.chosen[i] = cand_.ids[cand_at(t, rank)];
     out_.outcome[i] = rank == j ? kKept : kRerouted;
@@ -280,6 +344,9 @@ class Decider {
       }
       if (out_.outcome[at] == kKept || out_.outcome[at] == kRerouted) {
         --w_.load[place_of(t, w_.slot_rank[at])];
+        if (maker_ != nullptr) {
+          --w_.queue[out_.chosen[at]];
+        }
       }
       out_.chosen[at] = kNoExpert;
       out_.outcome[at] = kDropped;
@@ -287,21 +354,20 @@ class Decider {
     return true;
   }
 
-  void sequential() {
-    for (std::uint32_t t = 0; t < tokens_; ++t) {
-      const std::uint32_t first_slots = w_.next[t];
-      for (std::uint32_t j = 0; j < first_slots; ++j) {
-        if (has_room(place_of(t, j))) {
-          accept(t, j, j);
-          continue;
-        }
-        ++out_.overflow[out_.first[slot_at(t, j)]];
-        const std::uint32_t target = cap_.reroute == Reroute::kNext ? find_target(t, j) : kNone;
-        if (target != kNone) {
-          accept(t, j, target);
-        } else if (exhaust(t, j)) {
-          break;
-        }
+  /// Token t's turn in mode = sequential.
+  void accept_in_turn(std::uint32_t t) {
+    const std::uint32_t first_slots = w_.next[t];
+    for (std::uint32_t j = 0; j < first_slots; ++j) {
+      if (has_room(place_of(t, j))) {
+        accept(t, j, j);
+        continue;
+      }
+      ++out_.overflow[out_.first[slot_at(t, j)]];
+      const std::uint32_t target = cap_.reroute == Reroute::kNext ? find_target(t, j) : kNone;
+      if (target != kNone) {
+        accept(t, j, target);
+      } else if (exhaust(t, j)) {
+        break;
       }
     }
   }
@@ -456,8 +522,13 @@ class Decider {
 
   /// The family's weights over the slots that run; sums in slot order.
   void weigh(std::uint32_t t) {
-    const bool softmax_of_chosen =
-        gate_.score == GateScore::kIdentity && renorm_ != WeightRenorm::kNone;
+    if (rows_ != nullptr && rows_->weights[t] == RowWeights::kPlain) {
+      for (std::uint32_t j = 0; j < slots_; ++j) {
+        const std::uint64_t i = slot_at(t, j);
+        out_.weights[i] = out_.chosen[i] == kNoExpert ? 0.0F : probability(t, w_.slot_rank[i]);
+      }
+      return;
+    }
     // Slots of the denominator: those that run, or (renorm = first) the first choices.
     const auto denominator_rank = [&](std::uint32_t j) -> std::uint32_t {
       const std::uint64_t i = slot_at(t, j);
@@ -466,6 +537,14 @@ class Decider {
       }
       return out_.chosen[i] == kNoExpert ? kNone : w_.slot_rank[i];
     };
+    bool linear = linear_;
+    for (std::uint32_t j = 0; linear && j < slots_; ++j) {
+      const std::uint32_t r = denominator_rank(j);
+      linear = r == kNone || cand_.logit[cand_at(t, r)] > 0;
+    }
+    out_.linear_fallbacks += linear_ && !linear && out_.first[slot_at(t, 0)] != kNoExpert ? 1 : 0;
+    const bool softmax_of_chosen = !linear && (linear_ || gate_.score == GateScore::kIdentity) &&
+                                   renorm_ != WeightRenorm::kNone;
     float top = kMinusInf;
     if (softmax_of_chosen) {
       for (std::uint32_t j = 0; j < slots_; ++j) {
@@ -475,6 +554,9 @@ class Decider {
       }
     }
     const auto value = [&](std::uint32_t r) {
+      if (linear) {
+        return cand_.logit[cand_at(t, r)];
+      }
       if (!softmax_of_chosen) {
         return probability(t, r);
       }
@@ -484,14 +566,14 @@ class Decider {
                  : static_cast<float>(std::exp(static_cast<double>(z) - static_cast<double>(top)));
     };
     float divisor = 1.0F;
-    if (softmax_of_chosen || renormalises()) {
+    if (linear || softmax_of_chosen || renormalises()) {
       float sum = 0;
       for (std::uint32_t j = 0; j < slots_; ++j) {
         if (const std::uint32_t r = denominator_rank(j); r != kNone) {
           sum += value(r);
         }
       }
-      divisor = softmax_of_chosen ? sum : sum + gate_.eps;
+      divisor = linear || softmax_of_chosen ? sum : sum + gate_.eps;
     }
     const bool scaled = !(gate_.exclusive_scale && renormalises());
     for (std::uint32_t j = 0; j < slots_; ++j) {
@@ -573,9 +655,12 @@ class Decider {
   const GateSpec& gate_;
   const CapacityPolicy& cap_;
   const WeightRenorm renorm_;
+  const bool linear_;
   const StepContext& step_;
   const CandidatesView& cand_;
   const std::span<const float> bias_;
+  RowMaker* const maker_;
+  const RouteRows* const rows_;
   DecideWorkspace& w_;
   LayerDecision& out_;
   const std::uint32_t tokens_, slots_, width_, experts_;
@@ -609,7 +694,32 @@ StepContext make_step(std::span<const std::uint32_t> sequence,
 void decide(const GateSpec& gate, const RoutingPolicy& policy, const StepContext& step,
             const CandidatesView& candidates, std::span<const float> gate_bias,
             DecideWorkspace& workspace, LayerDecision& out) {
-  Decider(gate, policy, step, candidates, gate_bias, workspace, out).run();
+  SWITCHYARD_ASSERT(!has_policy_steps(policy), "route_layer() runs the steps before 11");
+  Decider(gate, policy, step, candidates, gate_bias, nullptr, workspace, out).run();
+}
+
+void RouteRows::resize(std::uint32_t token_count, std::uint32_t row_width,
+                       std::uint32_t slot_count) {
+  tokens = token_count;
+  width = row_width;
+  slots = slot_count;
+  const std::uint64_t n = row_offset(tokens, width);
+  ids.assign(n, kNoExpert);
+  logit.assign(n, kMinusInf);
+  p.assign(n, 0.0F);
+  sel.assign(n, kMinusInf);
+  lse.assign(tokens, 0.0F);
+  set_size.assign(tokens, 0);
+  usable.assign(tokens, 0);
+  open.assign(tokens, 0);
+  weights.assign(tokens, RowWeights::kFamily);
+}
+
+void decide_rows(const GateSpec& gate, const RoutingPolicy& policy, const StepContext& step,
+                 RowMaker& maker, DecideWorkspace& workspace, LayerDecision& out) {
+  const RouteRows& rows = maker.rows();
+  const CandidatesView view{rows.tokens, rows.width, rows.ids, rows.logit, rows.lse};
+  Decider(gate, policy, step, view, {}, &maker, workspace, out).run();
 }
 
 }  // namespace switchyard

@@ -75,8 +75,12 @@ struct LayerDecision {
   std::uint32_t waves = 0;
   std::uint64_t assignments = 0;  ///< Slots with an expert: kept + rerouted + queued + dropped.
   std::uint64_t kept = 0, rerouted = 0, queued_slots = 0, dropped = 0;
-  std::uint64_t overflowed = 0;       ///< Sum of overflow[E].
-  std::uint64_t truncated_slots = 0;  ///< Slots that ran out of *stored* candidates while M < E.
+  std::uint64_t overflowed = 0;  ///< Sum of overflow[E].
+  /// While M < E: slots that ran out of *stored* candidates, or that a policy gave, or may have
+  /// given, to an expert outside them.
+  std::uint64_t truncated_slots = 0;
+  /// Tokens of score.rule = linear whose logits were not all > 0 and became a softmax.
+  std::uint64_t linear_fallbacks = 0;
   [[nodiscard]] bool truncated() const { return truncated_slots > 0; }
 };
 
@@ -91,16 +95,17 @@ class DecideWorkspace {
     std::uint16_t slot;
     std::uint16_t rank;  // index of the candidate asked
   };
-  std::vector<std::uint32_t> load, capacity, count, partition;
+  std::vector<std::uint32_t> load, capacity, count, partition, queue;
   std::vector<Pending> pending, sorted;
   std::vector<std::uint16_t> next, usable, slot_rank;
   std::vector<std::uint32_t> groups_seen;
   std::vector<ScopeCounts> scopes;
 };
 
-/// Decides one layer. `gate` and `policy` have passed validate(); `gate_bias` is [E] or empty, as
-/// given to rank_candidates; candidates.width >= top_k. Violations are programmer errors.
-/// Deterministic, no allocation after warm-up, sums in slot order.
+/// Decides one layer under a policy without steps before 11 (has_policy_steps() is false;
+/// route_layer() in route.hpp takes any). `gate` and `policy` have passed validate(); `gate_bias`
+/// is [E] or empty, as given to rank_candidates; candidates.width >= top_k. Violations are
+/// programmer errors. Deterministic, no allocation after warm-up, sums in slot order.
 void decide(const GateSpec& gate, const RoutingPolicy& policy, const StepContext& step,
             const CandidatesView& candidates, std::span<const float> gate_bias,
             DecideWorkspace& workspace, LayerDecision& out);

@@ -4,166 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <functional>
 
-#include "engine/routing/text_fields.hpp"
+#include "engine/routing/policy_names.hpp"
 
 namespace switchyard {
 namespace {
 
-using text_fields::Name;
-using text_fields::name_of;
+namespace names = policy_names;
 
-constexpr std::array kRules{Name<CapacityRule>{"none", CapacityRule::kNone},
-                            Name<CapacityRule>{"share", CapacityRule::kShare},
-                            Name<CapacityRule>{"batch_tokens", CapacityRule::kBatchTokens},
-                            Name<CapacityRule>{"batch_seqs", CapacityRule::kBatchSeqs},
-                            Name<CapacityRule>{"absolute", CapacityRule::kAbsolute},
-                            Name<CapacityRule>{"mesh", CapacityRule::kMesh},
-                            Name<CapacityRule>{"flaxformer", CapacityRule::kFlaxformer},
-                            Name<CapacityRule>{"deepspeed", CapacityRule::kDeepSpeed},
-                            Name<CapacityRule>{"megatron", CapacityRule::kMegatron},
-                            Name<CapacityRule>{"tutel", CapacityRule::kTutel},
-                            Name<CapacityRule>{"megablocks", CapacityRule::kMegaBlocks},
-                            Name<CapacityRule>{"fastmoe_gshard", CapacityRule::kFastMoeGshard},
-                            Name<CapacityRule>{"fastmoe_switch", CapacityRule::kFastMoeSwitch},
-                            Name<CapacityRule>{"fairseq_train", CapacityRule::kFairseqTrain},
-                            Name<CapacityRule>{"fairseq_eval", CapacityRule::kFairseqEval}};
-constexpr std::array kScopes{Name<CapacityScope>{"auto", CapacityScope::kAuto},
-                             Name<CapacityScope>{"global", CapacityScope::kGlobal},
-                             Name<CapacityScope>{"rank", CapacityScope::kRank},
-                             Name<CapacityScope>{"group", CapacityScope::kGroup}};
-constexpr std::array kOrders{Name<OverflowOrder>{"position", OverflowOrder::kPosition},
-                             Name<OverflowOrder>{"prob", OverflowOrder::kProb},
-                             Name<OverflowOrder>{"random", OverflowOrder::kRandom}};
-constexpr std::array kModes{Name<OverflowMode>{"auto", OverflowMode::kAuto},
-                            Name<OverflowMode>{"sequential", OverflowMode::kSequential},
-                            Name<OverflowMode>{"rounds", OverflowMode::kRounds}};
-constexpr std::array kReroutes{Name<Reroute>{"next", Reroute::kNext},
-                               Name<Reroute>{"none", Reroute::kNone}};
-constexpr std::array kExhausted{Name<Exhausted>{"top1", Exhausted::kTop1},
-                                Name<Exhausted>{"drop_token", Exhausted::kDropToken},
-                                Name<Exhausted>{"queue", Exhausted::kQueue}};
-constexpr std::array kQueues{Name<QueueMode>{"wave", QueueMode::kWave},
-                             Name<QueueMode>{"defer", QueueMode::kDefer}};
-constexpr std::array kDynamics{Name<DynamicCapacity>{"fixed", DynamicCapacity::kFixed},
-                               Name<DynamicCapacity>{"phase", DynamicCapacity::kPhase},
-                               Name<DynamicCapacity>{"log2", DynamicCapacity::kLog2}};
-constexpr std::array kRenorms{Name<WeightRenorm>{"final", WeightRenorm::kFinal},
-                              Name<WeightRenorm>{"none", WeightRenorm::kNone},
-                              Name<WeightRenorm>{"first", WeightRenorm::kFirst}};
-
-struct Place {
-  std::string_view text;
-  const std::string& where;
-  const std::string& key;  // "policy.capacity.rule"
+/// fail(key, rule, hint) throws "policy.key = value. Violated: rule; hint".
+struct Fail {
+  template <class F>
+  Fail(F f) : call(std::move(f)) {}  // NOLINT: made from a lambda
+  void operator()(std::string_view key, std::string_view rule, std::string hint = {}) const {
+    call(key, rule, std::move(hint));
+  }
+  std::function<void(std::string_view, std::string_view, std::string)> call;
 };
-
-struct Accessor {
-  std::string_view key;
-  void (*set)(RoutingPolicy&, const Place&);
-  std::string (*get)(const RoutingPolicy&);
-};
-
-constexpr std::array kFields{
-    PolicyField{"capacity.rule",
-                "none, share, batch_tokens, batch_seqs, absolute, mesh, flaxformer, deepspeed, "
-                "megatron, tutel, megablocks, fastmoe_gshard, fastmoe_switch, fairseq_train, "
-                "fairseq_eval"},
-    PolicyField{"capacity.factor", "> 0 (tutel: any; megablocks: >= 0)"},
-    PolicyField{"capacity.absolute", "whole number, with rule = absolute"},
-    PolicyField{"capacity.min_capacity", "auto or a whole number"},
-    PolicyField{"capacity.scope", "auto, global, rank, group"},
-    PolicyField{"capacity.group_size", "whole number >= 1, with scope = group"},
-    PolicyField{"capacity.alignment", "whole number >= 1"},
-    PolicyField{"capacity.dynamic", "fixed, phase, log2"},
-    PolicyField{"capacity.prefill_factor", "> 0, with dynamic = phase"},
-    PolicyField{"capacity.decode_factor", "> 0, with dynamic = phase"},
-    PolicyField{"capacity.order", "position, prob, random"},
-    PolicyField{"capacity.mode", "auto, sequential, rounds"},
-    PolicyField{"capacity.reroute", "next, none"},
-    PolicyField{"capacity.exhausted", "top1, drop_token, queue"},
-    PolicyField{"capacity.queue", "wave, defer"},
-    PolicyField{"capacity.max_score_drop", "off or a number in [0, 1]"},
-    PolicyField{"weights.renorm", "final, none, first"}};
-
-template <auto Member>
-void set_real(RoutingPolicy& p, const Place& s) {
-  p.capacity.*Member = text_fields::parse_real(s.text, s.where, s.key);
-}
-template <auto Member>
-void set_count(RoutingPolicy& p, const Place& s) {
-  p.capacity.*Member = text_fields::parse_count(s.text, s.where, s.key);
-}
-template <auto Member>
-std::string get_number(const RoutingPolicy& p) {
-  return fmt::format("{}", p.capacity.*Member);
-}
-template <auto Member, const auto& Names>
-void set_name(RoutingPolicy& p, const Place& s) {
-  p.capacity.*Member = text_fields::parse_name(Names, s.text, s.where, s.key);
-}
-template <auto Member, const auto& Names>
-std::string get_name(const RoutingPolicy& p) {
-  return std::string(name_of(Names, p.capacity.*Member));
-}
-
-using C = CapacityPolicy;
-/// Same order as kFields (checked when used).
-constexpr std::array kAccessors{
-    Accessor{"capacity.rule", set_name<&C::rule, kRules>, get_name<&C::rule, kRules>},
-    Accessor{"capacity.factor", set_real<&C::factor>, get_number<&C::factor>},
-    Accessor{"capacity.absolute", set_count<&C::absolute>, get_number<&C::absolute>},
-    Accessor{"capacity.min_capacity",
-             [](RoutingPolicy& p, const Place& s) {
-               p.capacity.min_capacity.reset();
-               if (s.text != "auto") {
-                 p.capacity.min_capacity = text_fields::parse_count(s.text, s.where, s.key);
-               }
-             },
-             [](const RoutingPolicy& p) {
-               return p.capacity.min_capacity ? fmt::format("{}", *p.capacity.min_capacity)
-                                              : std::string("auto");
-             }},
-    Accessor{"capacity.scope", set_name<&C::scope, kScopes>, get_name<&C::scope, kScopes>},
-    Accessor{"capacity.group_size", set_count<&C::group_size>, get_number<&C::group_size>},
-    Accessor{"capacity.alignment", set_count<&C::alignment>, get_number<&C::alignment>},
-    Accessor{"capacity.dynamic", set_name<&C::dynamic, kDynamics>,
-             get_name<&C::dynamic, kDynamics>},
-    Accessor{"capacity.prefill_factor", set_real<&C::prefill_factor>,
-             get_number<&C::prefill_factor>},
-    Accessor{"capacity.decode_factor", set_real<&C::decode_factor>, get_number<&C::decode_factor>},
-    Accessor{"capacity.order", set_name<&C::order, kOrders>, get_name<&C::order, kOrders>},
-    Accessor{"capacity.mode", set_name<&C::mode, kModes>, get_name<&C::mode, kModes>},
-    Accessor{"capacity.reroute", set_name<&C::reroute, kReroutes>,
-             get_name<&C::reroute, kReroutes>},
-    Accessor{"capacity.exhausted", set_name<&C::exhausted, kExhausted>,
-             get_name<&C::exhausted, kExhausted>},
-    Accessor{"capacity.queue", set_name<&C::queue, kQueues>, get_name<&C::queue, kQueues>},
-    Accessor{"capacity.max_score_drop",
-             [](RoutingPolicy& p, const Place& s) {
-               p.capacity.max_score_drop.reset();
-               if (s.text != "off") {
-                 p.capacity.max_score_drop = text_fields::parse_real(s.text, s.where, s.key);
-               }
-             },
-             [](const RoutingPolicy& p) {
-               return p.capacity.max_score_drop ? fmt::format("{}", *p.capacity.max_score_drop)
-                                                : std::string("off");
-             }},
-    Accessor{"weights.renorm",
-             [](RoutingPolicy& p, const Place& s) {
-               p.renorm = text_fields::parse_name(kRenorms, s.text, s.where, s.key);
-             },
-             [](const RoutingPolicy& p) { return std::string(name_of(kRenorms, p.renorm)); }}};
-static_assert(kAccessors.size() == kFields.size());
-
-const Accessor* find_accessor(std::string_view key) {
-  const auto* it = std::find_if(kAccessors.begin(), kAccessors.end(),
-                                [&](const Accessor& a) { return a.key == key; });
-  return it == kAccessors.end() ? nullptr : it;
-}
 
 bool own_rule(CapacityRule rule) {
   return rule == CapacityRule::kShare || rule == CapacityRule::kBatchTokens ||
@@ -175,52 +34,139 @@ bool uses_factor(const CapacityPolicy& c) {
          c.rule != CapacityRule::kFairseqTrain && c.dynamic == DynamicCapacity::kFixed;
 }
 
-/// The capacity rule as a formula with its numbers.
-std::string formula(const CapacityPolicy& c) {
-  std::string cf = fmt::format("{}", c.factor);
-  if (c.dynamic == DynamicCapacity::kPhase) {
-    cf = fmt::format("({} prefill, {} decode)", c.prefill_factor, c.decode_factor);
-  } else if (c.dynamic == DynamicCapacity::kLog2) {
-    cf = "(1 + 0.01 log2 B)";
+/// Steps 1 to 9: ranges, and keys that would do nothing.
+void check_steps(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t top_k,
+                 const Fail& fail) {
+  static const RoutingPolicy kDefault;
+  const auto finite = [&](std::string_view key, double v, double low, bool open) {
+    if (!std::isfinite(v) || v > 1e6 || v < low || (open && v == low)) {
+      fail(key, fmt::format("{} {} value <= 1e6", low, open ? "<" : "<="));
+    }
+  };
+  /// A key that is not at its default although nothing reads it.
+  const auto only_with = [&](std::string_view key, bool used, std::string_view condition) {
+    if (!used && get_policy_field(p, key) != get_policy_field(kDefault, key)) {
+      fail(key, fmt::format("{} unless {}", get_policy_field(kDefault, key), condition));
+    }
+  };
+  finite("step_time", p.step_time, 0, false);
+  const bool controlled = p.temperature.controller != TemperatureController::kOff;
+  only_with("step_time", !policy_needs(p).clock.empty(), "a policy needs a clock");
+  finite("condition.clamp", p.condition.clamp, 0, false);
+  finite("noise.std", p.noise.std, 0, true);
+  only_with("noise.std", p.noise.mode != NoiseMode::kOff, "noise.mode is fixed or adaptive");
+  if (p.noise.mode == NoiseMode::kAdaptive && p.noise.std > 0.2) {
+    fail("noise.std", "std <= 0.2 with mode = adaptive", "it grows to 0.2 and stops there");
   }
-  switch (c.rule) {
-    case CapacityRule::kNone:
-      return "none";
-    case CapacityRule::kShare:
-      return fmt::format("ceil({} T k / E)", cf);
-    case CapacityRule::kBatchTokens:
-      return fmt::format("floor({} T)", cf);
-    case CapacityRule::kBatchSeqs:
-      return fmt::format("floor({} S)", cf);
-    case CapacityRule::kAbsolute:
-      return fmt::format("{}", c.absolute);
-    case CapacityRule::kMesh:
-      return fmt::format("min(T, int(T {} / E))", cf);
-    case CapacityRule::kFlaxformer:
-      return fmt::format("round({} T / E)", cf);
-    case CapacityRule::kDeepSpeed:
-      return fmt::format("ceil(T / E (k {}))", cf);
-    case CapacityRule::kMegatron:
-      return fmt::format("ceil(T k / E {})", cf);
-    case CapacityRule::kTutel:
-      return c.factor == 0  ? "largest demand"
-             : c.factor < 0 ? fmt::format("min(largest demand, k int({} ceil(T / E)))", -c.factor)
-                            : fmt::format("k int({} ceil(T / E))", cf);
-    case CapacityRule::kMegaBlocks:
-      return fmt::format("int({} k T / E), 0: no limit", cf);
-    case CapacityRule::kFastMoeGshard:
-      return fmt::format("ceil({} T) k // E", cf);
-    case CapacityRule::kFastMoeSwitch:
-      return fmt::format("ceil({} T / E)", cf);
-    case CapacityRule::kFairseqTrain:
-      return "2 ceil(T / E)";
-    case CapacityRule::kFairseqEval:
-      return fmt::format("int({} T)", cf);
+  const bool tempered = p.temperature.place != TemperaturePlace::kOff;
+  finite("temperature.value", p.temperature.value, 0, true);
+  finite("temperature.raise", p.temperature.raise, 0, true);
+  finite("temperature.hold", p.temperature.hold, 0, false);
+  only_with("temperature.value", tempered, "temperature.place is before or after");
+  only_with("temperature.controller", tempered, "temperature.place is before or after");
+  if (tempered && p.temperature.value == 1.0 && !controlled) {
+    fail("temperature.value", "value != 1 without a controller", "T = 1 changes nothing");
   }
-  return {};
+  if (p.temperature.run < 2) {
+    fail("temperature.run", "run >= 2");
+  }
+  for (const std::string_view key : {"temperature.run", "temperature.raise", "temperature.hold"}) {
+    only_with(key, controlled, "there is a temperature.controller");
+  }
+  finite("gumbel.tau", p.gumbel.tau, 0, true);
+  only_with("gumbel.tau", p.gumbel.mode != GumbelMode::kOff, "gumbel.mode is tau_noise or tau_all");
+  if (p.load_aware.lambda) {
+    finite("load_aware.lambda", *p.load_aware.lambda, 0, false);
+    only_with("load_aware.lambda", p.load_aware.u != LoadLevel::kOff, "there is a load_aware.u");
+  }
+  if (p.load_aware.u == LoadLevel::kQueue && p.capacity.rule == CapacityRule::kNone) {
+    fail("load_aware.u", "a capacity rule with u = queue", "u is q_e / C");
+  }
+  if (p.score == ScoreRule::kLinear && p.renorm == WeightRenorm::kNone) {
+    fail("weights.renorm", "renorm = final or first with score.rule = linear",
+         "linear weights are normalised logits");
+  }
+  finite("bonus.lambda", p.bonus.lambda, 0, false);
+  finite("window.beta", p.window.beta, 0, false);
+  if (!(p.window.gamma > 0 && p.window.gamma <= 1)) {
+    fail("window.gamma", "0 < gamma <= 1");
+  }
+  only_with("window.gamma", p.window.beta > 0, "window.beta > 0");
+  only_with("groups.count", p.groups.by == GroupBy::kBlock, "groups.by = block");
+  only_with("groups.k_in_group", p.groups.by == GroupBy::kBlock, "groups.by = block");
+  if (p.groups.by == GroupBy::kBlock) {
+    const std::uint32_t n = p.groups.count;
+    if (n < 2 || experts % n != 0) {
+      fail("groups.count", fmt::format("2 <= count, and count divides experts = {}", experts));
+    }
+    if (experts / n < top_k) {
+      fail("groups.count",
+           fmt::format("groups of at least top_k = {} experts (they have {})", top_k, experts / n));
+    }
+    if (p.groups.k_in_group == GroupTake::kAll && experts / n > 255) {
+      fail("groups.count", "at most 255 experts per group with k_in_group = all");
+    }
+  }
 }
 
 }  // namespace
+
+bool has_policy_steps(const RoutingPolicy& policy) {
+  RoutingPolicy rest;
+  rest.capacity = policy.capacity;
+  rest.renorm = policy.renorm;
+  return policy != rest;
+}
+
+std::uint32_t policy_slots(const RoutingPolicy& policy, const GateSpec& gate) {
+  std::uint32_t slots = gate.top_k;
+  if (policy.groups.k_in_group == GroupTake::kAll && policy.groups.count > 0) {
+    slots = std::max(slots, gate.experts / policy.groups.count);
+  }
+  return slots;
+}
+
+PolicyNeeds policy_needs(const RoutingPolicy& p) {
+  PolicyNeeds needs;
+  if (p.load_aware.u == LoadLevel::kTotal || p.load_aware.u == LoadLevel::kElastic) {
+    needs.memory = "load_aware.u";
+  }
+  if (p.groups.by == GroupBy::kPlacement) {
+    needs.placement = "groups.by";
+  }
+  if (p.temperature.controller != TemperatureController::kOff) {
+    needs.clock = "temperature.controller";
+  }
+  return needs;
+}
+
+void require_supply(const RoutingPolicy& policy, const PolicySupply& supply,
+                    const std::string& where) {
+  const PolicyNeeds needs = policy_needs(policy);
+  const auto refuse = [&](const std::string& key, std::string_view what, std::string hint) {
+    if (!key.empty()) {
+      throw InputError(
+          where, fmt::format("policy.{} = {} needs {}", key, get_policy_field(policy, key), what),
+          std::move(hint));
+    }
+  };
+  if (!supply.signals) {
+    refuse(needs.memory, "the memory use of each GPU", "give --signals, or use the simulator");
+    refuse(needs.placement, "the GPU of each expert", "give --signals, or use the simulator");
+    if (policy.step_time <= 0) {
+      refuse(needs.clock, "a clock", "give --signals, or set step_time (seconds per step)");
+    }
+  }
+  if (!supply.all_logits) {
+    refuse(needs.all_logits, "the logits of all experts",
+           "traces hold them all for up to 64 experts; run the engine with the policy");
+  }
+}
+
+double load_aware_lambda(std::uint64_t sequences) {
+  const double b = static_cast<double>(std::max<std::uint64_t>(sequences, 1));
+  return 0.3 + 0.5 * std::min(1.0, std::log2(b) / 6.0);
+}
 
 OverflowMode resolved_mode(const CapacityPolicy& c) {
   if (c.mode != OverflowMode::kAuto) {
@@ -270,13 +216,13 @@ std::uint32_t resolved_min_capacity(const CapacityPolicy& c) {
 void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t top_k,
               const std::string& where) {
   const CapacityPolicy& c = policy.capacity;
-  const auto fail = [&](std::string_view key, std::string_view rule, std::string hint = {}) {
+  const Fail fail = [&](std::string_view key, std::string_view rule, std::string hint) {
     throw InputError(
         where,
         fmt::format("policy.{} = {}. Violated: {}", key, get_policy_field(policy, key), rule),
         std::move(hint));
   };
-  const std::string rule(name_of(kRules, c.rule));
+  const std::string rule(names::name_of(names::kRules, c.rule));
   if (top_k < 1 || top_k > experts) {
     throw InputError(
         where, fmt::format("top_k = {}. Violated: 1 <= top_k <= experts = {}", top_k, experts));
@@ -289,7 +235,7 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
       fail("capacity.factor",
            c.dynamic != DynamicCapacity::kFixed
                ? fmt::format("factor = 1 with dynamic = {} (modes never multiply)",
-                             name_of(kDynamics, c.dynamic))
+                             names::name_of(names::kDynamics, c.dynamic))
                : fmt::format("factor = 1 with rule = {}, which does not use it", rule));
     }
   } else if (c.rule == CapacityRule::kMegaBlocks
@@ -337,7 +283,8 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
     }
   }
   if (c.mode == OverflowMode::kSequential && c.order != OverflowOrder::kPosition) {
-    fail("capacity.mode", fmt::format("mode = rounds with order = {}", name_of(kOrders, c.order)),
+    fail("capacity.mode",
+         fmt::format("mode = rounds with order = {}", names::name_of(names::kOrders, c.order)),
          "sequential takes tokens by position");
   }
   if (c.queue == QueueMode::kDefer) {
@@ -367,123 +314,11 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
       fail("capacity.max_score_drop", "max_score_drop = off with reroute = none");
     }
   }
+  check_steps(policy, experts, top_k, fail);
   if (c.rule == CapacityRule::kFairseqTrain && top_k != 2) {
     fail("capacity.rule", fmt::format("top_k = 2 (it is {})", top_k),
          "fairseq's rule is written for its top-2 gate");
   }
-}
-
-std::span<const PolicyField> policy_fields() { return kFields; }
-
-void set_policy_field(RoutingPolicy& policy, std::string_view key, std::string_view value_text,
-                      const std::string& where) {
-  const std::string full = fmt::format("policy.{}", key);
-  const Accessor* accessor = find_accessor(key);
-  if (accessor == nullptr) {
-    // Within a known table suggest the last part only, as the scenario reader does.
-    const std::size_t dot = key.rfind('.');
-    const std::string_view table = dot == std::string_view::npos ? "" : key.substr(0, dot + 1);
-    std::vector<std::string> inside;
-    std::vector<std::string> all;
-    for (const PolicyField& f : kFields) {
-      all.emplace_back(f.key);
-      if (!table.empty() && f.key.starts_with(table)) {
-        inside.emplace_back(f.key.substr(table.size()));
-      }
-    }
-    throw InputError(
-        where, fmt::format("{}: unknown key", full),
-        inside.empty() ? suggest_name(key, all) : suggest_name(key.substr(table.size()), inside));
-  }
-  accessor->set(policy, Place{value_text, where, full});
-}
-
-std::string get_policy_field(const RoutingPolicy& policy, std::string_view key) {
-  const Accessor* accessor = find_accessor(key);
-  SWITCHYARD_ASSERT(accessor != nullptr, std::string(key));
-  return accessor->get(policy);
-}
-
-std::string policy_to_text(const RoutingPolicy& policy) {
-  std::string text;
-  for (const PolicyField& f : kFields) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", f.key, get_policy_field(policy, f.key));
-  }
-  return text;
-}
-
-RoutingPolicy policy_from_text(std::string_view text, const std::string& where) {
-  RoutingPolicy policy;
-  for (const auto& [key, value] : text_fields::split(text, where)) {
-    set_policy_field(policy, key, value, where);
-  }
-  return policy;
-}
-
-std::vector<std::string> explain_policy(const GateSpec& g, const RoutingPolicy& policy) {
-  const CapacityPolicy& c = policy.capacity;
-  std::vector<std::string> lines;
-  lines.push_back(fmt::format(" 1 z = gate(x), E = {}; NaN and +inf count as -inf", g.experts));
-  lines.emplace_back(g.score == GateScore::kSoftmax   ? " 7 p = softmax(z) over all E"
-                     : g.score == GateScore::kSigmoid ? " 7 p = sigmoid(z)"
-                                                      : " 7 p = z (identity)");
-  if (g.score == GateScore::kSigmoid) {
-    lines.emplace_back(" 8 sel = p + bias; weights never see the bias");
-  }
-  if (g.grouped()) {
-    lines.push_back(fmt::format(
-        " 9 sel = {} outside the best {} of {} groups by {}",
-        g.group_mask == GroupMask::kZero ? "0" : "-inf", g.topk_group, g.n_group,
-        g.group_score == GroupScore::kMax ? "their best sel" : "the sum of their two best sel"));
-  }
-  lines.push_back(fmt::format("10 S = first {} by sel; ties: lower expert id", g.top_k));
-  if (c.rule == CapacityRule::kNone) {
-    lines.emplace_back("11 capacity: no limit (rule = none)");
-  } else {
-    std::string limit =
-        fmt::format("11 capacity: C = {} (rule = {}", formula(c), name_of(kRules, c.rule));
-    if (resolved_min_capacity(c) > 0) {
-      limit += fmt::format(", min {}", resolved_min_capacity(c));
-    }
-    if (c.alignment > 1) {
-      limit += fmt::format(", multiple of {}", c.alignment);
-    }
-    limit += fmt::format("), scope {}", name_of(kScopes, resolved_scope(c)));
-    if (resolved_scope(c) == CapacityScope::kGroup) {
-      limit += fmt::format(" of <= {} tokens", c.group_size);
-    }
-    lines.push_back(limit);
-    std::string overflow =
-        fmt::format("11 overflow: {}, order {}; reroute {}", name_of(kModes, resolved_mode(c)),
-                    name_of(kOrders, c.order), name_of(kReroutes, c.reroute));
-    if (c.max_score_drop) {
-      overflow += fmt::format(" if sel >= {} sel of the first choice", 1 - *c.max_score_drop);
-    }
-    overflow += fmt::format("; exhausted {}", name_of(kExhausted, c.exhausted));
-    if (c.exhausted == Exhausted::kQueue) {
-      overflow += fmt::format(" ({})", name_of(kQueues, c.queue));
-    }
-    lines.push_back(overflow);
-  }
-  std::string weights = "12 w = ";
-  if (g.score == GateScore::kIdentity) {
-    weights += policy.renorm == WeightRenorm::kNone ? "exp(z - lse)" : "softmax(z)";
-  } else if (policy.renorm == WeightRenorm::kNone || !g.renorm ||
-             (g.exclusive_scale && g.top_k == 1)) {
-    weights += "p";
-  } else {
-    weights += "p / sum p";
-  }
-  weights += policy.renorm == WeightRenorm::kFinal   ? " over the set that runs"
-             : policy.renorm == WeightRenorm::kFirst ? " with the sum of the first choices"
-                                                     : " of each";
-  if (g.scale != 1.0F) {
-    const bool skipped =
-        g.exclusive_scale && g.renorm && g.top_k > 1 && policy.renorm != WeightRenorm::kNone;
-    weights += skipped ? std::string() : fmt::format(", times {}", g.scale);
-  }
-  lines.push_back(weights);
-  return lines;
 }
 
 }  // namespace switchyard

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens when an expert is full: capacity rules (M06), their scope, dynamic capacity (M07),
-// overflow order (M08), reroute and exhaustion (M05), and the weights of what runs. routing.md is
-// the law; engines.md 2.1-2.3 describes the systems whose rules are offered beside ours.
-// Not modelled: the policies of pipeline steps 2-6 and 8 (M03, M04, M09-M23); their keys are
-// refused.
+// Every choice of the routing pipeline beyond the family's gate, one struct per mechanism, all off
+// by default: what changes the logits (M03, M04, M09-M11, M47), what is added to the selection
+// (M15, M16), expert groups (M20), and what happens when an expert is full: capacity rules (M06),
+// their scope, dynamic capacity (M07), overflow order (M08), reroute and exhaustion (M05), and the
+// weights of what runs (M01 linear). routing.md is the law; engines.md 2.1-2.3 describes the
+// systems whose capacity rules are offered beside ours. The pipeline itself: route.hpp. Not
+// modelled: M23 (training losses): statistics of a trace, not decisions.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -90,8 +92,100 @@ struct CapacityPolicy {
   bool operator==(const CapacityPolicy&) const = default;
 };
 
+/// M47, in step 1. clamp acts on the recorded logits.
+struct ConditionPolicy {
+  double clamp = 0;  ///< z = min(max(z, -clamp), clamp); 0: off. The articles' value is 50.
+  bool operator==(const ConditionPolicy&) const = default;
+};
+
+/// M10, step 2. fixed: z += N(0, std). adaptive: std starts at its value here; every 50 steps it
+/// grows by 0.01, to at most 0.2, if one expert took more than 40 % of the layer's assignments of
+/// those steps.
+enum class NoiseMode : std::uint8_t { kOff, kFixed, kAdaptive };
+struct NoisePolicy {
+  NoiseMode mode = NoiseMode::kOff;
+  double std = 0.05;  ///< > 0, in logits.
+  bool operator==(const NoisePolicy&) const = default;
+};
+
+/// M09. before: step 4, z /= T. after: step 7, score(z / T): the selection of a gate without bias
+/// or bonus is the same for every T.
+enum class TemperaturePlace : std::uint8_t { kOff, kBefore, kAfter };
+/// What counts as "in a row": the tokens of one sequence, or the whole stream in canonical order.
+enum class TemperatureController : std::uint8_t { kOff, kSequence, kAcross };
+struct TemperaturePolicy {
+  TemperaturePlace place = TemperaturePlace::kOff;
+  double value = 1.0;  ///< T0 > 0.
+  /// Per layer: `run` equal top-1 in a row raise T to raise * T0 from the next step on; it falls
+  /// back `hold` seconds after the last such run. Needs a clock.
+  TemperatureController controller = TemperatureController::kOff;
+  std::uint32_t run = 5;  ///< >= 2.
+  double raise = 1.5;     ///< > 0.
+  double hold = 30.0;     ///< Seconds of simulated time, >= 0.
+  bool operator==(const TemperaturePolicy&) const = default;
+};
+
+/// M11, step 5. tau_noise: z / tau + G. tau_all: (z + G) / tau, whose selection does not depend on
+/// tau. G is keyed by (seed, sequence, layer, position, expert).
+enum class GumbelMode : std::uint8_t { kOff, kTauNoise, kTauAll };
+struct GumbelPolicy {
+  GumbelMode mode = GumbelMode::kOff;
+  double tau = 1.0;  ///< > 0.
+  bool operator==(const GumbelPolicy&) const = default;
+};
+
+/// M04, step 6: z -= lambda(B) u[e]. total: used / capacity of the memory of e's GPU. elastic:
+/// dynamic / (capacity - static). queue: q_e / C at the end of the previous step (0 in the first),
+/// so it needs a capacity rule. Copies of an expert: the least loaded.
+enum class LoadLevel : std::uint8_t { kOff, kTotal, kElastic, kQueue };
+struct LoadAwarePolicy {
+  LoadLevel u = LoadLevel::kOff;
+  std::optional<double> lambda;  ///< Unset ("auto"): load_aware_lambda(B).
+  bool operator==(const LoadAwarePolicy&) const = default;
+};
+
+/// M01 linear: ranks like the logits; w = z / sum z over the set when all z > 0, else their softmax
+/// (LayerDecision::linear_fallbacks counts those tokens).
+enum class ScoreRule : std::uint8_t { kFamily, kLinear };
+
+/// M15, step 8: sel += lambda if e ran for the previous token of the sequence in this layer.
+struct BonusPolicy {
+  double lambda = 0;  ///< >= 0; 0: off. The article's value is 0.05.
+  bool operator==(const BonusPolicy&) const = default;
+};
+
+/// M16, step 8: sel += beta h_e, h_e = sum_{i=1..10} gamma^(i-1) [e ran for token t - i] / the sum
+/// of the weights. Missing predecessors count as zero.
+struct WindowPolicy {
+  double beta = 0;     ///< >= 0; 0: off.
+  double gamma = 0.8;  ///< In (0, 1].
+  bool operator==(const WindowPolicy&) const = default;
+};
+inline constexpr std::uint32_t kWindowLength = 10;
+
+/// M20, step 9: only the experts of one group. Its score is the sum of its k best p; ties: lower
+/// group. block: `count` contiguous blocks of E / count experts. placement: one group per GPU.
+enum class GroupBy : std::uint8_t { kOff, kBlock, kPlacement };
+enum class GroupTake : std::uint8_t { kTopK, kAll };
+struct GroupPolicy {
+  GroupBy by = GroupBy::kOff;
+  std::uint32_t count = 0;                  ///< With block: divides E.
+  GroupTake k_in_group = GroupTake::kTopK;  ///< all: every expert of the group runs (block only).
+  bool operator==(const GroupPolicy&) const = default;
+};
+
 /// A policy that was default-constructed changes nothing: every token gets its first k choices.
 struct RoutingPolicy {
+  double step_time = 0;  ///< Seconds per step, the clock of a run without signals; 0: none.
+  ConditionPolicy condition;
+  NoisePolicy noise;
+  TemperaturePolicy temperature;
+  GumbelPolicy gumbel;
+  LoadAwarePolicy load_aware;
+  ScoreRule score = ScoreRule::kFamily;
+  BonusPolicy bonus;
+  WindowPolicy window;
+  GroupPolicy groups;
   CapacityPolicy capacity;
   /// final: the family rule over the set that really runs. none: the family rule without its
   /// normalisation (p of each, times scale). first: the denominator of the first choices.
@@ -103,6 +197,31 @@ struct RoutingPolicy {
 [[nodiscard]] OverflowMode resolved_mode(const CapacityPolicy& capacity);
 [[nodiscard]] CapacityScope resolved_scope(const CapacityPolicy& capacity);
 [[nodiscard]] std::uint32_t resolved_min_capacity(const CapacityPolicy& capacity);
+
+/// Whether any step before 11 does something, so that route_layer() has more to do than decide().
+[[nodiscard]] bool has_policy_steps(const RoutingPolicy& policy);
+/// K, the most slots any token has: the array width of every decision under the policy. >= top_k.
+[[nodiscard]] std::uint32_t policy_slots(const RoutingPolicy& policy, const GateSpec& gate);
+
+/// What a policy needs beside logits: each is the key that asks for it, or empty.
+struct PolicyNeeds {
+  std::string memory;     ///< Memory use of every GPU (Signals).
+  std::string placement;  ///< The GPUs of every expert (Signals).
+  std::string clock;  ///< Start time of a step (Signals, or step_time, which is not empty then).
+  std::string all_logits;  ///< The logits of all E experts, M = E in a replay.
+};
+[[nodiscard]] PolicyNeeds policy_needs(const RoutingPolicy& policy);
+/// What the caller of route_layer() can supply.
+struct PolicySupply {
+  bool signals = false;     ///< Memory use, placement and time.
+  bool all_logits = false;  ///< All E logits of every token.
+};
+/// Throws InputError(where, …) naming the key and the missing thing.
+void require_supply(const RoutingPolicy& policy, const PolicySupply& supply,
+                    const std::string& where);
+
+/// lambda(B) = 0.3 + 0.5 min(1, log2(max(B, 1)) / 6), B = sequences in the step (M04).
+[[nodiscard]] double load_aware_lambda(std::uint64_t sequences);
 
 /// Throws InputError(where, "policy.capacity.factor = 0. Violated: …") for values outside their
 /// range and for options that would do nothing.
@@ -124,8 +243,9 @@ void set_policy_field(RoutingPolicy& policy, std::string_view key, std::string_v
 /// The current value of a field as set_policy_field takes it.
 [[nodiscard]] std::string get_policy_field(const RoutingPolicy& policy, std::string_view key);
 
-/// Canonical line "capacity.rule=share capacity.factor=1.25 …": every key, fixed order; and its
-/// exact inverse. policy_from_text accepts any subset of keys in any order, each at most once.
+/// Canonical line "capacity.rule=share capacity.factor=1.25 …" in fixed order: the capacity and
+/// weights keys, and every other key that has not its default; and its exact inverse.
+/// policy_from_text accepts any subset of keys in any order, each at most once.
 [[nodiscard]] std::string policy_to_text(const RoutingPolicy& policy);
 [[nodiscard]] RoutingPolicy policy_from_text(std::string_view text, const std::string& where);
 

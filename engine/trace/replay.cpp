@@ -16,8 +16,21 @@ std::span<const T> rows_of(const std::vector<T>& all, std::uint64_t begin, std::
 }  // namespace
 
 Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
-    : trace_(trace), options_(options), backlog_(trace.header.layer_count()) {
-  validate(options_.policy, trace.header.experts(), trace.header.top_k(), "replay");
+    : trace_(trace),
+      options_(options),
+      backlog_(trace.header.layer_count()),
+      state_(trace.header.layer_count()) {
+  const TraceHeader& h = trace.header;
+  validate(options_.policy, h.experts(), h.top_k(), "replay");
+  require_supply(options_.policy, {.signals = false, .all_logits = h.candidates == h.experts()},
+                 "replay");
+  if (const std::uint32_t slots = policy_slots(options_.policy, h.gate); slots > h.candidates) {
+    throw InputError("replay",
+                     fmt::format("the policy gives a token up to {} experts, the trace holds {} "
+                                 "candidates",
+                                 slots, h.candidates),
+                     "trace the model with the policy in force");
+  }
   SWITCHYARD_ASSERT(options_.rank_of_sequence.empty() ||
                         options_.rank_of_sequence.size() == trace.sequences.size(),
                     fmt::format("ranks of {} sequences for {}", options_.rank_of_sequence.size(),
@@ -53,8 +66,11 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
     context.rank = rank_;
     context.ranks = options_.ranks;
     context.backlog = backlog_[l];
-    decide(h.gate, options_.policy, context, candidates_.view(), trace_.bias_of(l), workspace_,
-           decisions[l]);
+    RouteInput input;
+    input.candidates = candidates_.view();
+    input.gate_bias = trace_.bias_of(l);
+    input.requests = state_.requests();
+    route_layer(h.gate, options_.policy, context, input, state_.layer(l), workspace_, decisions[l]);
     backlog_[l] = decisions[l].deferred;
   }
   ++step_;
@@ -62,7 +78,8 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
 
 void replay(RoutingTrace& trace, const ReplayOptions& options) {
   Replayer replayer(trace, options);
-  const TraceHeader& h = trace.header;
+  TraceHeader& h = trace.header;
+  h.slots = std::max(h.slots, policy_slots(options.policy, h.gate));
   const std::uint64_t slots = trace.rows() * h.layer_count() * h.slots;
   TraceRouting& r = trace.routing;
   r.first.assign(slots, kNoExpert);

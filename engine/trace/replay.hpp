@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replay: decide again from the stored candidates with any policy, by calling the same
-// switchyard::decide() as the engine. With the policy, the seed and the ranks of the recorded run
-// the result is that run's decisions, bit for bit.
+// switchyard::route_layer() as the engine. With the policy, the seed and the ranks of the recorded
+// run the result is that run's decisions, bit for bit.
 //
 // Not modelled: the effect of a changed decision on later layers. The hidden states, and so the
 // candidates, are those of the recorded run; the closed loop (engine with the policy in force) is
-// exact. Tables say which of the two they used.
+// exact. Tables say which of the two they used. With more than 64 experts a trace holds only the
+// best few candidates: what a policy might have given to another expert is counted
+// (truncated_slots).
 #pragma once
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "engine/routing/route.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard {
@@ -28,10 +31,12 @@ struct ReplayOptions {
   }
 };
 
-/// Decides step after step and carries each layer's backlog (queue = defer) from one to the next.
+/// Decides step after step and carries each layer's backlog (queue = defer) and what the policy
+/// remembers from one to the next.
 class Replayer {
  public:
-  /// `trace` is borrowed. InputError: the policy does not fit the trace's gate.
+  /// `trace` is borrowed. InputError: the policy does not fit the trace's gate, needs more slots
+  /// than the trace has candidates, or what a trace does not hold (require_supply).
   Replayer(const RoutingTrace& trace, const ReplayOptions& options);
   /// Decides all layers of the next step into `decisions` (resized to L). Steps go 0, 1, 2, …;
   /// at most trace.steps() calls (asserted).
@@ -43,13 +48,15 @@ class Replayer {
   ReplayOptions options_;
   std::uint32_t step_ = 0;
   std::vector<std::vector<std::uint32_t>> backlog_;  // [L], each [E] or [ranks][E].
-  DecideWorkspace workspace_;
+  RouteWorkspace workspace_;
+  RoutingState state_;
   Candidates candidates_;
   std::vector<std::uint16_t> rank_;
 };
 
 /// Replays the whole trace and replaces its decisions (first, chosen, weights, outcome,
-/// truncated_slots); header.policy and header.seed become those of `options`.
+/// truncated_slots); header.policy and header.seed become those of `options`, header.slots grows to
+/// what the policy needs.
 void replay(RoutingTrace& trace, const ReplayOptions& options);
 
 }  // namespace switchyard

@@ -87,6 +87,7 @@ class TraceSource final : public RoutingSource {
     entropy_ = entropy(out);
   }
 
+  [[nodiscard]] std::span<const float> logits() const override { return {}; }
   [[nodiscard]] std::span<const float> gate_bias(std::uint32_t layer) const override {
     return trace_.bias_of(layer % trace_.header.layer_count());
   }
@@ -159,7 +160,7 @@ class SyntheticSource final : public RoutingSource {
       for (const double v : z) sum += std::exp(v);
       for (double& v : z) v -= std::log(sum);
     }
-    width_ = stored_candidates(experts, static_cast<std::uint32_t>(scenario.model.top_k));
+    width_ = stored_candidates(experts, policy_slots(scenario.policy, gate_));
     switch (r.law) {
       case scenario::SyntheticLaw::kUniform:
         description_ = "routing: synthetic uniform";
@@ -196,6 +197,7 @@ class SyntheticSource final : public RoutingSource {
     entropy_ = tokens.size() == 0 ? std::numeric_limits<double>::quiet_NaN()
                                   : entropy / std::log(2.0) / static_cast<double>(tokens.size());
   }
+  [[nodiscard]] std::span<const float> logits() const override { return logits_; }
   [[nodiscard]] std::span<const float> gate_bias(std::uint32_t) const override { return {}; }
   [[nodiscard]] const GateSpec& gate() const override { return gate_; }
   [[nodiscard]] double mean_entropy() const override { return entropy_; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the simulated tokens' candidates come from: a routing trace, or a synthetic law. Either way
-// a layer's candidates go through switchyard::decide with the scenario's policy, so capacity, drops
-// and reroutes are computed, never assumed.
+// a layer's candidates go through switchyard::route_layer with the scenario's policy, so capacity,
+// drops and reroutes are computed, never assumed.
 //
 // Trace. The tokens of the workload's phase (decode rows, or prefill rows) form one pool in trace
 // order, and one list per trace sequence. Simulated sequence b follows trace sequence b mod S from
@@ -17,6 +17,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class RoutingSource {
   virtual ~RoutingSource() = default;
   /// Candidates of every token of the step in MoE layer `layer` (index among MoE layers).
   virtual void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) = 0;
+  /// All E logits of the last call's tokens, [T][E], or empty when only the candidates are known.
+  [[nodiscard]] virtual std::span<const float> logits() const = 0;
   /// Selection bias of the layer, [E] or empty.
   [[nodiscard]] virtual std::span<const float> gate_bias(std::uint32_t layer) const = 0;
   [[nodiscard]] virtual const GateSpec& gate() const = 0;

@@ -15,6 +15,7 @@
 #include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
 #include "engine/model/accounting.hpp"
+#include "engine/routing/route.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/exchange_timer.hpp"
@@ -81,8 +82,17 @@ class Simulator {
         policy_from_trace_ = true;
       }
       validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
+      const bool all = trace == nullptr || trace->header.candidates == experts_;
+      require_supply(policy_, {.signals = true, .all_logits = all}, "policy");
+      slots_ = policy_slots(policy_, source_->gate());
+      if (trace != nullptr && slots_ > trace->header.candidates) {
+        throw InputError("policy",
+                         fmt::format("a token may get {} experts, the trace holds {} candidates",
+                                     slots_, trace->header.candidates),
+                         "trace the model with the policy in force");
+      }
+      state_ = RoutingState(std::size_t{layers_} * (gpus_ / s_.parallel.ep));
     }
-    backlog_.resize(layers_);
     ready_.assign(gpus_, 0);
     path_.assign(gpus_, PhaseTimes{});
     node_ = nodes(s_);
@@ -139,6 +149,10 @@ class Simulator {
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
                 std::int64_t& floor);
+  void sample_memory();
+  /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
+  void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
+             const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
   void decide_layer(std::uint32_t moe, std::uint32_t step);
   void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
   void check_traffic(std::uint32_t moe);
@@ -168,7 +182,12 @@ class Simulator {
   bool policy_from_trace_ = false;
   std::vector<CostModel> cost_;
   std::unique_ptr<RoutingSource> source_;
-  std::vector<std::vector<std::uint32_t>> backlog_;
+  RoutingState state_;       // [L][copies of the experts]
+  std::uint32_t slots_ = 0;  // K of a decision
+  // What the policy may know: memory levels at the start of the step, and the GPU of each expert.
+  std::vector<double> memory_used_, memory_elastic_;  // [G]
+  std::vector<std::uint32_t> first_gpu_, gpu_of_expert_;
+  double step_start_ = 0;  // seconds
 
   // State of the step under way.
   std::vector<std::int64_t> ready_;    // [G] clock of each GPU
@@ -184,13 +203,14 @@ class Simulator {
   std::vector<std::uint64_t> tokens_of_;              // [G]
   run::StepRecord record_;
   Candidates candidates_;
-  DecideWorkspace workspace_;
+  RouteWorkspace workspace_;
   LayerDecision decision_;
   LayerTraffic traffic_;
   std::vector<ExchangeTiming> timings_;
   std::vector<std::uint32_t> group_rows_;
   StepTokens group_tokens_;
   Candidates group_candidates_;
+  std::vector<float> group_logits_;
   LayerDecision group_decision_;
   std::vector<run::Violation> violations_;
   std::vector<std::uint64_t> kv_tokens_;  // [sequence] tokens whose pages are allocated
@@ -503,6 +523,47 @@ void Simulator::check_time(std::int64_t ps) const {
   }
 }
 
+/// Memory levels as the policies of this step see them.
+void Simulator::sample_memory() {
+  memory_used_.resize(gpus_);
+  memory_elastic_.resize(gpus_);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const auto capacity = static_cast<double>(ledger_.capacity(g));
+    double fixed = 0;
+    for (const MemoryCategory c :
+         {MemoryCategory::kWeights, MemoryCategory::kExperts, MemoryCategory::kRuntime}) {
+      fixed += static_cast<double>(ledger_.live(g, c));
+    }
+    const auto live = static_cast<double>(ledger_.live(g));
+    memory_used_[g] = live / capacity;
+    // A GPU that its weights fill has no room left for anything.
+    memory_elastic_[g] = capacity > fixed ? (live - fixed) / (capacity - fixed) : 1.0;
+  }
+  step_start_ = static_cast<double>(ready_[0]) * 1e-12;
+}
+
+void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
+                      const CandidatesView& candidates, std::span<const float> logits,
+                      LayerDecision& out) {
+  first_gpu_.clear();
+  gpu_of_expert_.clear();
+  for (std::uint32_t e = 0; e < experts_; ++e) {
+    first_gpu_.push_back(e);
+    gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.ep));
+  }
+  first_gpu_.push_back(experts_);
+  const Signals signals{step_start_, memory_used_, memory_elastic_, first_gpu_, gpu_of_expert_};
+  RouteInput input;
+  input.candidates = candidates;
+  input.logits = logits;
+  input.gate_bias = source_->gate_bias(moe);
+  input.signals = &signals;
+  input.requests = state_.requests();
+  const std::size_t copies = gpus_ / s_.parallel.ep;
+  route_layer(source_->gate(), policy_, context, input, state_.layer(moe * copies + copy),
+              workspace_, out);
+}
+
 /// Decides a layer: one EP group after the other, since each holds its own copy of the experts and
 /// fills it with its own tokens.
 void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
@@ -512,11 +573,10 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
         make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step);
     context.rank = tokens_.rank;
     context.ranks = gpus_;
-    decide(source_->gate(), policy_, context, candidates_.view(), source_->gate_bias(moe),
-           workspace_, decision_);
+    route(moe, 0, context, candidates_.view(), source_->logits(), decision_);
     return;
   }
-  const std::size_t k = s_.model.top_k, m = candidates_.width;
+  const std::size_t k = slots_, m = candidates_.width;
   const auto tokens = static_cast<std::uint32_t>(tokens_.size());
   LayerDecision& all = decision_;
   all = LayerDecision{};
@@ -553,12 +613,18 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
                   group_candidates_.logit.begin() + static_cast<std::ptrdiff_t>(i * m));
       group_candidates_.lse[i] = candidates_.lse[group_rows_[i]];
     }
+    group_logits_.clear();
+    if (!source_->logits().empty()) {
+      for (const std::uint32_t t : group_rows_) {
+        const auto row = source_->logits().subspan(std::size_t{t} * experts_, experts_);
+        group_logits_.insert(group_logits_.end(), row.begin(), row.end());
+      }
+    }
     StepContext context = make_step(group_tokens_.sequence, group_tokens_.position,
                                     group_tokens_.phase, s_.run.seed, moe, step);
     context.rank = group_tokens_.rank;
     context.ranks = ep;
-    decide(source_->gate(), policy_, context, group_candidates_.view(), source_->gate_bias(moe),
-           workspace_, group_decision_);
+    route(moe, q, context, group_candidates_.view(), group_logits_, group_decision_);
     const LayerDecision& part = group_decision_;
     for (std::size_t i = 0; i < rows; ++i) {
       const std::size_t to = group_rows_[i] * k;
@@ -582,6 +648,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
     all.dropped += part.dropped;
     all.overflowed += part.overflowed;
     all.truncated_slots += part.truncated_slots;
+    all.linear_fallbacks += part.linear_fallbacks;
     all.waves = std::max(all.waves, part.waves);
     // The copies of an expert together hold the sum of the groups' capacities.
     all.capacity = part.capacity == kUnlimitedCapacity || all.capacity == kUnlimitedCapacity
@@ -874,6 +941,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     step_ = step;
     critical_.clear();
     ledger_.reset_high_water();
+    sample_memory();
     compose_step(step);
     grow_kv(step);
 

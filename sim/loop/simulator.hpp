@@ -8,7 +8,9 @@
 //
 // Not modelled: tensor and pipeline parallelism, serving (arrivals, admission), faults, transfers
 // other than the exchanges of dispatch and combine, replicas of single experts, deferred sequences
-// (queue = "defer" is refused), communication overlapped with compute.
+// (queue = "defer" is refused), communication overlapped with compute, the time of a policy's own
+// steps (noise, penalties: far below the router's GEMM). A policy sees memory levels as they are
+// when the step begins.
 #pragma once
 #include <cstdint>
 #include <filesystem>

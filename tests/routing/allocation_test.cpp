@@ -74,5 +74,40 @@ TEST(Allocation, RankAndDecideAllocateNothingAfterWarmUp) {
   }
 }
 
+TEST(Allocation, RouteLayerAllocatesNothingAfterWarmUp) {
+  for (const char* text :
+       {"noise.mode=adaptive gumbel.mode=tau_noise load_aware.u=queue capacity.rule=share",
+        "step_time=1 temperature.place=before temperature.controller=sequence bonus.lambda=0.05 "
+        "window.beta=0.1 groups.by=block groups.count=2",
+        "score.rule=linear condition.clamp=1 capacity.rule=share capacity.order=prob"}) {
+    for (const GateSpec& gate : {gate_mixtral(16, 2), gate_deepseek_v3(128, 8, 8, 4)}) {
+      const std::uint32_t tokens = 32;
+      Draw draw(5);
+      const std::vector<float> z = draw.logits(tokens * gate.experts);
+      const std::vector<float> bias(gate.score == GateScore::kSigmoid ? gate.experts : 0, 0.1F);
+      const Candidates candidates = ranked(gate, z, bias);
+      const RoutingPolicy policy = policy_of(text);
+      Step step(tokens);
+      RoutingState state(1);
+      RouteWorkspace workspace;
+      LayerDecision decision;
+      RouteInput input;
+      input.candidates = candidates.view();
+      input.logits = z;
+      input.gate_bias = bias;
+      const auto run = [&] {
+        route_layer(gate, policy, step.context, input, state.layer(0), workspace, decision);
+        ++step.context.step;
+      };
+      run();
+      run();
+      const std::uint64_t before = allocations;
+      run();
+      run();
+      EXPECT_EQ(allocations - before, 0U) << text << ", E = " << gate.experts;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

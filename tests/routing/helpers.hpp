@@ -10,6 +10,7 @@
 
 #include "engine/base/random.hpp"
 #include "engine/routing/decide.hpp"
+#include "engine/routing/route.hpp"
 
 namespace switchyard {
 
@@ -74,6 +75,95 @@ inline LayerDecision route(const GateSpec& gate, const RoutingPolicy& policy,
 
 /// Policy from the short form of policy_from_text.
 inline RoutingPolicy policy_of(const std::string& text) { return policy_from_text(text, "test"); }
+
+/// Runs one layer step after step under a policy, with all logits known, as the engine does.
+class Router {
+ public:
+  Router(const GateSpec& gate, const RoutingPolicy& policy, std::vector<float> bias = {})
+      : gate_(gate), policy_(policy), bias_(std::move(bias)), state_(1) {
+    validate(gate_, "test");
+    validate(policy_, gate_.experts, gate_.top_k, "test");
+  }
+  Router(const GateSpec& gate, const std::string& policy, std::vector<float> bias = {})
+      : Router(gate, policy_from_text(policy, "test"), std::move(bias)) {}
+
+  /// `logits` [T][E]; one decode token of each sequence 0…T-1 unless `sequence` says otherwise,
+  /// then positions go on from the sequence's last.
+  const LayerDecision& step(const std::vector<float>& logits,
+                            std::vector<std::uint32_t> sequence = {}) {
+    const auto tokens = static_cast<std::uint32_t>(logits.size() / gate_.experts);
+    for (std::uint32_t t = 0; sequence.size() < tokens; ++t) {
+      sequence.push_back(t);
+    }
+    std::vector<std::uint32_t> position;
+    for (const std::uint32_t s : sequence) {
+      if (s >= length_.size()) {
+        length_.resize(s + 1);
+      }
+      position.push_back(length_[s]++);
+    }
+    const std::vector<std::uint8_t> phase(tokens, static_cast<std::uint8_t>(Phase::kDecode));
+    StepContext context = make_step(sequence, position, phase, seed, 0, steps_++);
+    context.backlog = backlog_;
+    const std::uint32_t k = policy_slots(policy_, gate_);
+    rank_candidates(gate_, logits, bias_, width == 0 ? stored_candidates(gate_.experts, k) : width,
+                    rank_, candidates_);
+    RouteInput input;
+    input.candidates = candidates_.view();
+    input.logits = all_logits ? std::span<const float>(logits) : std::span<const float>();
+    input.gate_bias = bias_;
+    input.signals = signals;
+    input.requests = state_.requests();
+    route_layer(gate_, policy_, context, input, state_.layer(0), workspace_, out_);
+    backlog_ = out_.deferred;
+    return out_;
+  }
+  LayerState& layer() { return state_.layer(0); }
+  RoutingState& state() { return state_; }
+  [[nodiscard]] const Candidates& candidates() const { return candidates_; }
+
+  std::uint64_t seed = 1;
+  std::uint32_t width = 0;  ///< M; 0: stored_candidates().
+  bool all_logits = true;   ///< false: as a replay, which knows the candidates only.
+  const Signals* signals = nullptr;
+
+ private:
+  GateSpec gate_;
+  RoutingPolicy policy_;
+  std::vector<float> bias_;
+  RoutingState state_;
+  std::uint32_t steps_ = 0;
+  std::vector<std::uint32_t> length_, backlog_;
+  RankWorkspace rank_;
+  Candidates candidates_;
+  RouteWorkspace workspace_;
+  LayerDecision out_;
+};
+
+/// T k_t = kept + rerouted + queued + dropped, by slots and by the decision's own counts.
+inline std::string not_conserved(const LayerDecision& d) {
+  std::uint64_t by[5] = {};
+  for (std::size_t i = 0; i < d.outcome.size(); ++i) {
+    ++by[d.outcome[i]];
+    const bool slot = d.first[i] != kNoExpert;
+    if (slot != (d.outcome[i] != 0)) {
+      return fmt::format("slot {} has an outcome and no first choice, or the reverse", i);
+    }
+    if (!std::isfinite(d.weights[i]) || (d.chosen[i] == kNoExpert && d.weights[i] != 0)) {
+      return fmt::format("slot {} weighs {}", i, d.weights[i]);
+    }
+  }
+  std::uint64_t load = 0;
+  for (const std::uint32_t n : d.load) {
+    load += n;
+  }
+  if (by[1] != d.kept || by[2] != d.rerouted || by[3] != d.queued_slots || by[4] != d.dropped ||
+      d.assignments != by[1] + by[2] + by[3] + by[4] || load != d.kept + d.rerouted) {
+    return fmt::format("{} assignments; {} kept, {} rerouted, {} queued, {} dropped; load {}",
+                       d.assignments, by[1], by[2], by[3], by[4], load);
+  }
+  return {};
+}
 
 /// "0K 1D" of token t: expert and K kept, R rerouted, Q queued, D dropped (the first choice), "-"
 /// for a slot without expert.

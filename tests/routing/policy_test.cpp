@@ -62,7 +62,8 @@ TEST(RoutingPolicy, TextRoundTripsExactlyForEveryLegalName) {
       ++names;
     }
   }
-  EXPECT_EQ(names, 15U + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3);
+  // Steps 1 to 9, then capacity and weights.
+  EXPECT_EQ(names, (3U + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (15 + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3));
 }
 
 TEST(RoutingPolicy, TextRoundTripsExactlyForEveryNumber) {
@@ -182,6 +183,86 @@ TEST(RoutingPolicy, AutoResolvesToTheRulesOwnScopeModeAndMinimum) {
   EXPECT_EQ(resolved_scope(c("capacity.rule=mesh capacity.scope=global")), CapacityScope::kGlobal);
   EXPECT_EQ(resolved_min_capacity(c("capacity.rule=deepspeed")), 4U);
   EXPECT_EQ(resolved_min_capacity(c("capacity.rule=deepspeed capacity.min_capacity=8")), 8U);
+}
+
+TEST(RoutingPolicy, StepsBeforeCapacityAreRefusedOutOfRangeOrWithoutEffect) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"step_time=1", "policy.step_time = 1. Violated: 0 unless a policy needs a clock"},
+      {"condition.clamp=-1", "policy.condition.clamp = -1. Violated: 0 <= value <= 1e6"},
+      {"noise.std=0.1",
+       "policy.noise.std = 0.1. Violated: 0.05 unless noise.mode is fixed or adaptive"},
+      {"noise.mode=fixed noise.std=0", "policy.noise.std = 0. Violated: 0 < value <= 1e6"},
+      {"noise.mode=adaptive noise.std=0.3",
+       "policy.noise.std = 0.3. Violated: std <= 0.2 with mode = adaptive; it grows to 0.2 and "
+       "stops "
+       "there"},
+      {"temperature.value=2",
+       "policy.temperature.value = 2. Violated: 1 unless temperature.place is before or after"},
+      {"temperature.place=after",
+       "policy.temperature.value = 1. Violated: value != 1 without a controller; T = 1 changes "
+       "nothing"},
+      {"temperature.place=after temperature.value=2 temperature.run=4",
+       "policy.temperature.run = 4. Violated: 5 unless there is a temperature.controller"},
+      {"temperature.controller=across",
+       "policy.temperature.controller = across. Violated: off unless temperature.place is before "
+       "or "
+       "after"},
+      {"gumbel.tau=2",
+       "policy.gumbel.tau = 2. Violated: 1 unless gumbel.mode is tau_noise or "
+       "tau_all"},
+      {"load_aware.lambda=0.5",
+       "policy.load_aware.lambda = 0.5. Violated: auto unless there is a load_aware.u"},
+      {"load_aware.u=queue",
+       "policy.load_aware.u = queue. Violated: a capacity rule with u = queue; u is q_e / C"},
+      {"score.rule=linear weights.renorm=none",
+       "policy.weights.renorm = none. Violated: renorm = final or first with score.rule = linear; "
+       "linear weights are normalised logits"},
+      {"window.gamma=0.5", "policy.window.gamma = 0.5. Violated: 0.8 unless window.beta > 0"},
+      {"window.beta=0.1 window.gamma=0", "policy.window.gamma = 0. Violated: 0 < gamma <= 1"},
+      {"groups.by=block groups.count=3",
+       "policy.groups.count = 3. Violated: 2 <= count, and count divides experts = 8"},
+      {"groups.by=block groups.count=8",
+       "policy.groups.count = 8. Violated: groups of at least top_k = 2 experts (they have 1)"},
+      {"groups.by=placement groups.k_in_group=all",
+       "policy.groups.k_in_group = all. Violated: k unless groups.by = block"}};
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(check(text), std::string("p.toml:3: ") + message) << text;
+  }
+}
+
+TEST(ExplainPolicy, ListsEveryStepBeforeCapacityInPipelineOrder) {
+  EXPECT_EQ(
+      explain_policy(
+          gate_mixtral(8, 2),
+          policy_of("step_time=1 condition.clamp=50 noise.mode=adaptive temperature.place=before "
+                    "temperature.controller=sequence gumbel.mode=tau_all gumbel.tau=2 "
+                    "load_aware.u=elastic bonus.lambda=0.05 window.beta=0.1 groups.by=block "
+                    "groups.count=4 groups.k_in_group=all")),
+      (std::vector<std::string>{
+          " 1 z = gate(x), E = 8; NaN and +inf count as -inf", " 1 z = clamp(z, -50, 50)",
+          " 2 z += N(0, 0.05), std + 0.01 (up to 0.2) after every 50 steps in which one expert "
+          "took "
+          "> 40 %",
+          " 4 z = z / T, T = 1; 5 equal top-1 in a row within a sequence raise it to 1.5 from the "
+          "next step, for 30 s",
+          " 5 z = (z + G) / 2, G = -log(-log U) (tau_all)",
+          " 6 z -= (0.3 + 0.5 min(1, log2(B) / 6)) u, u = dynamic / (capacity - static) of its GPU",
+          " 7 p = softmax(z) over all E",
+          " 8 sel += 0.05 if the expert ran for the sequence's previous token; weights never see "
+          "it",
+          " 8 sel += 0.1 h, h = share of the sequence's last 10 tokens that ran on the expert, "
+          "token "
+          "i back weighted 0.8^(i-1)",
+          " 9 sel = -inf outside the best of 4 blocks of 2 experts by the sum of its 2 best p",
+          "10 S = first 2 by sel; ties: lower expert id", "11 capacity: no limit (rule = none)",
+          "12 w = p / sum p over the set that runs"}));
+  const auto after = explain_policy(
+      gate_gpt_oss(8, 2), policy_of("score.rule=linear temperature.place=after "
+                                    "temperature.value=2 noise.mode=fixed noise.std=0.25"));
+  EXPECT_EQ(after[1], " 2 z += N(0, 0.25)");
+  EXPECT_EQ(after[2], " 7 p = z / T (linear)");
+  EXPECT_EQ(after[3], " 7 T = 2");
+  EXPECT_EQ(after.back(), "12 w = z / sum z if all z > 0, else softmax(z), over the set that runs");
 }
 
 TEST(ExplainPolicy, ListsTheActiveStepsInPipelineOrder) {

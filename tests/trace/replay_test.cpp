@@ -99,7 +99,51 @@ INSTANTIATE_TEST_SUITE_P(
              true},
         Case{"fewcandidates", "capacity.rule=share capacity.factor=1", gate_qwen(128, 4, true),
              false},
-        Case{"identity", "capacity.rule=share capacity.factor=1", gate_gpt_oss(32, 4), false}),
+        Case{"identity", "capacity.rule=share capacity.factor=1", gate_gpt_oss(32, 4), false},
+        // Steps before 11, each with and without what it meets on its way.
+        Case{"clamp", "condition.clamp=0.5", gate_mixtral(8, 2), false},
+        Case{"noise", "noise.mode=fixed noise.std=0.3", gate_qwen(16, 4, false), false},
+        Case{"noiseadaptive", "noise.mode=adaptive capacity.rule=share capacity.factor=1",
+             gate_mixtral(8, 2), false},
+        Case{"temperaturebefore", "temperature.place=before temperature.value=1.7",
+             gate_qwen(16, 4, false), false},
+        Case{"controller",
+             "step_time=0.5 temperature.place=after temperature.controller=sequence "
+             "temperature.run=2 temperature.hold=1",
+             gate_deepseek_v3(32, 4, 8, 4), true},
+        Case{"across",
+             "step_time=10 temperature.place=before temperature.controller=across "
+             "temperature.run=2 capacity.rule=share capacity.factor=1",
+             gate_mixtral(8, 2), false},
+        Case{"gumbelnoise", "gumbel.mode=tau_noise gumbel.tau=0.7", gate_gpt_oss(32, 4), false},
+        Case{"gumbelall",
+             "gumbel.mode=tau_all gumbel.tau=2 capacity.rule=share capacity.factor=1 "
+             "capacity.mode=rounds",
+             gate_mixtral(8, 2), false},
+        Case{"loadqueue",
+             "load_aware.u=queue capacity.rule=absolute capacity.absolute=2 "
+             "capacity.exhausted=queue capacity.queue=defer",
+             gate_mixtral(8, 2), false},
+        Case{"linear", "score.rule=linear", gate_qwen(16, 4, true), false},
+        Case{"bonus", "bonus.lambda=0.2", gate_deepseek_v3(32, 4, 8, 4), true},
+        Case{"bonusrounds",
+             "bonus.lambda=0.2 capacity.rule=share capacity.factor=1 capacity.order=prob",
+             gate_mixtral(8, 2), false},
+        Case{"window",
+             "window.beta=0.2 capacity.rule=share capacity.factor=1 "
+             "capacity.exhausted=drop_token capacity.reroute=none",
+             gate_mixtral(8, 2), false},
+        Case{"blocks", "groups.by=block groups.count=4", gate_mixtral(16, 2), false},
+        Case{"blocksall",
+             "groups.by=block groups.count=4 groups.k_in_group=all capacity.rule=absolute "
+             "capacity.absolute=3",
+             gate_mixtral(16, 2), false},
+        Case{"everything",
+             "step_time=1 condition.clamp=2 noise.mode=fixed temperature.place=before "
+             "temperature.controller=across temperature.run=3 gumbel.mode=tau_noise "
+             "load_aware.u=queue bonus.lambda=0.05 window.beta=0.1 groups.by=block groups.count=2 "
+             "capacity.rule=share capacity.factor=1.25 weights.renorm=first",
+             gate_qwen(16, 4, true), false}),
     [](const ::testing::TestParamInfo<Case>& info) { return std::string(info.param.name); });
 
 TEST(ReplayOfAnotherPolicy, ChangesWhatRunsAndConservesAssignments) {

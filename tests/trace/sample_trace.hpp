@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small run of a made-up router, decided step by step as the engine does it: random logits with a
-// drift, rank_candidates, decide, backlog carried over. Shared by the trace tests.
+// drift, rank_candidates, route_layer, backlog carried over. Shared by the trace tests.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "engine/base/random.hpp"
 #include "engine/routing/candidates.hpp"
 #include "engine/routing/decide.hpp"
+#include "engine/routing/route.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard::testing_trace {
@@ -36,8 +37,8 @@ inline TraceHeader sample_header(const SampleOptions& o) {
   h.gate = o.gate;
   h.policy = o.policy;
   h.layers = o.layers;
-  h.candidates = stored_candidates(o.gate.experts, o.gate.top_k);
-  h.slots = o.gate.top_k + o.extra_slots;
+  h.slots = policy_slots(o.policy, o.gate) + o.extra_slots;
+  h.candidates = stored_candidates(o.gate.experts, policy_slots(o.policy, o.gate));
   h.hidden = o.hidden;
   h.config_hash = "00112233445566778899aabbccddeeff";
   h.weight_hash = "0123456789abcdef";
@@ -78,7 +79,8 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
     (void)writer.add_sequence(out.sequences.back());
   }
   std::vector<std::vector<std::uint32_t>> backlog(layers);
-  DecideWorkspace workspace;
+  RouteWorkspace workspace;
+  RoutingState state(layers);
   RankWorkspace rank;
   Candidates candidates;
   LayerDecision decision;
@@ -118,7 +120,11 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
       rank_candidates(o.gate, logits, bias, h.candidates, rank, candidates);
       StepContext context = make_step(sequence, position, phase, o.seed, l, step);
       context.backlog = backlog[l];
-      decide(o.gate, o.policy, context, candidates.view(), bias, workspace, decision);
+      RouteInput input;
+      input.candidates = candidates.view();
+      input.logits = logits;
+      input.gate_bias = bias;
+      route_layer(o.gate, o.policy, context, input, state.layer(l), workspace, decision);
       backlog[l] = decision.deferred;
       recorder.set_layer(l, candidates.view(), candidates.nan_rows, decision);
       out.nan_rows += candidates.nan_rows;

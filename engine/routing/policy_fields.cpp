@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a policy file: their order, spelling, legal values, and how each is read and written.
+// A mechanism that is added gets its lines in kFields, in pipeline order.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/routing/policy.hpp"
+#include "engine/routing/policy_names.hpp"
+
+namespace switchyard {
+namespace {
+
+namespace names = policy_names;
+
+struct Place {
+  std::string_view text;
+  const std::string& where;
+  const std::string& key;  // "policy.capacity.rule"
+};
+
+struct Field {
+  std::string_view key;
+  std::string_view legal;
+  void (*set)(RoutingPolicy&, const Place&);
+  std::string (*get)(const RoutingPolicy&);
+};
+
+/// The member `Member` of the part `Part` of a policy.
+template <auto Part, auto Member>
+auto& member(RoutingPolicy& p) {
+  return p.*Part.*Member;
+}
+template <auto Part, auto Member>
+const auto& member(const RoutingPolicy& p) {
+  return p.*Part.*Member;
+}
+
+template <auto Part, auto Member>
+constexpr Field real(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            member<Part, Member>(p) = text_fields::parse_real(s.text, s.where, s.key);
+          },
+          [](const RoutingPolicy& p) { return fmt::format("{}", member<Part, Member>(p)); }};
+}
+template <auto Part, auto Member>
+constexpr Field count(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            member<Part, Member>(p) = text_fields::parse_count(s.text, s.where, s.key);
+          },
+          [](const RoutingPolicy& p) { return fmt::format("{}", member<Part, Member>(p)); }};
+}
+template <auto Part, auto Member, const auto& Names>
+constexpr Field name(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            member<Part, Member>(p) = text_fields::parse_name(Names, s.text, s.where, s.key);
+          },
+          [](const RoutingPolicy& p) {
+            return std::string(names::name_of(Names, member<Part, Member>(p)));
+          }};
+}
+/// An optional number; `Off` is the word for "unset".
+template <auto Part, auto Member, const auto& Off>
+constexpr Field maybe_real(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            member<Part, Member>(p).reset();
+            if (s.text != Off) {
+              member<Part, Member>(p) = text_fields::parse_real(s.text, s.where, s.key);
+            }
+          },
+          [](const RoutingPolicy& p) {
+            const auto& v = member<Part, Member>(p);
+            return v ? fmt::format("{}", *v) : std::string(Off);
+          }};
+}
+
+constexpr std::string_view kOff = "off";
+constexpr std::string_view kAuto = "auto";
+using P = RoutingPolicy;
+using C = CapacityPolicy;
+using T = TemperaturePolicy;
+
+constexpr std::array kFields{
+    Field{
+        "step_time", "seconds >= 0; 0: no clock",
+        [](P& p, const Place& s) { p.step_time = text_fields::parse_real(s.text, s.where, s.key); },
+        [](const P& p) { return fmt::format("{}", p.step_time); }},
+    real<&P::condition, &ConditionPolicy::clamp>("condition.clamp", "number >= 0; 0: off"),
+    name<&P::noise, &NoisePolicy::mode, names::kNoiseModes>("noise.mode", "off, fixed, adaptive"),
+    real<&P::noise, &NoisePolicy::std>("noise.std", "> 0, with noise.mode"),
+    name<&P::temperature, &T::place, names::kTemperaturePlaces>("temperature.place",
+                                                                "off, before, after"),
+    real<&P::temperature, &T::value>("temperature.value", "> 0, with temperature.place"),
+    name<&P::temperature, &T::controller, names::kControllers>("temperature.controller",
+                                                               "off, sequence, across"),
+    count<&P::temperature, &T::run>("temperature.run", "whole number >= 2, with a controller"),
+    real<&P::temperature, &T::raise>("temperature.raise", "> 0, with a controller"),
+    real<&P::temperature, &T::hold>("temperature.hold", "seconds >= 0, with a controller"),
+    name<&P::gumbel, &GumbelPolicy::mode, names::kGumbelModes>("gumbel.mode",
+                                                               "off, tau_noise, tau_all"),
+    real<&P::gumbel, &GumbelPolicy::tau>("gumbel.tau", "> 0, with gumbel.mode"),
+    name<&P::load_aware, &LoadAwarePolicy::u, names::kLoadLevels>("load_aware.u",
+                                                                  "off, total, elastic, queue"),
+    maybe_real<&P::load_aware, &LoadAwarePolicy::lambda, kAuto>(
+        "load_aware.lambda", "auto or a number >= 0, with load_aware.u"),
+    Field{"score.rule", "family, linear",
+          [](P& p, const Place& s) {
+            p.score = text_fields::parse_name(names::kScoreRules, s.text, s.where, s.key);
+          },
+          [](const P& p) { return std::string(names::name_of(names::kScoreRules, p.score)); }},
+    real<&P::bonus, &BonusPolicy::lambda>("bonus.lambda", "number >= 0; 0: off"),
+    real<&P::window, &WindowPolicy::beta>("window.beta", "number >= 0; 0: off"),
+    real<&P::window, &WindowPolicy::gamma>("window.gamma", "> 0 and <= 1, with window.beta"),
+    name<&P::groups, &GroupPolicy::by, names::kGroupBys>("groups.by", "off, block, placement"),
+    count<&P::groups, &GroupPolicy::count>("groups.count", "whole number, with groups.by = block"),
+    name<&P::groups, &GroupPolicy::k_in_group, names::kGroupTakes>("groups.k_in_group", "k, all"),
+    name<&P::capacity, &C::rule, names::kRules>(
+        "capacity.rule",
+        "none, share, batch_tokens, batch_seqs, absolute, mesh, flaxformer, deepspeed, "
+        "megatron, tutel, megablocks, fastmoe_gshard, fastmoe_switch, fairseq_train, "
+        "fairseq_eval"),
+    real<&P::capacity, &C::factor>("capacity.factor", "> 0 (tutel: any; megablocks: >= 0)"),
+    count<&P::capacity, &C::absolute>("capacity.absolute", "whole number, with rule = absolute"),
+    Field{"capacity.min_capacity", "auto or a whole number",
+          [](P& p, const Place& s) {
+            p.capacity.min_capacity.reset();
+            if (s.text != kAuto) {
+              p.capacity.min_capacity = text_fields::parse_count(s.text, s.where, s.key);
+            }
+          },
+          [](const P& p) {
+            return p.capacity.min_capacity ? fmt::format("{}", *p.capacity.min_capacity)
+                                           : std::string(kAuto);
+          }},
+    name<&P::capacity, &C::scope, names::kScopes>("capacity.scope", "auto, global, rank, group"),
+    count<&P::capacity, &C::group_size>("capacity.group_size",
+                                        "whole number >= 1, with scope = group"),
+    count<&P::capacity, &C::alignment>("capacity.alignment", "whole number >= 1"),
+    name<&P::capacity, &C::dynamic, names::kDynamics>("capacity.dynamic", "fixed, phase, log2"),
+    real<&P::capacity, &C::prefill_factor>("capacity.prefill_factor", "> 0, with dynamic = phase"),
+    real<&P::capacity, &C::decode_factor>("capacity.decode_factor", "> 0, with dynamic = phase"),
+    name<&P::capacity, &C::order, names::kOrders>("capacity.order", "position, prob, random"),
+    name<&P::capacity, &C::mode, names::kModes>("capacity.mode", "auto, sequential, rounds"),
+    name<&P::capacity, &C::reroute, names::kReroutes>("capacity.reroute", "next, none"),
+    name<&P::capacity, &C::exhausted, names::kExhausted>("capacity.exhausted",
+                                                         "top1, drop_token, queue"),
+    name<&P::capacity, &C::queue, names::kQueues>("capacity.queue", "wave, defer"),
+    maybe_real<&P::capacity, &C::max_score_drop, kOff>("capacity.max_score_drop",
+                                                       "off or a number in [0, 1]"),
+    Field{"weights.renorm", "final, none, first",
+          [](P& p, const Place& s) {
+            p.renorm = text_fields::parse_name(names::kRenorms, s.text, s.where, s.key);
+          },
+          [](const P& p) { return std::string(names::name_of(names::kRenorms, p.renorm)); }}};
+
+constexpr auto kPublicFields = [] {
+  std::array<PolicyField, kFields.size()> out{};
+  for (std::size_t i = 0; i < kFields.size(); ++i) {
+    out[i] = {kFields[i].key, kFields[i].legal};
+  }
+  return out;
+}();
+
+const Field* find_field(std::string_view key) {
+  const auto* it =
+      std::find_if(kFields.begin(), kFields.end(), [&](const Field& f) { return f.key == key; });
+  return it == kFields.end() ? nullptr : it;
+}
+
+}  // namespace
+
+std::span<const PolicyField> policy_fields() { return kPublicFields; }
+
+void set_policy_field(RoutingPolicy& policy, std::string_view key, std::string_view value_text,
+                      const std::string& where) {
+  const std::string full = fmt::format("policy.{}", key);
+  const Field* field = find_field(key);
+  if (field == nullptr) {
+    // Within a known table suggest the last part only, as the scenario reader does.
+    const std::size_t dot = key.rfind('.');
+    const std::string_view table = dot == std::string_view::npos ? "" : key.substr(0, dot + 1);
+    std::vector<std::string> inside;
+    std::vector<std::string> all;
+    for (const Field& f : kFields) {
+      all.emplace_back(f.key);
+      if (!table.empty() && f.key.starts_with(table)) {
+        inside.emplace_back(f.key.substr(table.size()));
+      }
+    }
+    throw InputError(
+        where, fmt::format("{}: unknown key", full),
+        inside.empty() ? suggest_name(key, all) : suggest_name(key.substr(table.size()), inside));
+  }
+  field->set(policy, Place{value_text, where, full});
+}
+
+std::string get_policy_field(const RoutingPolicy& policy, std::string_view key) {
+  const Field* field = find_field(key);
+  SWITCHYARD_ASSERT(field != nullptr, std::string(key));
+  return field->get(policy);
+}
+
+std::string policy_to_text(const RoutingPolicy& policy) {
+  static const RoutingPolicy kDefault;
+  std::string text;
+  for (const Field& f : kFields) {
+    const std::string value = f.get(policy);
+    const bool always = f.key.starts_with("capacity.") || f.key.starts_with("weights.");
+    if (always || value != f.get(kDefault)) {
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", f.key, value);
+    }
+  }
+  return text;
+}
+
+RoutingPolicy policy_from_text(std::string_view text, const std::string& where) {
+  RoutingPolicy policy;
+  for (const auto& [key, value] : text_fields::split(text, where)) {
+    set_policy_field(policy, key, value, where);
+  }
+  return policy;
+}
+
+}  // namespace switchyard
