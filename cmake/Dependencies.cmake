@@ -22,6 +22,7 @@ set_package_properties(HDF5 PROPERTIES PURPOSE "trace and run files, apt libhdf5
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(SIMGRID REQUIRED IMPORTED_TARGET simgrid)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 # toml++ (libtomlplusplus-dev), CLI11 (libcli11-dev) and Random123 (librandom123-dev) are header-only.
 find_path(TOMLPP_INCLUDE toml++/toml.h REQUIRED)
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)

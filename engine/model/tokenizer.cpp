@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model/tokenizer.hpp"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
-#include <pcre2.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +11,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/model/json_input.hpp"
+#include "engine/model/tokenizer_text.hpp"
 
 namespace switchyard::model {
 namespace {
@@ -20,38 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxId = (1U << 22U) - 1;
-
-// The GPT-2 pattern. White space is Unicode's White_Space property spelt out: PCRE2's own \s also
-// takes U+180E, which Hugging Face's engine does not.
-constexpr const char* kSpace =
-    R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-
-std::string gpt2_pattern() {
-  return fmt::format(
-      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^{0}\p{{L}}\p{{N}}]+|[{0}]+(?![^{0}])|[{0}]+)",
-      kSpace);
-}
-
-/// GPT-2's reversible byte → character table: printable Latin-1 bytes stand for themselves, the
-/// other 68 for U+0100, U+0101, … in byte order.
-std::array<std::uint32_t, 256> byte_characters() {
-  std::array<std::uint32_t, 256> table{};
-  std::uint32_t next = 256;
-  for (std::uint32_t b = 0; b < 256; ++b) {
-    const bool printable = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-    table[b] = printable ? b : next++;
-  }
-  return table;
-}
-
-void append_utf8(std::string& out, std::uint32_t c) {  // c < 0x800 here
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else {
-    out += static_cast<char>(0xc0U | (c >> 6U));
-    out += static_cast<char>(0x80U | (c & 0x3fU));
-  }
-}
 
 }  // namespace
 
@@ -80,17 +47,11 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
 
 namespace {
 
-struct PatternDeleter {
-  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-};
-struct MatchDeleter {
-  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
-};
-
 struct Added {
   std::string content;
   std::uint32_t id = 0;
-  bool special = false, normalized = false;
+  bool special = false, normalized = false, lstrip = false, rstrip = false;
+  std::string matched;  // the content as the text shows it: normalized when `normalized`
 };
 
 std::uint64_t pair_key(std::uint32_t a, std::uint32_t b) {
@@ -101,50 +62,102 @@ std::uint64_t pair_key(std::uint32_t a, std::uint32_t b) {
 
 struct Tokenizer::Impl {
   std::string where;
+  std::vector<std::string> token_of;  // [id] as the vocabulary spells it, "" when unused
   std::vector<std::string> bytes_of;  // [id] decoded bytes, "" when unused
   std::vector<bool> special;          // [id]
-  std::unordered_map<std::string, std::uint32_t> ids;
+  std::unordered_map<std::string, std::uint32_t> vocab;  // the model's
+  std::unordered_map<std::string, std::uint32_t> ids;    // with added tokens
   struct Merge {
     std::uint32_t rank, id;
   };
   std::unordered_map<std::uint64_t, Merge> merges;
-  std::array<std::int64_t, 256> byte_id{};  // −1: none
-  std::vector<Added> added;                 // longest first
-  std::unique_ptr<pcre2_code, PatternDeleter> pattern;
+  std::array<std::int64_t, 256> byte_id{};      // −1: none; byte level: of the byte's character
+  std::array<std::int64_t, 256> fallback_id{};  // of <0x00> … <0xFF>
+  bool fallback = false;                        // all 256 are there and byte_fallback is on
+  bool fuse_unknown = false, ignore_merges = false;
+  std::optional<std::uint32_t> unknown;
+  Normalizer normalizer;
+  PreTokenizer pre;
+  TokenDecoder decoder;
+  std::vector<Added> added;                                // longest first
+  std::array<std::vector<const Added*>, 256> added_at[2];  // [normalized][first byte]
+  std::vector<std::uint32_t> before, after;                // of the template
 
-  void compile() {
-    const auto text = gpt2_pattern();
-    int error = 0;
-    PCRE2_SIZE at = 0;
-    pattern.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error, &at, nullptr));
-    SWITCHYARD_ASSERT(pattern != nullptr, fmt::format("PCRE2 error {} at {}", error, at));
-    pcre2_jit_compile(pattern.get(), PCRE2_JIT_COMPLETE);  // without JIT: the interpreter
-  }
-
-  void add_id(std::uint32_t id, const std::string& token, const std::string& bytes) {
+  void add_id(std::uint32_t id, const std::string& token) {
     if (bytes_of.size() <= id) {
+      token_of.resize(id + 1);
       bytes_of.resize(id + 1);
       special.resize(id + 1, false);
     }
-    bytes_of[id] = bytes;
+    token_of[id] = token;
     ids[token] = id;
   }
 
-  /// Merges one piece (raw bytes) by rank, lowest first, leftmost on ties.
+  /// What a piece is made of before any merge: bytes' characters (byte level), or characters, bytes
+  /// of characters that have no token, the unknown token.
+  void symbols(std::string_view piece, std::vector<std::uint32_t>& out) const {
+    bool open = false;  // the last symbol is an unknown that the next one may join
+    for (std::size_t i = 0; i < piece.size();) {
+      const auto b = static_cast<unsigned char>(piece[i]);
+      std::size_t n = 1;
+      std::int64_t id = -1;
+      if (pre.byte_level()) {
+        id = byte_id[b];
+      } else {
+        n = std::max<std::size_t>(utf8_length(piece, i), 1);
+        const auto it = vocab.find(std::string(piece.substr(i, n)));
+        id = it == vocab.end() ? -1 : static_cast<std::int64_t>(it->second);
+      }
+      if (id >= 0) {
+        out.push_back(static_cast<std::uint32_t>(id));
+        open = false;
+      } else if (fallback && !pre.byte_level()) {
+        for (std::size_t k = i; k < i + n; ++k) {
+          out.push_back(
+              static_cast<std::uint32_t>(fallback_id[static_cast<unsigned char>(piece[k])]));
+        }
+        open = false;
+      } else if (unknown) {
+        if (!(open && fuse_unknown)) {
+          out.push_back(*unknown);
+        }
+        open = true;
+      } else if (n == 1) {
+        throw InputError(where, fmt::format("no token for byte 0x{:02x}", b));
+      } else {
+        throw InputError(where, fmt::format("no token for \"{}\"", piece.substr(i, n)));
+      }
+      i += n;
+    }
+  }
+
+  /// Merges one piece by rank, lowest first, leftmost on ties.
   void bpe(std::string_view piece, std::vector<std::uint32_t>& out) const {
     struct Node {
       std::uint32_t id;
       std::int32_t previous, next;
     };
-    std::vector<Node> nodes(piece.size());
-    for (std::size_t i = 0; i < piece.size(); ++i) {
-      const auto b = static_cast<unsigned char>(piece[i]);
-      if (byte_id[b] < 0) {
-        throw InputError(where, fmt::format("no token for byte 0x{:02x}", b));
+    if (ignore_merges) {
+      std::string whole;
+      if (pre.byte_level()) {
+        for (const char c : piece) {
+          whole += byte_character(static_cast<unsigned char>(c));
+        }
+      } else {
+        whole = piece;
       }
-      nodes[i] = {static_cast<std::uint32_t>(byte_id[b]), static_cast<std::int32_t>(i) - 1,
-                  i + 1 < piece.size() ? static_cast<std::int32_t>(i) + 1 : -1};
+      if (const auto it = vocab.find(whole); it != vocab.end()) {
+        out.push_back(it->second);
+        return;
+      }
+    }
+    std::vector<std::uint32_t> start;
+    start.reserve(piece.size());
+    symbols(piece, start);
+    std::vector<Node> nodes(start.size());
+    for (std::size_t i = 0; i < start.size(); ++i) {
+      nodes[i] = {start[i], static_cast<std::int32_t>(i) - 1,
+                  i + 1 < start.size() ? static_cast<std::int32_t>(i) + 1 : -1};
     }
     struct Candidate {
       std::uint32_t rank;
@@ -196,26 +209,26 @@ struct Tokenizer::Impl {
     }
   }
 
-  /// Splits valid UTF-8 by the pattern.
-  void encode_valid(std::string_view text, std::vector<std::uint32_t>& out) const {
-    const std::unique_ptr<pcre2_match_data, MatchDeleter> match(
-        pcre2_match_data_create_from_pattern(pattern.get(), nullptr));
-    std::size_t at = 0;
-    while (at < text.size()) {
-      const int rc =
-          pcre2_match(pattern.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                      PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED, match.get(), nullptr);
-      // Every character matches one alternative, so only PCRE2's own limits can end up here.
-      if (rc < 0) {
-        throw InputError(where, fmt::format("PCRE2 gave up on the text (error {})", rc));
+  /// Text without added tokens that match as they stand. Each byte that is no UTF-8 is taken by
+  /// itself: its byte token, else the unknown token.
+  void encode_plain(std::string_view text, bool start, bool parse_special,
+                    std::vector<std::uint32_t>& out) const {
+    bool continues = false;
+    const auto run = [&](std::string_view valid) {
+      if (valid.empty()) {
+        return;
       }
-      const std::size_t end = pcre2_get_ovector_pointer(match.get())[1];
-      bpe(text.substr(at, end - at), out);
-      at = end;
-    }
-  }
-
-  void encode_plain(std::string_view text, std::vector<std::uint32_t>& out) const {
+      const std::string normal = normalizer.apply(valid, continues);
+      cut(normal, true, parse_special, out, [&](std::string_view rest, std::size_t at) {
+        if (rest.empty()) {
+          return;
+        }
+        for (const TextPiece& p :
+             pre.apply({std::string(rest), start && at == 0, continues && at == 0})) {
+          bpe(p.text, out);
+        }
+      });
+    };
     std::size_t begin = 0;
     std::size_t at = 0;
     while (at < text.size()) {
@@ -224,25 +237,26 @@ struct Tokenizer::Impl {
         at += n;
         continue;
       }
-      encode_valid(text.substr(begin, at - begin), out);
+      run(text.substr(begin, at - begin));
       bpe(text.substr(at, 1), out);
       begin = ++at;
+      start = false;
+      continues = true;
     }
-    encode_valid(text.substr(begin), out);
+    run(text.substr(begin));
   }
 
   /// Cuts out added tokens of one class (Hugging Face does the not-normalized ones first), leftmost
-  /// and longest, and hands the rest to `rest`.
+  /// and longest, and hands the rest with its place to `rest`.
   template <class Rest>
   void cut(std::string_view text, bool normalized, bool parse_special,
            std::vector<std::uint32_t>& out, const Rest& rest) const {
     std::size_t begin = 0;
     for (std::size_t at = 0; at < text.size();) {
       const Added* hit = nullptr;
-      for (const auto& a : added) {
-        if (a.normalized == normalized && (parse_special || !a.special) &&
-            text.compare(at, a.content.size(), a.content) == 0) {
-          hit = &a;
+      for (const Added* a : added_at[normalized ? 1 : 0][static_cast<unsigned char>(text[at])]) {
+        if ((parse_special || !a->special) && text.substr(at).starts_with(a->matched)) {
+          hit = a;
           break;
         }
       }
@@ -250,12 +264,24 @@ struct Tokenizer::Impl {
         ++at;
         continue;
       }
-      rest(text.substr(begin, at - begin));
+      std::size_t from = at;
+      if (hit->lstrip) {
+        from = begin;  // one past the last character that is no space
+        for (std::size_t i = begin; i < at;) {
+          const std::size_t space = space_length(text, i);
+          i += space > 0 ? space : 1;
+          from = space > 0 ? from : i;
+        }
+      }
+      rest(text.substr(begin, from - begin), begin);
       out.push_back(hit->id);
-      at += hit->content.size();
+      at += hit->matched.size();
+      while (hit->rstrip && at < text.size() && space_length(text, at) > 0) {
+        at += space_length(text, at);
+      }
       begin = at;
     }
-    rest(text.substr(begin));
+    rest(text.substr(begin), begin);
   }
 };
 
@@ -266,51 +292,67 @@ Tokenizer::~Tokenizer() = default;
 
 namespace {
 
-void check_pipeline(const JsonObject& top) {
-  const std::string only_byte_level = "supported: ByteLevel";
-  for (const char* key : {"normalizer", "truncation", "padding"}) {
-    if (top.has(key)) {
-      top.fail(key, fmt::format("unsupported: the tokenizer has a {}", key));
-    }
+/// Ids that TemplateProcessing puts before and after one text.
+void read_template(const JsonObject& part, const std::string& pointer,
+                   std::vector<std::uint32_t>& before, std::vector<std::uint32_t>& after) {
+  const auto& list = part.raw("single");
+  if (!list.is_array()) {
+    part.fail("single", "expected a list");
   }
-  if (!top.has("pre_tokenizer")) {
-    top.fail("pre_tokenizer", "missing", only_byte_level);
-  }
-  for (const char* key : {"pre_tokenizer", "decoder", "post_processor"}) {
-    if (!top.has(key)) {
+  bool text = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const JsonObject item(list[i], part.where(), fmt::format("{}/single/{}", pointer, i));
+    item.only({"SpecialToken", "Sequence"});
+    if (item.has("Sequence")) {
+      if (item.object("Sequence").text("id") != "A" || text) {
+        item.fail("Sequence", "unsupported: a template of one text has it once, as A");
+      }
+      text = true;
       continue;
     }
-    const JsonObject part = top.object(key);
-    if (const auto type = part.text("type"); type != "ByteLevel") {
-      part.fail("type", fmt::format("unsupported {} \"{}\"", key, type), only_byte_level);
+    const JsonObject token =
+        part.object("special_tokens").object(item.object("SpecialToken").text("id"));
+    for (const std::uint64_t id : token.counts("ids", 0, kMaxId)) {
+      (text ? after : before).push_back(static_cast<std::uint32_t>(id));
     }
-    if (std::string_view(key) == "pre_tokenizer") {
-      if (part.flag_or("add_prefix_space", true)) {
-        part.fail("add_prefix_space", "unsupported: true", "supported: false");
-      }
-      if (!part.flag_or("use_regex", true)) {
-        part.fail("use_regex", "unsupported: false", "supported: true");
-      }
+  }
+  if (!text) {
+    part.fail("single", "the text itself is missing");
+  }
+}
+
+void read_post_processor(const nlohmann::json& value, const std::string& where,
+                         const std::string& pointer, std::vector<std::uint32_t>& before,
+                         std::vector<std::uint32_t>& after) {
+  const JsonObject part(value, where, pointer);
+  const std::string type = part.text("type");
+  if (type == "Sequence") {
+    const auto& list = part.raw("processors");
+    if (!list.is_array()) {
+      part.fail("processors", "expected a list");
     }
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      read_post_processor(list[i], where, fmt::format("{}/processors/{}", pointer, i), before,
+                          after);
+    }
+  } else if (type == "TemplateProcessing") {
+    if (!before.empty() || !after.empty()) {
+      part.fail("type", "unsupported: a second template");
+    }
+    read_template(part, pointer, before, after);
+  } else if (type != "ByteLevel") {  // ByteLevel's only trims offsets
+    part.fail("type", fmt::format("unsupported post_processor \"{}\"", type),
+              "supported: ByteLevel, TemplateProcessing, Sequence");
   }
 }
 
 void check_model(const JsonObject& m) {
   if (const auto type = m.text_or("type", "BPE"); type != "BPE") {
-    m.fail("type", fmt::format("unsupported tokenizer model \"{}\"", type),
-           "supported: BPE (byte level)");
+    m.fail("type", fmt::format("unsupported tokenizer model \"{}\"", type), "supported: BPE");
   }
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     if (m.has(key) && m.raw(key) != "") {
       m.fail(key, "unsupported");
-    }
-  }
-  for (const char* key : {"byte_fallback", "ignore_merges"}) {
-    if (m.flag_or(key, false)) {
-      m.fail(key, "unsupported: true",
-             std::string_view(key) == "byte_fallback"
-                 ? "this looks like a SentencePiece model; supported: byte-level BPE"
-                 : "");
     }
   }
 }
@@ -336,43 +378,31 @@ std::pair<std::string, std::string> read_merge(const JsonObject& m, const nlohma
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
   const auto parsed = parse_json(json, where);
   const JsonObject top(parsed, where, "");
-  check_pipeline(top);
+  for (const char* key : {"truncation", "padding"}) {
+    if (top.has(key)) {
+      top.fail(key, fmt::format("unsupported: the tokenizer has a {}", key));
+    }
+  }
   const JsonObject m = top.object("model");
   check_model(m);
 
   Tokenizer t;
   Impl& s = *t.impl_;
   s.where = where;
-  s.compile();
-
-  const auto characters = byte_characters();
-  std::unordered_map<std::uint32_t, unsigned char> byte_of;
-  for (std::size_t b = 0; b < 256; ++b) {
-    byte_of[characters[b]] = static_cast<unsigned char>(b);
-  }
-  // Bytes a vocabulary entry stands for; an entry with other characters stands for its own text.
-  const auto decode_entry = [&](const std::string& token) {
-    std::string bytes;
-    for (std::size_t i = 0; i < token.size();) {
-      const auto b = static_cast<unsigned char>(token[i]);
-      std::uint32_t c = b;
-      std::size_t n = 1;
-      if (b >= 0x80) {
-        if (b >= 0xe0 || i + 1 >= token.size()) {
-          return token;
-        }
-        c = ((b & 0x1fU) << 6U) | (static_cast<unsigned char>(token[i + 1]) & 0x3fU);
-        n = 2;
-      }
-      const auto it = byte_of.find(c);
-      if (it == byte_of.end()) {
-        return token;
-      }
-      bytes += static_cast<char>(it->second);
-      i += n;
-    }
-    return bytes;
+  const auto stage = [&](const char* key) {
+    return top.has(key) ? top.raw(key) : nlohmann::json();
   };
+  s.normalizer = Normalizer::parse(stage("normalizer"), where, "/normalizer");
+  s.pre = PreTokenizer::parse(stage("pre_tokenizer"), where, "/pre_tokenizer");
+  s.decoder = TokenDecoder::parse(stage("decoder"), where, "/decoder");
+  if (s.decoder.empty() && s.pre.byte_level()) {
+    s.decoder.use_byte_level();  // Hugging Face would print the vocabulary's own spelling
+  }
+  if (top.has("post_processor")) {
+    read_post_processor(top.raw("post_processor"), where, "/post_processor", s.before, s.after);
+  }
+  s.ignore_merges = m.flag_or("ignore_merges", false);
+  s.fuse_unknown = m.flag_or("fuse_unk", false);
 
   const JsonObject vocab = m.object("vocab");
   std::vector<std::string> owner;
@@ -385,16 +415,31 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
       vocab.fail(item.key(), fmt::format("id {} is also \"{}\"", id, owner[id]));
     }
     owner[id] = item.key().empty() ? std::string(" ") : item.key();
-    s.add_id(id, item.key(), decode_entry(item.key()));
+    s.add_id(id, item.key());
+    s.vocab[item.key()] = id;
   }
-  for (std::size_t b = 0; b < 256; ++b) {
-    std::string key;
-    append_utf8(key, characters[b]);
-    const auto it = s.ids.find(key);
-    s.byte_id[b] = it == s.ids.end() ? -1 : static_cast<std::int64_t>(it->second);
-    if (it == s.ids.end() && m.has("unk_token")) {
-      m.fail("unk_token", fmt::format("unsupported: byte 0x{:02x} has no token", b));
+  const auto id_of = [&](const std::string& token) {
+    const auto it = s.vocab.find(token);
+    return it == s.vocab.end() ? std::int64_t{-1} : static_cast<std::int64_t>(it->second);
+  };
+  for (unsigned b = 0; b < 256; ++b) {
+    s.byte_id[b] = id_of(byte_character(static_cast<unsigned char>(b)));
+    s.fallback_id[b] = id_of(fmt::format("<0x{:02X}>", b));
+  }
+  if (m.flag_or("byte_fallback", false)) {
+    const auto none = std::find(s.fallback_id.begin(), s.fallback_id.end(), -1);
+    s.fallback = none == s.fallback_id.end();
+    if (!s.fallback && !s.pre.byte_level()) {
+      m.fail("byte_fallback",
+             fmt::format("the vocabulary lacks <0x{:02X}>", none - s.fallback_id.begin()));
     }
+  }
+  if (m.has("unk_token")) {
+    const std::int64_t id = id_of(m.text("unk_token"));
+    if (id < 0) {
+      m.fail("unk_token", fmt::format("\"{}\" is not in the vocabulary", m.text("unk_token")));
+    }
+    s.unknown = static_cast<std::uint32_t>(id);
   }
 
   const auto& merges = m.raw("merges");
@@ -434,10 +479,10 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
       added.id = static_cast<std::uint32_t>(a.count("id", 0, kMaxId));
       added.special = a.flag_or("special", false);
       added.normalized = a.flag_or("normalized", !added.special);
-      for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-        if (a.flag_or(key, false)) {
-          a.fail(key, "unsupported: true");
-        }
+      added.lstrip = a.flag_or("lstrip", false);
+      added.rstrip = a.flag_or("rstrip", false);
+      if (a.flag_or("single_word", false)) {
+        a.fail("single_word", "unsupported: true");
       }
       if (added.content.empty()) {
         a.fail("content", "empty");
@@ -453,13 +498,34 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
         owner.resize(added.id + 1);
       }
       owner[added.id] = added.content;
-      s.add_id(added.id, added.content, added.content);
+      s.add_id(added.id, added.content);
+      added.matched = added.normalized ? s.normalizer.apply(added.content) : added.content;
       s.special[added.id] = added.special;
       s.added.push_back(std::move(added));
     }
     std::stable_sort(s.added.begin(), s.added.end(), [](const Added& a, const Added& b) {
-      return a.content.size() > b.content.size();
+      return a.matched.size() > b.matched.size();
     });
+    for (const Added& a : s.added) {
+      if (!a.matched.empty()) {
+        s.added_at[a.normalized ? 1 : 0][static_cast<unsigned char>(a.matched[0])].push_back(&a);
+      }
+    }
+  }
+  for (const auto& list : {s.before, s.after}) {
+    for (const std::uint32_t id : list) {
+      if (id >= s.token_of.size() || s.token_of[id].empty()) {
+        top.fail("post_processor", fmt::format("id {} of the template has no token", id));
+      }
+    }
+  }
+  for (std::size_t id = 0; id < s.token_of.size(); ++id) {
+    s.bytes_of[id] = s.decoder.one(s.token_of[id]);
+  }
+  // An added token decodes to what it matched: under Prepend and Replace the space before it too.
+  for (const Added& a : s.added) {
+    s.token_of[a.id] = a.matched;
+    s.bytes_of[a.id] = s.pre.byte_level() ? a.matched : s.decoder.one(a.matched);
   }
   return t;
 }
@@ -478,31 +544,38 @@ Tokenizer Tokenizer::load(const fs::path& path) {
   return parse(read_file(file), file.string());
 }
 
-std::vector<std::uint32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
-  std::vector<std::uint32_t> out;
+std::vector<std::uint32_t> Tokenizer::encode(std::string_view text, bool parse_special,
+                                             bool add_special) const {
   if (text.size() > std::size_t{1} << 30U) {
     throw InputError("text", fmt::format("{} bytes is too long to encode at once", text.size()));
   }
   const Impl& s = *impl_;
-  s.cut(text, false, parse_special, out, [&](std::string_view raw) {
-    s.cut(raw, true, parse_special, out,
-          [&](std::string_view plain) { s.encode_plain(plain, out); });
+  std::vector<std::uint32_t> out;
+  if (add_special) {
+    out = s.before;
+  }
+  s.cut(text, false, parse_special, out, [&](std::string_view raw, std::size_t at) {
+    s.encode_plain(raw, at == 0, parse_special, out);
   });
+  if (add_special) {
+    out.insert(out.end(), s.after.begin(), s.after.end());
+  }
   return out;
 }
 
 std::string Tokenizer::decode(std::span<const std::uint32_t> ids, bool skip_special) const {
-  std::string out;
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
   for (const auto id : ids) {
     if (id >= impl_->bytes_of.size()) {
       throw InputError(impl_->where, fmt::format("id {} is not below the vocabulary size {}", id,
                                                  impl_->bytes_of.size()));
     }
-    if (!(skip_special && impl_->special[id])) {
-      out += impl_->bytes_of[id];
+    if (!(skip_special && impl_->special[id]) && !impl_->token_of[id].empty()) {
+      tokens.push_back(impl_->token_of[id]);
     }
   }
-  return out;
+  return impl_->decoder.apply(std::move(tokens));
 }
 
 std::size_t Tokenizer::vocab_size() const { return impl_->bytes_of.size(); }

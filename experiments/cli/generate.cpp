@@ -26,7 +26,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   }
   const Engine engine = Engine::load(options.model, {options.threads});
   const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
-  const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt);
+  const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
   const std::uint64_t positions = engine.config().max_position_embeddings;
   if (prompt.size() + std::uint64_t{options.max_new} > positions + 1) {
     throw InputError("--prompt",

@@ -42,7 +42,7 @@ std::vector<TracePrompt> tokenize(const TraceOptions& options, const Engine& eng
   for (PromptText& p : read_prompts(options.prompts)) {
     TracePrompt prompt{std::move(p.name),
                        std::move(p.domain),
-                       tokenizer.encode(p.text),
+                       tokenizer.encode(p.text, true, true),
                        p.max_new.value_or(options.max_new),
                        std::move(p.text),
                        named_expert(p.expert, engine.gate().experts,

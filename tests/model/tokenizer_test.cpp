@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids come from Hugging Face's tokenizers library (tests/fixtures/make_tokenizer_cases.py).
+// Ids come from Hugging Face's tokenizers library (tests/fixtures/make_tokenizer_cases.py and
+// make_tokenizer_pipelines.py).
 #include "engine/model/tokenizer.hpp"
 
 #include <gtest/gtest.h>
+
+#include <fmt/format.h>
 
 #include <filesystem>
 #include <functional>
@@ -62,6 +65,121 @@ TEST(Tokenizer, EveryFixtureCaseMatchesHuggingFace) {
     EXPECT_EQ(ids, c.at("ids").get<Ids>());
     EXPECT_EQ(shipped().decode(ids, false), c.at("decoded").get<std::string>());
   }
+}
+
+/// Every text of pipelines.json with every tokenizer beside it.
+TEST(Tokenizer, EveryKindOfPipelineMatchesHuggingFace) {
+  const fs::path folder = fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/tokenizer";
+  const auto all = json::parse(read_file(folder / "pipelines.json"));
+  const auto texts = all.at("texts").get<std::vector<std::string>>();
+  ASSERT_EQ(all.at("tokenizers").size(), 7U);
+  for (const auto& [name, want] : all.at("tokenizers").items()) {
+    const Tokenizer t = Tokenizer::load(folder / (name + ".json"));
+    const auto ids = want.at("ids").get<std::vector<Ids>>();
+    ASSERT_EQ(ids.size(), texts.size());
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      SCOPED_TRACE(name + ": " + texts[i]);
+      const auto text_or = [&](const char* key) {
+        const json& value = want.at(key).at(i);
+        return value.is_null() ? texts[i] : value.get<std::string>();
+      };
+      EXPECT_EQ(t.encode(texts[i]), ids[i]);
+      EXPECT_EQ(t.decode(ids[i]), text_or("decoded"));
+      EXPECT_EQ(t.decode(ids[i], false), text_or("kept"));
+    }
+    const auto special = want.at("special").get<std::vector<Ids>>();
+    for (std::size_t i = 0; i < special.size(); ++i) {
+      EXPECT_EQ(t.encode(texts[i], true, true), special[i]) << name;
+    }
+  }
+}
+
+TEST(Tokenizer, TheRealGpt2VocabularyGivesThePublishedIds) {
+  const fs::path folder = fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/tokenizer";
+  const Tokenizer t = Tokenizer::load(folder / "gpt2.json");
+  const auto cases = json::parse(read_file(folder / "gpt2_cases.json"));
+  ASSERT_EQ(cases.size(), 47U);
+  for (const auto& c : cases) {
+    const auto text = c.at("text").get<std::string>();
+    EXPECT_EQ(t.encode(text), c.at("ids").get<Ids>()) << text;
+    EXPECT_EQ(t.decode(c.at("ids").get<Ids>()), text);
+  }
+}
+
+/// A space is U+2581 and stands before the text; a, b, ▁, ▁a, ab and the byte tokens.
+json sentencepiece() {
+  json vocab{{"<unk>", 0}, {"<s>", 1}, {"a", 2}, {"b", 3}, {"▁", 4}, {"▁a", 5}, {"ab", 6}};
+  for (int b = 0; b < 256; ++b) {
+    vocab[fmt::format("<0x{:02X}>", b)] = 7 + b;
+  }
+  auto j = json::parse(R"({
+    "added_tokens": [{"id": 1, "content": "<s>", "special": true, "normalized": false}],
+    "normalizer": {"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "▁"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+    "pre_tokenizer": null,
+    "post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true,
+              "vocab": {}, "merges": ["▁ a", "a b"]}})");
+  j["model"]["vocab"] = vocab;
+  return j;
+}
+
+TEST(Tokenizer, SentencePieceStyleFollowsAHandCalculation) {
+  const auto t = parse(sentencepiece());
+  // "ab a": ▁ab▁a; "▁ a" ranks before "a b".
+  EXPECT_EQ(t.encode("ab a"), (Ids{5, 3, 5}));
+  EXPECT_EQ(t.encode("bab"), (Ids{4, 3, 6}));
+  EXPECT_EQ(t.encode("ab", true, true), (Ids{1, 5, 3}));
+  EXPECT_EQ(t.encode(""), Ids{});
+  EXPECT_EQ(t.encode("", true, true), (Ids{1}));
+  EXPECT_EQ(t.encode("é"), (Ids{4, 7 + 0xc3, 7 + 0xa9}));
+  EXPECT_EQ(t.decode(Ids{1, 5, 3, 4, 7 + 0xc3, 7 + 0xa9}), "ab é");
+  EXPECT_EQ(t.token_bytes(5), " a");
+  EXPECT_EQ(t.token_bytes(7 + 0xc3), "\xc3");
+}
+
+TEST(Tokenizer, SentencePieceStyleKeepsInvalidBytes) {
+  const auto t = parse(sentencepiece());
+  for (const std::string bad : {"\xff", "a\xff", "a\xff b",
+                                "\x80\x80"
+                                "ab",
+                                "a\xe4\xb8"}) {
+    EXPECT_EQ(t.decode(t.encode(bad)), bad);
+  }
+  EXPECT_EQ(t.encode("a\xff"
+                     "a"),
+            (Ids{5, 7 + 0xff, 2}));  // no ▁ after the byte
+}
+
+TEST(Tokenizer, UnknownCharactersFuseOnlyWhenAsked) {
+  auto j = sentencepiece();
+  j["model"]["byte_fallback"] = false;
+  EXPECT_EQ(parse(j).encode("xyazz"), (Ids{4, 0, 2, 0}));
+  j["model"]["fuse_unk"] = false;
+  EXPECT_EQ(parse(j).encode("xyazz"), (Ids{4, 0, 0, 2, 0, 0}));
+  j["model"]["unk_token"] = nullptr;
+  try {
+    (void)parse(j).encode("aé");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "tokenizer.json: no token for \"é\"");
+  }
+}
+
+TEST(Tokenizer, AddedTokensTakeTheSpacesTheyAskFor) {
+  auto j = small();
+  j["added_tokens"][0]["lstrip"] = true;
+  j["added_tokens"][0]["rstrip"] = true;
+  const auto t = parse(j);
+  EXPECT_EQ(t.encode("a  <s>\n b"), (Ids{0, 8, 1}));
+  EXPECT_EQ(t.encode(" <s> <s> "), (Ids{8, 8}));
+  EXPECT_EQ(t.encode(" a <s>xb"), (Ids{7, 3, 9, 1}));  // the other token takes none
 }
 
 TEST(Tokenizer, AnyBytesComeBack) {
@@ -151,39 +269,68 @@ TEST(Tokenizer, UnsupportedFeaturesAreRefusedByName) {
   };
   EXPECT_EQ(error_of(small()), "accepted");
   expect([](json& j) { j["model"]["type"] = "Unigram"; },
-         "/model/type: unsupported tokenizer model \"Unigram\"; supported: BPE (byte level)");
-  expect([](json& j) { j["model"]["byte_fallback"] = true; },
-         "/model/byte_fallback: unsupported: true; this looks like a SentencePiece model; "
-         "supported: byte-level BPE");
-  expect([](json& j) { j["model"]["ignore_merges"] = true; },
-         "/model/ignore_merges: unsupported: true");
+         "/model/type: unsupported tokenizer model \"Unigram\"; supported: BPE");
   expect([](json& j) { j["model"]["dropout"] = 0.1; }, "/model/dropout: unsupported");
   expect([](json& j) { j["model"]["end_of_word_suffix"] = "</w>"; },
          "/model/end_of_word_suffix: unsupported");
-  expect([](json& j) { j["model"]["unk_token"] = "a"; },
-         "/model/unk_token: unsupported: byte 0x00 has no token");
   expect(
       [](json& j) {
-        j["normalizer"] = {{"type", "NFC"}};
+        j["truncation"] = {{"max_length", 5}};
       },
-      "/normalizer: unsupported: the tokenizer has a normalizer");
+      "/truncation: unsupported: the tokenizer has a truncation");
+  const auto typed = [](const char* type) { return json{{"type", type}}; };
+  expect([&](json& j) { j["normalizer"] = typed("Lowercase"); },
+         "/normalizer/type: unsupported normalizer \"Lowercase\"; supported: NFC, NFD, NFKC, NFKD, "
+         "Prepend, Replace, Sequence");
   expect(
-      [](json& j) {
-        j["pre_tokenizer"] = {{"type", "Metaspace"}};
+      [&](json& j) {
+        j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {typed("NFC"), typed("Nmt")}}};
       },
-      "/pre_tokenizer/type: unsupported pre_tokenizer \"Metaspace\"; supported: ByteLevel");
-  expect([](json& j) { j["pre_tokenizer"]["add_prefix_space"] = true; },
-         "/pre_tokenizer/add_prefix_space: unsupported: true; supported: false");
-  expect([](json& j) { j["pre_tokenizer"]["use_regex"] = false; },
-         "/pre_tokenizer/use_regex: unsupported: false; supported: true");
+      "/normalizer/normalizers/1/type: unsupported normalizer \"Nmt\"; supported: NFC, NFD, NFKC, "
+      "NFKD, Prepend, Replace, Sequence");
   expect(
-      [](json& j) {
-        j["post_processor"] = {{"type", "TemplateProcessing"}};
+      [&](json& j) { j["pre_tokenizer"] = typed("BertPreTokenizer"); },
+      "/pre_tokenizer/type: unsupported pre_tokenizer \"BertPreTokenizer\"; supported: ByteLevel, "
+      "Metaspace, Split, Digits, Sequence");
+  expect(
+      [&](json& j) {
+        j["pre_tokenizer"] = {{"type", "Sequence"},
+                              {"pretokenizers", {typed("ByteLevel"), typed("Digits")}}};
       },
-      "/post_processor/type: unsupported post_processor \"TemplateProcessing\"; supported: "
-      "ByteLevel");
-  expect([](json& j) { j["added_tokens"][0]["lstrip"] = true; },
-         "/added_tokens/0/lstrip: unsupported: true");
+      "/pre_tokenizer/pretokenizers/1/type: unsupported: Digits after ByteLevel");
+  expect(
+      [&](json& j) { j["post_processor"] = typed("BertProcessing"); },
+      "/post_processor/type: unsupported post_processor \"BertProcessing\"; supported: ByteLevel, "
+      "TemplateProcessing, Sequence");
+  expect([&](json& j) { j["decoder"] = typed("WordPiece"); },
+         "/decoder/type: unsupported decoder \"WordPiece\"; supported: ByteLevel, Replace, "
+         "ByteFallback, Fuse, Strip, Metaspace, Sequence");
+  expect([](json& j) { j["added_tokens"][0]["single_word"] = true; },
+         "/added_tokens/0/single_word: unsupported: true");
+}
+
+TEST(Tokenizer, PatternsThatPcre2WouldReadOtherwiseAreRefused) {
+  const auto error = [](const std::string& regex) {
+    auto j = small();
+    j["pre_tokenizer"] = {{"type", "Sequence"},
+                          {"pretokenizers",
+                           {{{"type", "Split"},
+                             {"pattern", {{"Regex", regex}}},
+                             {"behavior", "Isolated"},
+                             {"invert", false}},
+                            {{"type", "ByteLevel"}, {"add_prefix_space", false}}}}};
+    return error_of(j);
+  };
+  const std::string at = "tokenizer.json: /pre_tokenizer/pretokenizers/0/pattern: ";
+  EXPECT_EQ(error(R"(\p{L}+|\s+(?!\S))"), "accepted");
+  EXPECT_EQ(error(R"(\h+)"), at + "unsupported in a pattern: \\h");
+  EXPECT_EQ(error(R"(\bx)"), at + "unsupported in a pattern: \\b");
+  EXPECT_EQ(error(R"([a[bc]])"), at + "unsupported in a pattern: a set within a set");
+  EXPECT_EQ(error(R"([a-z&&b])"), at + "unsupported in a pattern: && in a set");
+  EXPECT_EQ(error(R"(\p{N}{1,3}+)"), at + "unsupported in a pattern: a + after {n,m}");
+  EXPECT_EQ(error(R"((?m:x))"), at + "unsupported in a pattern: the option (?m)");
+  EXPECT_TRUE(error(R"(\p{Greekish})").starts_with(at + "unsupported pattern")) << error("\\p{Q}");
+  EXPECT_TRUE(error("(").starts_with(at + "unsupported pattern"));
 }
 
 TEST(Tokenizer, MistakesNameFileAndPointer) {
@@ -211,6 +358,14 @@ TEST(Tokenizer, MistakesNameFileAndPointer) {
   expect([](json& j) { j["added_tokens"][0]["content"] = ""; }, "/added_tokens/0/content: empty");
   expect([](json& j) { j["added_tokens"][0]["content"] = "ab"; },
          "/added_tokens/0/id: 8, but the vocabulary has 4 for \"ab\"");
+  expect([](json& j) { j["model"]["unk_token"] = "zz"; },
+         "/model/unk_token: \"zz\" is not in the vocabulary");
+  expect(
+      [](json& j) {
+        j["pre_tokenizer"] = nullptr;
+        j["model"]["byte_fallback"] = true;
+      },
+      "/model/byte_fallback: the vocabulary lacks <0x00>");
   EXPECT_THROW(Tokenizer::parse("{", "tokenizer.json"), InputError);
   EXPECT_THROW(Tokenizer::parse("[]", "tokenizer.json"), InputError);
   EXPECT_THROW(Tokenizer::parse("{\"model\":" + std::string(100000, '['), "t"), InputError);
