@@ -11,6 +11,7 @@
 #include "engine/base/units.hpp"
 #include "engine/model/dtype.hpp"
 #include "engine/model/gate.hpp"
+#include "engine/routing/condition.hpp"
 
 namespace switchyard {
 namespace {
@@ -188,7 +189,13 @@ Session::Session(const Engine& engine, const SessionOptions& options)
       state_(engine.config().num_moe_layers()) {
   if (engine.config().num_moe_layers() > 0) {
     validate(options.policy, engine.gate().experts, engine.gate().top_k, "policy");
-    require_supply(options.policy, {.signals = false, .all_logits = true}, "policy");
+    require_supply(options.policy,
+                   {.signals = options.signals != nullptr,
+                    .all_logits = true,
+                    .hidden = true,
+                    .weights = options.weights != nullptr},
+                   "policy");
+    prepare_policy();
   } else if (options.policy != RoutingPolicy{}) {
     throw InputError("policy", "the model is dense: there is no expert to choose");
   }
@@ -201,6 +208,45 @@ Session::Session(const Engine& engine, const SessionOptions& options)
   pool_ = engine.backend().make_pool(engine.attention_shape(), options.kv);
   result_.vocab = engine.config().vocab_size;
   result_.layers.resize(engine.config().num_moe_layers());
+}
+
+void Session::prepare_policy() {
+  const RoutingPolicy& p = options_.policy;
+  conditioned_ = p.condition.layer_norm || p.noise.jitter > 0;
+  needs_hidden_ = !policy_needs(p).hidden.empty();
+  if (!p.condition.adapter.empty()) {
+    if (options_.weights == nullptr) {
+      throw InputError("policy", "policy.condition.adapter needs its weights");
+    }
+    for (const LayerPolicyWeights& layer : options_.weights->layers) {
+      const AdapterWeights& w = layer.adapter;
+      adapter_.push_back(
+          {engine_.backend().place({w.a.data(), WeightType::kF32, w.rank, w.inputs}),
+           engine_.backend().place({w.b.data(), WeightType::kF32, w.outputs, w.rank})});
+    }
+  }
+}
+
+const float* Session::condition(const StepContext& context, std::size_t rows, const float* normed) {
+  if (!conditioned_ && !needs_hidden_ && !options_.router_input) {
+    return normed;
+  }
+  const std::size_t h = engine_.config().hidden_size;
+  Backend& b = engine_.backend();
+  router_rows_.resize(rows * h);
+  b.download(normed, router_rows_);
+  if (!conditioned_) {
+    return normed;
+  }
+  if (options_.policy.condition.layer_norm) {
+    layer_norm_rows(router_rows_, h);
+  }
+  if (options_.policy.noise.jitter > 0) {
+    jitter_rows(router_rows_, h, options_.policy.noise.jitter, context);
+  }
+  float* out = scratch(kGate, rows * h);
+  b.upload(router_rows_, out);
+  return out;
 }
 
 std::uint32_t Session::add_sequence() {
@@ -431,18 +477,27 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   Backend& b = engine_.backend();
   StepResult& r = result_;
   const std::size_t experts = engine_.gate().experts;
+  const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
+                                        static_cast<std::uint32_t>(moe_layer), r.step);
+  const float* gate_input = condition(context, rows, normed);
   if (options_.router_input) {
     const std::size_t cells = rows * engine_.config().hidden_size;
-    router_rows_.resize(cells);
-    b.download(normed, router_rows_);
     std::transform(router_rows_.begin(), router_rows_.end(),
                    r.router_input.begin() + static_cast<std::ptrdiff_t>(moe_layer * cells),
                    model::float_to_bf16);
   }
   float* router = scratch(kWide, rows * experts);
-  b.linear(normed, rows, layer.router, router);
+  b.linear(gate_input, rows, layer.router, router);
   if (layer.router_bias.data != nullptr) {
     b.add_bias(router, rows, layer.router_bias);
+  }
+  if (!adapter_.empty()) {
+    // Attention is done with its keys and values.
+    float* low = scratch(kK, rows * adapter_[moe_layer][0].rows);
+    float* more = scratch(kV, rows * experts);
+    b.linear(gate_input, rows, adapter_[moe_layer][0], low);
+    b.linear(low, rows, adapter_[moe_layer][1], more);
+    b.add(router, more, rows * experts);
   }
   const auto logits =
       std::span(r.router_logits).subspan(moe_layer * rows * experts, rows * experts);
@@ -450,13 +505,18 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   LayerRouting& routing = r.layers[moe_layer];
   rank_candidates(engine_.gate(), logits, layer.selection_bias, width_, rank_, routing.candidates);
   r.nan_rows += routing.candidates.nan_rows;
-  const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
-                                        static_cast<std::uint32_t>(moe_layer), r.step);
   RouteInput input;
   input.candidates = routing.candidates.view();
   input.logits = logits;
   input.gate_bias = layer.selection_bias;
   input.requests = state_.requests();
+  input.hidden = router_rows_;
+  input.weights = options_.weights == nullptr ? nullptr : options_.weights->layer(moe_layer);
+  Signals signals;
+  if (options_.signals != nullptr) {
+    signals = options_.signals->view(r.step, static_cast<std::uint32_t>(moe_layer));
+    input.signals = &signals;
+  }
   route_layer(engine_.gate(), options_.policy, context, input, state_.layer(moe_layer), route_,
               routing.decision);
   b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,

@@ -39,6 +39,7 @@
 #include "engine/routing/candidates.hpp"
 #include "engine/routing/decide.hpp"
 #include "engine/routing/route.hpp"
+#include "engine/routing/signal_table.hpp"
 
 namespace switchyard {
 
@@ -127,6 +128,8 @@ struct SessionOptions {
   bool all_logits = false;    ///< Logits of every row, not only of each sequence's last.
   bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
   KvOptions kv{};             ///< Paging of keys and values; no result depends on it.
+  const PolicyWeights* weights = nullptr;  ///< Of the files that the policy names; borrowed.
+  const SignalTable* signals = nullptr;    ///< For policies that look at the machine; borrowed.
 };
 
 class Session {
@@ -156,14 +159,18 @@ class Session {
   [[nodiscard]] const KvPool& kv_pool() const { return *pool_; }
 
  private:
-  enum Slot : std::uint8_t { kX, kNormed, kQ, kK, kV, kMixed, kDelta, kWide, kSlots };
+  enum Slot : std::uint8_t { kX, kNormed, kQ, kK, kV, kMixed, kDelta, kWide, kGate, kSlots };
   float* scratch(Slot slot, std::size_t floats);
+  /// What the policy needs of the backend.
+  void prepare_policy();
   /// out = attention of one layer over the rows of the step.
   void attend(std::size_t l, std::size_t rows, const float* normed, float* out);
   void attend_latent(std::size_t l, std::size_t rows, const float* normed, float* out);
   /// out = routed experts of the moe_layer-th MoE layer; fills its LayerRouting.
   void route(const LayerWeights& layer, std::size_t moe_layer, std::size_t rows,
              const float* normed, float* out);
+  /// The gate's input under the policy: `normed` itself, or a conditioned copy.
+  const float* condition(const StepContext& context, std::size_t rows, const float* normed);
   /// out = what every row passes through: shared experts, or a dense layer's feed-forward.
   void feed_all(const LayerWeights& layer, std::size_t rows, const float* normed, float* out);
 
@@ -177,6 +184,8 @@ class Session {
   RankWorkspace rank_;
   RouteWorkspace route_;
   RoutingState state_;
+  bool conditioned_ = false, needs_hidden_ = false;
+  std::vector<std::array<WeightView, 2>> adapter_;  // [L] A, B; or empty
   std::vector<KvCache*> row_cache_;
   std::vector<std::uint16_t> every_chosen_;
   std::vector<float> every_weight_;

@@ -76,7 +76,9 @@ class Recorder {
         session_(engine, {.policy = options.policy,
                           .seed = options.seed,
                           .router_input = options.router_input,
-                          .kv = options.kv}),
+                          .kv = options.kv,
+                          .weights = options.weights,
+                          .signals = options.signals}),
         writer_(output, header, selection_bias(engine)) {
     summary.layers = header.layer_count();
     summary.experts = header.experts();
@@ -112,6 +114,7 @@ class Recorder {
       summary.dropped += d.dropped;
       summary.overflowed += d.overflowed;
       summary.truncated += d.truncated_slots;
+      summary.linear_fallbacks += d.linear_fallbacks;
       for (std::uint32_t e = 0; e < summary.experts; ++e) {
         summary.load[std::size_t{l} * summary.experts + e] += d.load[e];
       }

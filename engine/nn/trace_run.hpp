@@ -45,7 +45,9 @@ struct TraceRunOptions {
   std::uint64_t seed = 1;
   bool router_input = false;   ///< Store what each router sees: 2 H bytes per row and layer.
   SamplingOptions sampling{};  ///< Greedy by default; has a seed of its own.
-  KvOptions kv{};              ///< Paging; no effect on the trace but through a memory limit.
+  const PolicyWeights* weights = nullptr;  ///< As SessionOptions.
+  const SignalTable* signals = nullptr;    ///< As SessionOptions.
+  KvOptions kv{};  ///< Paging; no effect on the trace but through a memory limit.
 };
 
 /// What the run did. Everything here follows from the inputs; nothing depends on time or threads.
@@ -54,7 +56,8 @@ struct TraceRunSummary {
   std::uint64_t prefill_tokens = 0, decode_tokens = 0;  ///< Rows of the trace by phase.
   std::uint64_t generated = 0;                          ///< New tokens, the unfed last ones too.
   std::uint64_t assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0;
-  std::uint64_t overflowed = 0;  ///< First choices that found their expert full.
+  std::uint64_t overflowed = 0;        ///< First choices that found their expert full.
+  std::uint64_t linear_fallbacks = 0;  ///< Tokens x layers of score.rule = linear made a softmax.
   std::uint64_t truncated = 0;   ///< Slots that wanted an expert outside the stored candidates.
   std::uint64_t nan_rows = 0;    ///< Row x layer with a NaN or +inf router logit.
   std::uint64_t nan_logits = 0;  ///< Rows whose output logits hold a NaN.

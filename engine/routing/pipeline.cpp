@@ -151,6 +151,7 @@ void Pipeline::begin_step() {
     }
   }
   transformed_ = p.condition.clamp > 0 || noise_std_ > 0 || temperature_ != 1.0 ||
+                 p.semantic.mode == SemanticMode::kMlp || p.semantic.mode == SemanticMode::kEma ||
                  p.gumbel.mode != GumbelMode::kOff || p.load_aware.u != LoadLevel::kOff;
   additive_ = !input_->gate_bias.empty() || p.bonus.lambda > 0 || p.window.beta > 0;
 }
@@ -219,6 +220,36 @@ double Pipeline::u_of(std::uint32_t e) const {
   return 0;
 }
 
+void Pipeline::apply_semantic_gate(std::uint32_t t) {
+  const SemanticPolicy& s = policy_->semantic;
+  if (s.mode != SemanticMode::kMlp && s.mode != SemanticMode::kEma) {
+    return;
+  }
+  SWITCHYARD_ASSERT(!partial_ || s.on == SemanticInput::kInput, "require_supply() was called");
+  if (std::find(raw_.begin(), raw_.end(), kDoubleMinusInf) != raw_.end()) {
+    return;
+  }
+  if (s.mode == SemanticMode::kEma) {
+    std::vector<float>& smooth = state_->of(step_->sequence[t]).smooth;
+    const bool first = smooth.empty();
+    smooth.resize(experts_);
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      raw_[e] = first ? raw_[e] : s.alpha * raw_[e] + (1.0 - s.alpha) * double{smooth[e]};
+      smooth[e] = static_cast<float>(raw_[e]);
+      raw_[e] = smooth[e];
+    }
+    return;
+  }
+  const SemanticWeights& w = input_->weights->semantic;
+  if (s.on == SemanticInput::kInput) {
+    const auto x = input_->hidden.subspan(row_offset(t, w.inputs), w.inputs);
+    gate_input_.assign(x.begin(), x.end());
+  } else {
+    gate_input_ = raw_;
+  }
+  semantic_gate(w, gate_input_, gate_hidden_, raw_);
+}
+
 void Pipeline::change_logits(std::uint32_t t) {
   const RoutingPolicy& p = *policy_;
   const std::uint32_t sequence = step_->sequence[t];
@@ -236,6 +267,7 @@ void Pipeline::change_logits(std::uint32_t t) {
           noise_std_ * random_normal(step_->seed, kNoise, {sequence, step_->layer, position, e});
     }
   }
+  apply_semantic_gate(t);
   if (p.temperature.place == TemperaturePlace::kBefore && temperature_ != 1.0) {
     for (double& z : raw_) {
       z /= temperature_;

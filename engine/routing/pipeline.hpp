@@ -31,6 +31,7 @@ class Pipeline final : public RowMaker {
   // ---- steps 1 to 7 of token t: fills z_, p_ ----
   void load_logits(std::uint32_t t);
   void change_logits(std::uint32_t t);
+  void apply_semantic_gate(std::uint32_t t);
   void score(std::uint32_t t);
 
   // ---- steps 8 to 10 of token t, with sel_, key_, order_, set_ ----
@@ -70,17 +71,18 @@ class Pipeline final : public RowMaker {
   std::vector<float> ranking_;       // [T][E] logits that rank, before the T of step 7
   std::vector<std::uint16_t> top1_;  // [T] best candidate by sel (M09)
   // The row under work.
-  std::vector<double> raw_;           // [E]
-  std::vector<float> row_z_, row_p_;  // [E] copies that a mechanism may overwrite
-  std::vector<float> sel_, key_;      // [E] selection score; what orders the candidates
-  std::vector<std::uint8_t> masked_;  // [E] no reroute target
-  std::vector<std::uint8_t> known_;   // [E] among the stored candidates
-  std::vector<std::uint16_t> order_;  // [E] all experts, best first
-  std::vector<std::uint16_t> set_;    // S[t] in slot order
-  std::uint32_t tail_begin_ = 0;      // reroute targets: order_ from here on, without S
-  std::uint32_t set_size_ = 0;        // k_t
-  float unsure_ = 0;                  // best key an unknown expert may have
-  std::uint64_t unsure_slots_ = 0;    // slots of the step that such a one may have won
+  std::vector<double> raw_;                       // [E]
+  std::vector<double> gate_input_, gate_hidden_;  // of the semantic gate
+  std::vector<float> row_z_, row_p_;              // [E] copies that a mechanism may overwrite
+  std::vector<float> sel_, key_;                  // [E] selection score; what orders the candidates
+  std::vector<std::uint8_t> masked_;              // [E] no reroute target
+  std::vector<std::uint8_t> known_;               // [E] among the stored candidates
+  std::vector<std::uint16_t> order_;              // [E] all experts, best first
+  std::vector<std::uint16_t> set_;                // S[t] in slot order
+  std::uint32_t tail_begin_ = 0;                  // reroute targets: order_ from here on, without S
+  std::uint32_t set_size_ = 0;                    // k_t
+  float unsure_ = 0;                              // best key an unknown expert may have
+  std::uint64_t unsure_slots_ = 0;                // slots of the step that such a one may have won
   RowWeights row_weights_ = RowWeights::kFamily;
   std::vector<float> group_score_;
   std::vector<std::uint8_t> group_kept_;

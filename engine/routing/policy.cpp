@@ -53,6 +53,21 @@ void check_steps(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t to
   const bool controlled = p.temperature.controller != TemperatureController::kOff;
   only_with("step_time", !policy_needs(p).clock.empty(), "a policy needs a clock");
   finite("condition.clamp", p.condition.clamp, 0, false);
+  only_with("condition.adapter_hash", !p.condition.adapter.empty(), "there is a condition.adapter");
+  if (!(p.noise.jitter >= 0 && p.noise.jitter < 1)) {
+    fail("noise.jitter", "0 <= jitter < 1");
+  }
+  const bool mlp = p.semantic.mode == SemanticMode::kMlp;
+  only_with("semantic.on", mlp, "semantic.mode = mlp");
+  only_with("semantic.file", mlp, "semantic.mode = mlp");
+  only_with("semantic.hash", mlp, "semantic.mode = mlp");
+  if (mlp && p.semantic.file.empty()) {
+    fail("semantic.file", "a file of weights with semantic.mode = mlp");
+  }
+  only_with("semantic.alpha", p.semantic.mode == SemanticMode::kEma, "semantic.mode = ema");
+  if (!(p.semantic.alpha > 0 && p.semantic.alpha <= 1)) {
+    fail("semantic.alpha", "0 < alpha <= 1");
+  }
   finite("noise.std", p.noise.std, 0, true);
   only_with("noise.std", p.noise.mode != NoiseMode::kOff, "noise.mode is fixed or adaptive");
   if (p.noise.mode == NoiseMode::kAdaptive && p.noise.std > 0.2) {
@@ -115,6 +130,11 @@ bool has_policy_steps(const RoutingPolicy& policy) {
   RoutingPolicy rest;
   rest.capacity = policy.capacity;
   rest.renorm = policy.renorm;
+  // In the engine, before the logits.
+  rest.condition.layer_norm = policy.condition.layer_norm;
+  rest.condition.adapter = policy.condition.adapter;
+  rest.condition.adapter_hash = policy.condition.adapter_hash;
+  rest.noise.jitter = policy.noise.jitter;
   return policy != rest;
 }
 
@@ -136,6 +156,15 @@ PolicyNeeds policy_needs(const RoutingPolicy& p) {
   }
   if (p.temperature.controller != TemperatureController::kOff) {
     needs.clock = "temperature.controller";
+  }
+  if (p.semantic.mode == SemanticMode::kMlp) {
+    needs.weights = "semantic.file";
+    (p.semantic.on == SemanticInput::kInput ? needs.hidden : needs.all_logits) = "semantic.on";
+  } else if (p.semantic.mode == SemanticMode::kEma) {
+    needs.all_logits = "semantic.mode";
+  }
+  if (!p.condition.adapter.empty()) {
+    needs.weights = "condition.adapter";
   }
   return needs;
 }
@@ -160,6 +189,29 @@ void require_supply(const RoutingPolicy& policy, const PolicySupply& supply,
   if (!supply.all_logits) {
     refuse(needs.all_logits, "the logits of all experts",
            "traces hold them all for up to 64 experts; run the engine with the policy");
+  }
+  if (!supply.hidden) {
+    refuse(needs.hidden, "the router's input, which a trace does not hold",
+           "run the engine with the policy");
+  }
+  if (!supply.weights && needs.weights != "condition.adapter") {
+    refuse(needs.weights, "its weights", "name the policy file, which says where they are");
+  }
+  if (supply.recorded != nullptr) {
+    for (const std::string_view key :
+         {"condition.layer_norm", "condition.adapter", "condition.adapter_hash", "noise.jitter"}) {
+      const std::string want = get_policy_field(policy, key);
+      const std::string have = get_policy_field(*supply.recorded, key);
+      const bool any = key == "condition.adapter_hash" && (want == "any" || have == "any");
+      if (want != have && !any) {
+        throw InputError(
+            where,
+            fmt::format("policy.{} = {} acts before the logits, and these were made with "
+                        "{}",
+                        key, want, have),
+            "run the engine with the policy");
+      }
+    }
   }
 }
 

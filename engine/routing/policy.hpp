@@ -8,6 +8,8 @@
 // modelled: M23 (training losses): statistics of a trace, not decisions.
 #pragma once
 #include <cstdint>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -92,20 +94,42 @@ struct CapacityPolicy {
   bool operator==(const CapacityPolicy&) const = default;
 };
 
-/// M47, in step 1. clamp acts on the recorded logits.
+/// M47, in step 1. layer_norm (without weights, eps 1e-5) and the adapter act in the engine, before
+/// the logits that a trace records; clamp acts on those.
 struct ConditionPolicy {
-  double clamp = 0;  ///< z = min(max(z, -clamp), clamp); 0: off. The articles' value is 50.
+  bool layer_norm = false;  ///< The gate sees (x - mean) / sqrt(var + 1e-5); the experts see x.
+  double clamp = 0;         ///< z = min(max(z, -clamp), clamp); 0: off. The articles' value is 50.
+  /// File of the low-rank adapter, z += B (A x); empty: off. Format:
+  /// engine/model/policy_weights.hpp.
+  std::string adapter;
+  std::string adapter_hash = "any";  ///< 16 hex digits of the file's tensors.
   bool operator==(const ConditionPolicy&) const = default;
 };
 
-/// M10, step 2. fixed: z += N(0, std). adaptive: std starts at its value here; every 50 steps it
-/// grows by 0.01, to at most 0.2, if one expert took more than 40 % of the layer's assignments of
-/// those steps.
+/// M10. jitter: the gate sees x U(1 - jitter, 1 + jitter), element by element, before step 1 (in
+/// the engine; the experts see x). Step 2, fixed: z += N(0, std). adaptive: std starts at its value
+/// here; every 50 steps it grows by 0.01, to at most 0.2, if one expert took more than 40 % of the
+/// layer's assignments of those steps.
 enum class NoiseMode : std::uint8_t { kOff, kFixed, kAdaptive };
 struct NoisePolicy {
   NoiseMode mode = NoiseMode::kOff;
   double std = 0.05;  ///< > 0, in logits.
+  double jitter = 0;  ///< In [0, 1); 0: off.
   bool operator==(const NoisePolicy&) const = default;
+};
+
+/// M03, step 3. mlp: z' = W2 gelu(W1 z + b1) + b2 (on = input: of the router's input x) with the
+/// weights of `file`. Baselines: identity, z' = z; ema, z' = alpha z + (1 - alpha) z' of the
+/// sequence's previous token. A row with a logit of -inf stays as it is.
+enum class SemanticMode : std::uint8_t { kOff, kMlp, kEma, kIdentity };
+enum class SemanticInput : std::uint8_t { kLogits, kInput };
+struct SemanticPolicy {
+  SemanticMode mode = SemanticMode::kOff;
+  SemanticInput on = SemanticInput::kLogits;
+  std::string file;          ///< With mlp. Format: engine/model/policy_weights.hpp.
+  std::string hash = "any";  ///< 16 hex digits of the file's tensors.
+  double alpha = 0.5;        ///< With ema, in (0, 1].
+  bool operator==(const SemanticPolicy&) const = default;
 };
 
 /// M09. before: step 4, z /= T. after: step 7, score(z / T): the selection of a gate without bias
@@ -179,6 +203,7 @@ struct RoutingPolicy {
   double step_time = 0;  ///< Seconds per step, the clock of a run without signals; 0: none.
   ConditionPolicy condition;
   NoisePolicy noise;
+  SemanticPolicy semantic;
   TemperaturePolicy temperature;
   GumbelPolicy gumbel;
   LoadAwarePolicy load_aware;
@@ -209,12 +234,19 @@ struct PolicyNeeds {
   std::string placement;  ///< The GPUs of every expert (Signals).
   std::string clock;  ///< Start time of a step (Signals, or step_time, which is not empty then).
   std::string all_logits;  ///< The logits of all E experts, M = E in a replay.
+  std::string hidden;      ///< The router's input.
+  std::string weights;     ///< PolicyWeights.
 };
 [[nodiscard]] PolicyNeeds policy_needs(const RoutingPolicy& policy);
 /// What the caller of route_layer() can supply.
 struct PolicySupply {
   bool signals = false;     ///< Memory use, placement and time.
   bool all_logits = false;  ///< All E logits of every token.
+  bool hidden = false;      ///< The router's input of every token.
+  bool weights = false;     ///< The tensors of the files that the policy names.
+  /// Policy under which the logits were made, whose layer_norm, adapter and jitter they bear
+  /// already. Null: the caller applies them itself (the engine).
+  const RoutingPolicy* recorded = nullptr;
 };
 /// Throws InputError(where, …) naming the key and the missing thing.
 void require_supply(const RoutingPolicy& policy, const PolicySupply& supply,
@@ -232,7 +264,11 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
 struct PolicyField {
   std::string_view key;
   std::string_view legal;  ///< Legal values, for messages and help.
+  /// The value is the name of a file, without its folder; whoever reads a policy keeps the path.
+  bool file = false;
 };
+/// Where the files that a policy names lie, by key.
+using PolicyFiles = std::map<std::string, std::filesystem::path>;
 /// All keys in the canonical order.
 [[nodiscard]] std::span<const PolicyField> policy_fields();
 

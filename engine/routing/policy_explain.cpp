@@ -78,6 +78,23 @@ void explain_logits(const RoutingPolicy& p, std::vector<std::string>& lines) {
     }
     lines.push_back(text);
   }
+  switch (p.semantic.mode) {
+    case SemanticMode::kOff:
+      break;
+    case SemanticMode::kMlp:
+      lines.push_back(fmt::format(" 3 z = W2 gelu(W1 {} + b1) + b2, weights of {}",
+                                  p.semantic.on == SemanticInput::kInput ? "x" : "z",
+                                  p.semantic.file));
+      break;
+    case SemanticMode::kEma:
+      lines.push_back(
+          fmt::format(" 3 z = {} z + {} z of the sequence's previous token (baseline EMA)",
+                      p.semantic.alpha, 1 - p.semantic.alpha));
+      break;
+    case SemanticMode::kIdentity:
+      lines.emplace_back(" 3 z = z (baseline identity)");
+      break;
+  }
   if (p.temperature.place == TemperaturePlace::kBefore) {
     lines.push_back(" 4 z = z / T, " + temperature_text(p.temperature));
   }
@@ -103,7 +120,17 @@ void explain_logits(const RoutingPolicy& p, std::vector<std::string>& lines) {
 std::vector<std::string> explain_policy(const GateSpec& g, const RoutingPolicy& policy) {
   const CapacityPolicy& c = policy.capacity;
   std::vector<std::string> lines;
+  if (policy.condition.layer_norm) {
+    lines.emplace_back(" 1 x = (x - mean) / sqrt(var + 1e-5), for the gate only");
+  }
+  if (policy.noise.jitter > 0) {
+    lines.push_back(fmt::format(" 1 x *= U({}, {}), for the gate only", 1 - policy.noise.jitter,
+                                1 + policy.noise.jitter));
+  }
   lines.push_back(fmt::format(" 1 z = gate(x), E = {}; NaN and +inf count as -inf", g.experts));
+  if (!policy.condition.adapter.empty()) {
+    lines.push_back(fmt::format(" 1 z += B (A x), the adapter of {}", policy.condition.adapter));
+  }
   explain_logits(policy, lines);
   const bool after = policy.temperature.place == TemperaturePlace::kAfter;
   const std::string_view z = after ? "z / T" : "z";

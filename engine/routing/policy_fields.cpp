@@ -25,6 +25,7 @@ struct Field {
   std::string_view legal;
   void (*set)(RoutingPolicy&, const Place&);
   std::string (*get)(const RoutingPolicy&);
+  bool file = false;
 };
 
 /// The member `Member` of the part `Part` of a policy.
@@ -63,6 +64,46 @@ constexpr Field name(std::string_view key, std::string_view legal) {
             return std::string(names::name_of(Names, member<Part, Member>(p)));
           }};
 }
+/// The name of a file without its folder; "off" is the empty name.
+template <auto Part, auto Member>
+constexpr Field file(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            std::string& out = member<Part, Member>(p);
+            if (s.text == "off") {
+              out.clear();
+              return;
+            }
+            out = std::filesystem::path(s.text).filename().string();
+            if (out.empty() || out == "off" ||
+                std::any_of(out.begin(), out.end(), [](unsigned char c) { return c <= ' '; })) {
+              throw InputError(s.where,
+                               fmt::format("{} = \"{}\" is not the name of a file", s.key, s.text),
+                               "without spaces");
+            }
+          },
+          [](const RoutingPolicy& p) {
+            const std::string& name = member<Part, Member>(p);
+            return name.empty() ? std::string("off") : name;
+          },
+          true};
+}
+/// "any" or 16 hex digits.
+template <auto Part, auto Member>
+constexpr Field hash(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            const bool hex = s.text.size() == 16 &&
+                             s.text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+            if (s.text != "any" && !hex) {
+              throw InputError(
+                  s.where, fmt::format("{} = \"{}\" is neither any nor 16 lower-case hex digits",
+                                       s.key, s.text));
+            }
+            member<Part, Member>(p) = s.text;
+          },
+          [](const RoutingPolicy& p) { return member<Part, Member>(p); }};
+}
 /// An optional number; `Off` is the word for "unset".
 template <auto Part, auto Member, const auto& Off>
 constexpr Field maybe_real(std::string_view key, std::string_view legal) {
@@ -91,8 +132,21 @@ constexpr std::array kFields{
         [](P& p, const Place& s) { p.step_time = text_fields::parse_real(s.text, s.where, s.key); },
         [](const P& p) { return fmt::format("{}", p.step_time); }},
     real<&P::condition, &ConditionPolicy::clamp>("condition.clamp", "number >= 0; 0: off"),
+    name<&P::condition, &ConditionPolicy::layer_norm, names::kSwitch>("condition.layer_norm",
+                                                                      "off, on"),
+    file<&P::condition, &ConditionPolicy::adapter>("condition.adapter", "off or a file"),
+    hash<&P::condition, &ConditionPolicy::adapter_hash>(
+        "condition.adapter_hash", "any or 16 hex digits; with condition.adapter"),
+    real<&P::noise, &NoisePolicy::jitter>("noise.jitter", "in [0, 1); 0: off"),
     name<&P::noise, &NoisePolicy::mode, names::kNoiseModes>("noise.mode", "off, fixed, adaptive"),
     real<&P::noise, &NoisePolicy::std>("noise.std", "> 0, with noise.mode"),
+    name<&P::semantic, &SemanticPolicy::mode, names::kSemanticModes>("semantic.mode",
+                                                                     "off, mlp, ema, identity"),
+    name<&P::semantic, &SemanticPolicy::on, names::kSemanticInputs>("semantic.on", "logits, input"),
+    file<&P::semantic, &SemanticPolicy::file>("semantic.file", "off or a file; with mode = mlp"),
+    hash<&P::semantic, &SemanticPolicy::hash>("semantic.hash",
+                                              "any or 16 hex digits; with semantic.file"),
+    real<&P::semantic, &SemanticPolicy::alpha>("semantic.alpha", "> 0 and <= 1, with mode = ema"),
     name<&P::temperature, &T::place, names::kTemperaturePlaces>("temperature.place",
                                                                 "off, before, after"),
     real<&P::temperature, &T::value>("temperature.value", "> 0, with temperature.place"),
@@ -161,7 +215,7 @@ constexpr std::array kFields{
 constexpr auto kPublicFields = [] {
   std::array<PolicyField, kFields.size()> out{};
   for (std::size_t i = 0; i < kFields.size(); ++i) {
-    out[i] = {kFields[i].key, kFields[i].legal};
+    out[i] = {kFields[i].key, kFields[i].legal, kFields[i].file};
   }
   return out;
 }();

@@ -54,6 +54,13 @@ inline constexpr std::array kRenorms{Name<WeightRenorm>{"final", WeightRenorm::k
 inline constexpr std::array kNoiseModes{Name<NoiseMode>{"off", NoiseMode::kOff},
                                         Name<NoiseMode>{"fixed", NoiseMode::kFixed},
                                         Name<NoiseMode>{"adaptive", NoiseMode::kAdaptive}};
+inline constexpr std::array kSwitch{Name<bool>{"off", false}, Name<bool>{"on", true}};
+inline constexpr std::array kSemanticModes{Name<SemanticMode>{"off", SemanticMode::kOff},
+                                           Name<SemanticMode>{"mlp", SemanticMode::kMlp},
+                                           Name<SemanticMode>{"ema", SemanticMode::kEma},
+                                           Name<SemanticMode>{"identity", SemanticMode::kIdentity}};
+inline constexpr std::array kSemanticInputs{Name<SemanticInput>{"logits", SemanticInput::kLogits},
+                                            Name<SemanticInput>{"input", SemanticInput::kInput}};
 inline constexpr std::array kTemperaturePlaces{
     Name<TemperaturePlace>{"off", TemperaturePlace::kOff},
     Name<TemperaturePlace>{"before", TemperaturePlace::kBefore},

@@ -4,7 +4,8 @@
 // candidates that the trace stores.
 //
 //    1 z from the candidates (or the logits); clamp (M47)
-//    2 noise (M10)   4 temperature (M09)   5 Gumbel (M11)   6 load penalty (M04)
+//    2 noise (M10)   3 semantic gate (M03)   4 temperature (M09)   5 Gumbel (M11)
+//    6 load penalty (M04)
 //    7 p = score(z)  8 sel = p + bias + bonuses (M15, M16)  9 groups (the family's, M20)
 //   10 candidates by sel, S[t] = the first k_t
 //   11 capacity, overflow, reroute  12 weights              (decide.hpp)
@@ -40,6 +41,7 @@
 #include "engine/routing/decide.hpp"
 #include "engine/routing/gate.hpp"
 #include "engine/routing/policy.hpp"
+#include "engine/routing/policy_weights.hpp"
 #include "engine/routing/rows.hpp"
 
 namespace switchyard {
@@ -69,6 +71,7 @@ struct SequenceState {
   std::uint32_t run = 0;                ///< M09: length of the run of equal top-1.
   std::uint32_t past = 0;               ///< M15, M16: sets written so far.
   std::vector<std::uint16_t> history;  ///< [kWindowLength][K] ring, slot past % kWindowLength next.
+  std::vector<float> smooth;           ///< [E] M03 ema: z' of the last token, or empty.
 };
 
 /// Per layer.
@@ -108,7 +111,9 @@ struct RouteInput {
   std::span<const float> logits;     ///< [T][E] raw logits, read when M < E; empty: not known.
   std::span<const float> gate_bias;  ///< [E] or empty.
   const Signals* signals = nullptr;  ///< Null: none; require_supply() has passed then.
-  std::span<const RequestInfo> requests;  ///< By sequence number; shorter: defaults.
+  std::span<const RequestInfo> requests;        ///< By sequence number; shorter: defaults.
+  std::span<const float> hidden;                ///< [T][H] the router's input, or empty.
+  const LayerPolicyWeights* weights = nullptr;  ///< Of this layer, or null.
 };
 
 class Pipeline;

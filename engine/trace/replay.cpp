@@ -22,7 +22,12 @@ Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
       state_(trace.header.layer_count()) {
   const TraceHeader& h = trace.header;
   validate(options_.policy, h.experts(), h.top_k(), "replay");
-  require_supply(options_.policy, {.signals = false, .all_logits = h.candidates == h.experts()},
+  require_supply(options_.policy,
+                 {.signals = options.signals != nullptr,
+                  .all_logits = h.candidates == h.experts(),
+                  .hidden = false,
+                  .weights = options.weights != nullptr,
+                  .recorded = &h.policy},
                  "replay");
   if (const std::uint32_t slots = policy_slots(options_.policy, h.gate); slots > h.candidates) {
     throw InputError("replay",
@@ -70,6 +75,12 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
     input.candidates = candidates_.view();
     input.gate_bias = trace_.bias_of(l);
     input.requests = state_.requests();
+    input.weights = options_.weights == nullptr ? nullptr : options_.weights->layer(l);
+    Signals signals;
+    if (options_.signals != nullptr) {
+      signals = options_.signals->view(step_, l);
+      input.signals = &signals;
+    }
     route_layer(h.gate, options_.policy, context, input, state_.layer(l), workspace_, decisions[l]);
     backlog_[l] = decisions[l].deferred;
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/routing/route.hpp"
+#include "engine/routing/signal_table.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard {
@@ -24,10 +25,15 @@ struct ReplayOptions {
   /// Source rank of each sequence (index of the sequence table); empty: all on rank 0. Borrowed
   /// while the Replayer lives. Only scope = rank looks at it.
   std::span<const std::uint16_t> rank_of_sequence;
-  std::uint32_t ranks = 1;  ///< > every rank.
-  /// The options of the recorded run.
+  std::uint32_t ranks = 1;                 ///< > every rank.
+  const PolicyWeights* weights = nullptr;  ///< Of the files that the policy names; borrowed.
+  const SignalTable* signals = nullptr;    ///< As the recorded run had; borrowed.
+                                           /// The options of the recorded run.
   static ReplayOptions recorded(const TraceHeader& header) {
-    return {header.policy, header.seed, {}, 1};
+    ReplayOptions options;
+    options.policy = header.policy;
+    options.seed = header.seed;
+    return options;
   }
 };
 

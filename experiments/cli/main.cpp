@@ -135,7 +135,8 @@ int run(int argc, char** argv) {
   v_trace->add_option("--policy", trace.policy,
                       "routing policy, e.g. scenarios/policies/capacity_1.0.toml");
   v_trace->add_option("--signals", trace.signals,
-                      "per-step signals of the simulator (unsupported by this version)");
+                      "run file (.h5) of a simulation: memory levels, placement and step times for "
+                      "policies that look at them");
   v_trace->add_option("--seed", trace.seed, "seed of every random choice")->capture_default_str();
   v_trace->add_flag("--router-input", trace.router_input,
                     "store what each router sees, 2 H bytes per token and layer");

@@ -13,10 +13,12 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/base/units.hpp"
+#include "engine/model/policy_weights.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "experiments/cli/device.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/prompts.hpp"
+#include "experiments/cli/signals.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::cli {
@@ -126,6 +128,9 @@ Table trace_summary_table(const TraceRunSummary& s) {
   row("dropped", s.dropped);
   row("overflow", s.overflowed);
   row("truncated", s.truncated);
+  if (s.linear_fallbacks > 0) {
+    row("linear scores made a softmax", s.linear_fallbacks);
+  }
   const auto cv = s.load_cv();
   table.rows.push_back({"load_cv", cv ? fmt::format("{:.4f}", *cv) : "n/a"});
   row("router rows with NaN", s.nan_rows);
@@ -147,10 +152,6 @@ Table trace_summary_table(const TraceRunSummary& s) {
 
 int run_trace(const TraceOptions& options) {
   require_device(options.device, options.dtype, options.threads);
-  if (!options.signals.empty()) {
-    throw InputError("--signals", "unsupported in this version",
-                     "coupled runs need signals from the simulator; run without --signals");
-  }
   const bool json = progress_as_json(options.progress);
   if (options.batch == 0) {
     throw InputError("--batch", "batch = 0. Violated: batch >= 1");
@@ -159,14 +160,25 @@ int run_trace(const TraceOptions& options) {
   run.batch = options.batch;
   run.chunk = options.chunk;
   run.seed = options.seed;
+  PolicyFiles policy_files;
   run.router_input = options.router_input;
   run.sampling = {options.temperature, options.top_p, options.seed, options.top_k};
   validate(run.sampling, "trace");
   run.kv = kv_options(options.kv_block, options.kv_memory);
   if (!options.policy.empty()) {
-    run.policy = scenario::read_policy_file(options.policy.string());
+    run.policy = scenario::read_policy_file(options.policy.string(), &policy_files);
   }
   const Engine engine = Engine::load(options.model, {options.threads});
+  const std::vector<std::uint32_t> layers = engine.config().moe_layers();
+  const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
+                                                           layers, engine.config().hidden_size);
+  run.weights = weights.layers.empty() ? nullptr : &weights;
+  SignalTable signals;
+  if (!options.signals.empty()) {
+    signals = read_signals(options.signals, static_cast<std::uint32_t>(layers.size()),
+                           engine.gate().experts);
+    run.signals = &signals;
+  }
   const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
   const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
 

@@ -15,7 +15,7 @@ struct TraceOptions {
   std::filesystem::path prompts;  ///< .txt or .jsonl
   std::filesystem::path output;   ///< -o
   std::filesystem::path policy;   ///< Empty: no capacity limit.
-  std::filesystem::path signals;  ///< Refused: not supported by this version.
+  std::filesystem::path signals;  ///< Run file of a simulation of this model, or empty.
   std::uint32_t max_new = 32;  ///< Per prompt, unless the prompt says otherwise; 0: prefill only.
   std::uint32_t batch = 16;    ///< >= 1
   std::uint32_t chunk = 0;     ///< 0: whole prompts.

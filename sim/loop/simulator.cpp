@@ -15,6 +15,7 @@
 #include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
 #include "engine/model/accounting.hpp"
+#include "engine/model/policy_weights.hpp"
 #include "engine/routing/route.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
@@ -82,8 +83,17 @@ class Simulator {
         policy_from_trace_ = true;
       }
       validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
-      const bool all = trace == nullptr || trace->header.candidates == experts_;
-      require_supply(policy_, {.signals = true, .all_logits = all}, "policy");
+      const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
+      weights_ = model::load_policy_weights(policy_, s_.policy_files, source_->gate(), numbers,
+                                            s_.model.hidden_size);
+      const RoutingPolicy plain;
+      require_supply(policy_,
+                     {.signals = true,
+                      .all_logits = trace == nullptr || trace->header.candidates == experts_,
+                      .hidden = false,
+                      .weights = !weights_.layers.empty(),
+                      .recorded = trace == nullptr ? &plain : &trace->header.policy},
+                     "policy");
       slots_ = policy_slots(policy_, source_->gate());
       if (trace != nullptr && slots_ > trace->header.candidates) {
         throw InputError("policy",
@@ -182,6 +192,7 @@ class Simulator {
   bool policy_from_trace_ = false;
   std::vector<CostModel> cost_;
   std::unique_ptr<RoutingSource> source_;
+  PolicyWeights weights_;
   RoutingState state_;       // [L][copies of the experts]
   std::uint32_t slots_ = 0;  // K of a decision
   // What the policy may know: memory levels at the start of the step, and the GPU of each expert.
@@ -559,6 +570,7 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   input.gate_bias = source_->gate_bias(moe);
   input.signals = &signals;
   input.requests = state_.requests();
+  input.weights = weights_.layer(moe);
   const std::size_t copies = gpus_ / s_.parallel.ep;
   route_layer(source_->gate(), policy_, context, input, state_.layer(moe * copies + copy),
               workspace_, out);

@@ -546,7 +546,9 @@ std::string policy_value(const Node& node, const std::string& shown) {
 }
 
 /// Reads the fields of `table` (null: all defaults) whose full keys begin with "policy.".
-RoutingPolicy policy_from(Context& context, const Node* table, const Node& parent) {
+/// Files they name are looked for beside the text that names them, their places go to `files`.
+RoutingPolicy policy_from(Context& context, const Node* table, const Node& parent,
+                          const fs::path& folder, PolicyFiles& files) {
   std::vector<std::string> top;
   for (const PolicyField& field : policy_fields()) {
     const std::string head(field.key.substr(0, field.key.find('.')));
@@ -556,6 +558,11 @@ RoutingPolicy policy_from(Context& context, const Node* table, const Node& paren
   }
   Section s(context, table, "policy", top, parent);
   RoutingPolicy policy;
+  const auto names_file = [](const std::string& key) {
+    const auto fields = policy_fields();
+    return std::any_of(fields.begin(), fields.end(),
+                       [&](const PolicyField& f) { return f.file && f.key == key; });
+  };
   for (const std::string& head : top) {
     std::vector<std::string> members;
     bool leaf = false;
@@ -571,7 +578,16 @@ RoutingPolicy policy_from(Context& context, const Node* table, const Node& paren
       if (node != nullptr) {
         const std::string shown = in.shown_key(key, *node);
         try {
-          set_policy_field(policy, field, policy_value(*node, shown), node->where());
+          const std::string value = policy_value(*node, shown);
+          set_policy_field(policy, field, value, node->where());
+          if (names_file(field) && value != "off") {
+            const fs::path path = named_path(value, *node, folder);
+            std::error_code ignored;
+            if (!fs::exists(path, ignored)) {
+              no_such_file(node->where(), shown, value, path);
+            }
+            files[field] = path;
+          }
         } catch (const InputError& e) {
           // The library names the key its own way; say it as the user wrote it.
           const std::string library_key = "policy." + field;
@@ -831,7 +847,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   read_workload(context, root, document.folder, options, out);
   place_file("policy.file");
   const Node* policy = root.find("policy");
-  out.policy = policy_from(context, policy, root);
+  out.policy = policy_from(context, policy, root, document.folder, out.policy_files);
   if (out.gate.experts > 0) {
     validate_policy(context, out.policy, out.gate.experts, out.gate.top_k,
                     policy != nullptr ? policy->where() : root.where());
@@ -951,11 +967,15 @@ std::string scenario_hash(const Scenario& scenario) {
   return hash128(std::as_bytes(std::span(text.data(), text.size()))).hex();
 }
 
-RoutingPolicy read_policy_file(const std::string& path) {
+RoutingPolicy read_policy_file(const std::string& path, PolicyFiles* files) {
   const fs::path file(path);
   const Node table = load_toml(file, "policy", file.generic_string());
   Context context;
-  RoutingPolicy policy = policy_from(context, &table, table);
+  PolicyFiles found;
+  RoutingPolicy policy = policy_from(context, &table, table, file.parent_path(), found);
+  if (files != nullptr) {
+    *files = std::move(found);
+  }
   return policy;
 }
 

@@ -143,6 +143,7 @@ struct Scenario {
   Workload workload;
   GateSpec gate;  ///< The family's gate; gate.experts = 0 for a dense model.
   RoutingPolicy policy;
+  PolicyFiles policy_files;  ///< Where the files that the policy names lie.
   NetworkSpec network;
   MemorySpec memory;
   HostSpec host;
@@ -185,6 +186,7 @@ std::string canonical_text(const Scenario& scenario);
 std::string scenario_hash(const Scenario& scenario);
 
 /// A policy file (scenarios/policies/*.toml): the keys of a scenario's [policy] at top level.
-RoutingPolicy read_policy_file(const std::string& path);
+/// The places of files it names go to `files` when that is not null.
+RoutingPolicy read_policy_file(const std::string& path, PolicyFiles* files = nullptr);
 
 }  // namespace switchyard::scenario

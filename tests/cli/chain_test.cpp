@@ -269,7 +269,7 @@ std::string swept_demo() {
   };
   replace("models/", source_path("scenarios/models/").string());
   replace("hardware/", source_path("scenarios/hardware/").string());
-  replace("policies/", source_path("scenarios/policies/").string());
+  replace("\"policies/", "\"" + source_path("scenarios/policies/").string());
   replace("../out/demo/trace.h5", "t.h5");
   return text + "\n[[sweep]]\nkey = \"workload.batch\"\nvalues = [16]\n";
 }

@@ -114,6 +114,8 @@ class Router {
     input.gate_bias = bias_;
     input.signals = signals;
     input.requests = state_.requests();
+    input.weights = weights;
+    input.hidden = hidden;
     route_layer(gate_, policy_, context, input, state_.layer(0), workspace_, out_);
     backlog_ = out_.deferred;
     return out_;
@@ -126,6 +128,8 @@ class Router {
   std::uint32_t width = 0;  ///< M; 0: stored_candidates().
   bool all_logits = true;   ///< false: as a replay, which knows the candidates only.
   const Signals* signals = nullptr;
+  const LayerPolicyWeights* weights = nullptr;
+  std::vector<float> hidden;  ///< [T][H] of the next step.
 
  private:
   GateSpec gate_;

@@ -63,7 +63,8 @@ TEST(RoutingPolicy, TextRoundTripsExactlyForEveryLegalName) {
     }
   }
   // Steps 1 to 9, then capacity and weights.
-  EXPECT_EQ(names, (3U + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (15 + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3));
+  EXPECT_EQ(names,
+            (2U + 3 + 4 + 2 + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (15 + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3));
 }
 
 TEST(RoutingPolicy, TextRoundTripsExactlyForEveryNumber) {
@@ -99,6 +100,15 @@ TEST(RoutingPolicy, WrongValuesSayWhatIsLegal) {
             "p.toml:3:1: policy.capacity.factor = \"1,25\" is not a finite number");
   EXPECT_EQ(set_error("capacity.factor", "nan"),
             "p.toml:3:1: policy.capacity.factor = \"nan\" is not a finite number");
+  EXPECT_EQ(set_error("semantic.file", "a b.safetensors"),
+            "p.toml:3:1: policy.semantic.file = \"a b.safetensors\" is not the name of a file; "
+            "without spaces");
+  EXPECT_EQ(
+      set_error("semantic.hash", "12"),
+      "p.toml:3:1: policy.semantic.hash = \"12\" is neither any nor 16 lower-case hex digits");
+  RoutingPolicy named;
+  set_policy_field(named, "semantic.file", "some/folder/w.safetensors", "test");
+  EXPECT_EQ(get_policy_field(named, "semantic.file"), "w.safetensors");  // no folder in a trace
   EXPECT_EQ(set_error("capacity.absolute", "-1"),
             "p.toml:3:1: policy.capacity.absolute = \"-1\" is not a whole number in "
             "0…4294967295");
@@ -196,6 +206,19 @@ TEST(RoutingPolicy, StepsBeforeCapacityAreRefusedOutOfRangeOrWithoutEffect) {
        "policy.noise.std = 0.3. Violated: std <= 0.2 with mode = adaptive; it grows to 0.2 and "
        "stops "
        "there"},
+      {"condition.adapter_hash=0123456789abcdef",
+       "policy.condition.adapter_hash = 0123456789abcdef. Violated: any unless there is a "
+       "condition.adapter"},
+      {"noise.jitter=1", "policy.noise.jitter = 1. Violated: 0 <= jitter < 1"},
+      {"semantic.mode=mlp",
+       "policy.semantic.file = off. Violated: a file of weights with semantic.mode = mlp"},
+      {"semantic.file=w.safetensors",
+       "policy.semantic.file = w.safetensors. Violated: off unless semantic.mode = mlp"},
+      {"semantic.mode=ema semantic.on=input",
+       "policy.semantic.on = input. Violated: logits unless semantic.mode = mlp"},
+      {"semantic.mode=ema semantic.alpha=0", "policy.semantic.alpha = 0. Violated: 0 < alpha <= 1"},
+      {"semantic.mode=identity semantic.alpha=0.4",
+       "policy.semantic.alpha = 0.4. Violated: 0.5 unless semantic.mode = ema"},
       {"temperature.value=2",
        "policy.temperature.value = 2. Violated: 1 unless temperature.place is before or after"},
       {"temperature.place=after",
@@ -256,6 +279,19 @@ TEST(ExplainPolicy, ListsEveryStepBeforeCapacityInPipelineOrder) {
           " 9 sel = -inf outside the best of 4 blocks of 2 experts by the sum of its 2 best p",
           "10 S = first 2 by sel; ties: lower expert id", "11 capacity: no limit (rule = none)",
           "12 w = p / sum p over the set that runs"}));
+  const auto engine_side = explain_policy(
+      gate_mixtral(8, 2), policy_of("condition.layer_norm=on condition.adapter=a.safetensors "
+                                    "noise.jitter=0.01 semantic.mode=mlp "
+                                    "semantic.file=w.safetensors semantic.on=input"));
+  EXPECT_EQ(engine_side[0], " 1 x = (x - mean) / sqrt(var + 1e-5), for the gate only");
+  EXPECT_EQ(engine_side[1], " 1 x *= U(0.99, 1.01), for the gate only");
+  EXPECT_EQ(engine_side[3], " 1 z += B (A x), the adapter of a.safetensors");
+  EXPECT_EQ(engine_side[4], " 3 z = W2 gelu(W1 x + b1) + b2, weights of w.safetensors");
+  EXPECT_EQ(
+      explain_policy(gate_mixtral(8, 2), policy_of("semantic.mode=ema semantic.alpha=0.25"))[1],
+      " 3 z = 0.25 z + 0.75 z of the sequence's previous token (baseline EMA)");
+  EXPECT_EQ(explain_policy(gate_mixtral(8, 2), policy_of("semantic.mode=identity"))[1],
+            " 3 z = z (baseline identity)");
   const auto after = explain_policy(
       gate_gpt_oss(8, 2), policy_of("score.rule=linear temperature.place=after "
                                     "temperature.value=2 noise.mode=fixed noise.std=0.25"));

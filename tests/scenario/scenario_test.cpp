@@ -364,6 +364,32 @@ TEST(Payload, BytesPerCopyAreDeepEpsNumbers) {
   EXPECT_EQ(p.dispatch_bytes(129), 65U + 8U + 16U);
 }
 
+TEST(PolicyFile, EveryShippedOneIsValidForTheShippedCheckpointAndDoesSomething) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kScenarios + "policies")) {
+    if (entry.path().extension() != ".toml") {
+      continue;
+    }
+    const RoutingPolicy policy = read_policy_file(entry.path().string());
+    EXPECT_NO_THROW(switchyard::validate(policy, 16, 2, "policy")) << entry.path();
+    EXPECT_EQ(policy == RoutingPolicy{}, entry.path().stem() == "none") << entry.path();
+    ++count;
+  }
+  EXPECT_GE(count, 20U);
+}
+
+TEST(PolicyFile, FindsTheFilesItNamesBesideIt) {
+  std::filesystem::create_directories("beside");
+  switchyard::write_file("beside/w.safetensors", "not read here");
+  switchyard::write_file("beside/p.toml", "[semantic]\nmode = \"mlp\"\nfile = \"w.safetensors\"\n");
+  switchyard::PolicyFiles files;
+  const RoutingPolicy policy = read_policy_file("beside/p.toml", &files);
+  EXPECT_EQ(policy.semantic.file, "w.safetensors");
+  EXPECT_EQ(files.at("semantic.file"), std::filesystem::path("beside/w.safetensors"));
+  switchyard::write_file("beside/q.toml", "[semantic]\nmode = \"mlp\"\nfile = \"x.safetensors\"\n");
+  EXPECT_THROW(static_cast<void>(read_policy_file("beside/q.toml")), InputError);
+}
+
 TEST(PolicyFile, HoldsTheKeysOfThePolicySection) {
   const RoutingPolicy one = read_policy_file(kScenarios + "policies/capacity_1.0.toml");
   EXPECT_EQ(one.capacity.rule, CapacityRule::kShare);

@@ -105,6 +105,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"noise", "noise.mode=fixed noise.std=0.3", gate_qwen(16, 4, false), false},
         Case{"noiseadaptive", "noise.mode=adaptive capacity.rule=share capacity.factor=1",
              gate_mixtral(8, 2), false},
+        Case{"ema", "semantic.mode=ema semantic.alpha=0.3 bonus.lambda=0.1", gate_mixtral(16, 2),
+             false},
+        Case{"identitygate", "semantic.mode=identity", gate_mixtral(8, 2), false},
         Case{"temperaturebefore", "temperature.place=before temperature.value=1.7",
              gate_qwen(16, 4, false), false},
         Case{"controller",
@@ -145,6 +148,43 @@ INSTANTIATE_TEST_SUITE_P(
              "capacity.rule=share capacity.factor=1.25 weights.renorm=first",
              gate_qwen(16, 4, true), false}),
     [](const ::testing::TestParamInfo<Case>& info) { return std::string(info.param.name); });
+
+TEST(Replay, UnderTheSemanticGateTakesTheSameWeightsAndGivesBackTheDecisions) {
+  PolicyWeights weights;
+  weights.layers.resize(3);
+  for (std::uint32_t l = 0; l < 3; ++l) {
+    SemanticWeights& w = weights.layers[l].semantic;
+    w = {8,
+         5,
+         8,
+         std::vector<float>(40),
+         std::vector<float>(5, 0.1F),
+         std::vector<float>(40),
+         std::vector<float>(8, -0.2F)};
+    for (std::uint32_t i = 0; i < 40; ++i) {
+      w.w1[i] = static_cast<float>(random_normal(3, random_purpose("w1"), {l, 0, 0, i}));
+      w.w2[i] = static_cast<float>(random_normal(3, random_purpose("w2"), {l, 0, 0, i}));
+    }
+  }
+  SampleOptions o;
+  o.policy = policy_from_text(
+      "semantic.mode=mlp semantic.file=w.safetensors capacity.rule=share capacity.factor=1",
+      "test");
+  o.weights = &weights;
+  o.prompts = {12, 9, 17};
+  const RoutingTrace recorded = write_sample("semantic.h5", o);
+  fs::remove("semantic.h5");
+  RoutingTrace trace = recorded;
+  ReplayOptions options = ReplayOptions::recorded(trace.header);
+  EXPECT_THROW(replay(trace, options), InputError);  // without the weights
+  options.weights = &weights;
+  replay(trace, options);
+  EXPECT_EQ(trace.routing, recorded.routing);
+  // The weights matter.
+  options.policy.semantic = {};
+  replay(trace, options);
+  EXPECT_NE(trace.routing.first, recorded.routing.first);
+}
 
 TEST(ReplayOfAnotherPolicy, ChangesWhatRunsAndConservesAssignments) {
   SampleOptions o;

@@ -28,7 +28,8 @@ struct SampleOptions {
   std::uint32_t hidden = 0;
   std::uint32_t extra_slots = 0;  ///< K - k.
   bool requests = false;          ///< Sequences carry their prompt's text; some name an expert.
-  bool one_nan = false;           ///< A NaN logit at row 0, layer 0, expert 0 of step 0.
+  const PolicyWeights* weights = nullptr;
+  bool one_nan = false;  ///< A NaN logit at row 0, layer 0, expert 0 of step 0.
 };
 
 inline TraceHeader sample_header(const SampleOptions& o) {
@@ -124,6 +125,7 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
       input.candidates = candidates.view();
       input.logits = logits;
       input.gate_bias = bias;
+      input.weights = o.weights == nullptr ? nullptr : o.weights->layer(l);
       route_layer(o.gate, o.policy, context, input, state.layer(l), workspace, decision);
       backlog[l] = decision.deferred;
       recorder.set_layer(l, candidates.view(), candidates.nan_rows, decision);
