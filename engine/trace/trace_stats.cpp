@@ -121,14 +121,17 @@ class LayerScan {
     if (before == kNoRow || t.position[row] != t.position[before] + 1) {
       return;
     }
-    const std::uint32_t k = trace_.header.top_k();
-    const std::uint16_t* a = trace_.routing.candidates.data() + trace_.candidate_at(before, l_);
-    const std::uint16_t* b = trace_.routing.candidates.data() + trace_.candidate_at(row, l_);
+    const std::uint32_t k = trace_.header.slots;
+    const std::uint16_t* a = trace_.routing.first.data() + trace_.slot_at(before, l_);
+    const std::uint16_t* b = trace_.routing.first.data() + trace_.slot_at(row, l_);
     ++pairs_;
     switches_ += a[0] != b[0] ? 1U : 0U;
     std::uint64_t common = 0;
     for (std::uint32_t j = 0; j < k; ++j) {
-      common += b[j] != kNoExpert && std::find(a, a + k, b[j]) != a + k ? 1U : 0U;
+      if (b[j] != kNoExpert) {
+        ++wanted_;
+        common += std::find(a, a + k, b[j]) != a + k ? 1U : 0U;
+      }
     }
     common_ += common;
   }
@@ -177,8 +180,9 @@ class LayerScan {
     if (pairs_ > 0) {
       const auto n = static_cast<double>(pairs_);
       out_.switch_rate = static_cast<double>(switches_) / n;
-      out_.set_switch =
-          1.0 - static_cast<double>(common_) / (n * static_cast<double>(trace_.header.top_k()));
+      if (wanted_ > 0) {
+        out_.set_switch = 1.0 - static_cast<double>(common_) / static_cast<double>(wanted_);
+      }
     }
     if (variance_steps_ > 0) {
       out_.index_variance = variance_sum_ / static_cast<double>(variance_steps_);
@@ -194,7 +198,7 @@ class LayerScan {
   double cv_sum_ = 0;
   std::vector<double> entropy_;
   std::vector<std::uint64_t> previous_;  // [sequence] last row seen.
-  std::uint64_t pairs_ = 0, switches_ = 0, common_ = 0;
+  std::uint64_t pairs_ = 0, switches_ = 0, common_ = 0, wanted_ = 0;
   std::uint64_t ids_ = 0, id_sum_ = 0, id_squares_ = 0, variance_steps_ = 0;
   double variance_sum_ = 0;
 };

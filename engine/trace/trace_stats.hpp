@@ -10,9 +10,11 @@
 //   entropy_load  of load[e] / sum, bits; normalised: / log2(E)
 //   entropy_gate  per token: -sum p log2 p of the softmax over all E, from logit and lse, bits;
 //                 needs all E logits (M = E), else no value
-//   switch_rate   share of adjacent positions (same sequence) whose best candidate differs
-//   set_switch    mean of 1 - |S_t and S_{t-1}| / k over the same pairs, S = the best k candidates
-//   index_variance population variance of the chosen ids of a step, mean over steps
+//   switch_rate   share of adjacent positions (same sequence) whose first choice differs; the
+//   choice
+//                 is the policy's (pipeline step 10), so M03 and M15 show in it
+//   set_switch    1 - sum |S_t and S_{t-1}| / sum |S_t| over the same pairs, S = the choices of
+//   step 10 index_variance population variance of the chosen ids of a step, mean over steps
 //
 // Not modelled: what the loads cost; that is the simulator's work.
 #pragma once

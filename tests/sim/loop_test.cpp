@@ -271,6 +271,56 @@ TEST(Loop, EveryAlgorithmKeepsTheConservationLaws) {
   }
 }
 
+TEST(Loop, EveryPolicyKeepsTheConservationLawsWithOneOrSeveralCopiesOfTheExperts) {
+  for (const char* policy :
+       {"policy.condition.clamp=1", "policy.noise={mode=\"adaptive\"}",
+        "policy.semantic={mode=\"ema\"}", "policy.temperature={place=\"before\", value=2}",
+        "policy.temperature={place=\"before\", controller=\"sequence\", run=2}",
+        "policy.gumbel={mode=\"tau_noise\"}", "policy.load_aware={u=\"total\"}",
+        "policy.load_aware={u=\"elastic\"}", "policy.load_aware={u=\"queue\"}",
+        "policy.score={rule=\"linear\"}", "policy.bonus={lambda=0.1}", "policy.window={beta=0.1}",
+        "policy.groups={by=\"block\", count=4}",
+        "policy.groups={by=\"block\", count=2, k_in_group=\"all\"}"}) {
+    for (const char* ep : {"parallel.ep=8", "parallel.ep=2"}) {
+      const MemoryRun r = synthetic_run(
+          {"workload.batch=24", "workload.steps=4", ep, policy,
+           "policy.capacity={ rule = \"share\", factor = 1.25, exhausted = \"queue\" }"});
+      EXPECT_TRUE(r.result.violations.empty()) << policy << " " << ep;
+      const run::Totals& t = r.data.totals;
+      const std::uint64_t k = std::string(policy).find("all") != std::string::npos ? 4 : 2;
+      EXPECT_EQ(t.assignments, 24U * k * 2 * 4) << policy;
+      EXPECT_EQ(t.assignments, t.kept + t.rerouted + t.queued + t.dropped) << policy;
+    }
+  }
+}
+
+TEST(Loop, ALoadPenaltySeesTheMemoryOfEachGpu) {
+  // The hub holds everything but the experts: its experts lose tokens to the others'.
+  const std::vector<std::string> base{"workload.batch=64", "workload.steps=2",
+                                      "parallel.attention=\"hub\"",
+                                      "memory.kv={ placement = \"hub\" }"};
+  auto penalised = base;
+  penalised.push_back("policy.load_aware={ u = \"total\", lambda = 1000000 }");
+  const MemoryRun plain = synthetic_run(base);
+  const MemoryRun r = synthetic_run(penalised);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_GT(plain.data.totals.expert_kept[0], 0U);
+  EXPECT_EQ(r.data.totals.expert_kept[0], 0U);
+  EXPECT_EQ(r.data.totals.assignments, plain.data.totals.assignments);
+}
+
+TEST(Loop, GroupsByPlacementKeepATokenOnOneGpu) {
+  const std::vector<std::string> base{"workload.batch=32", "parallel.ep=2", "workload.steps=2"};
+  auto grouped = base;
+  grouped.push_back("policy.groups={ by = \"placement\" }");
+  const MemoryRun r = synthetic_run(grouped);
+  EXPECT_TRUE(r.result.violations.empty());
+  // One copy at most per token, and both experts on the same GPU: less to send.
+  EXPECT_LT(r.data.totals.bytes_sent, synthetic_run(base).data.totals.bytes_sent);
+  EXPECT_THROW(synthetic_run({"policy.groups={ by = \"placement\" }"}),
+               InputError);  // 1 expert a GPU
+}
+
 TEST(Loop, WeightOnlyFormatsGainBytesNotArithmetic) {
   const auto bf16 = worked_scenario();
   const auto int4 = worked_scenario({"model.dtype.experts=\"int4\""});
