@@ -10,7 +10,8 @@
 // Promise of every backend: a row's result depends only on that row's own inputs, never on the
 // number of rows in the call, on its place among them, or on the number of threads.
 //
-// Not modelled: low-precision activations, quantised weights, several devices per backend.
+// Not modelled: low-precision activations (quantised weights are widened to float32 for every
+// product), several devices per backend.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,10 +23,21 @@
 
 namespace switchyard {
 
-/// How a weight is stored. All three widen to float32 without rounding.
-enum class WeightType : std::uint8_t { kF32, kBf16, kF16 };
+/// How a weight is stored. The first three widen to float32 without rounding; the packed ones mean
+/// the float32 values that packed_weights.hpp gives, and are widened block by block where they are
+/// used, so that a model is never held twice.
+enum class WeightType : std::uint8_t {
+  kF32,
+  kBf16,
+  kF16,
+  kFp8,    ///< E4M3 with a float32 scale per 128 x 128 block
+  kMxfp4,  ///< 4-bit values, a power-of-two scale per 32
+  kQ8,     ///< GGUF Q8_0
+  kQ4,     ///< GGUF Q4_0
+  kQ4K,    ///< GGUF Q4_K
+};
 
-/// Bytes per element: 4, 2, 2.
+/// Bytes per element of the plain types: 4, 2, 2.
 constexpr std::size_t weight_bytes(WeightType type) { return type == WeightType::kF32 ? 4 : 2; }
 
 /// A borrowed weight matrix W[rows, cols], row-major: y = W x maps `cols` inputs to `rows` outputs.
@@ -35,7 +47,17 @@ struct WeightView {
   WeightType type = WeightType::kF32;
   std::size_t rows = 0;
   std::size_t cols = 0;
+  // A packed view (is_packed): row r is row first_row + r * row_step of the matrix stored at `data`.
+  const void* scales = nullptr;  ///< kFp8: float32 [.., ceil(cols / 128)]; kMxfp4: [.., cols / 32]
+  std::size_t first_row = 0;
+  std::size_t row_step = 1;
+  std::size_t stored_width = 0;  ///< > 0: stored transposed, [cols, stored_width], plain types only
 };
+
+/// Whether the rows must be widened before use: not a plain row-major matrix. Vectors never are.
+constexpr bool is_packed(const WeightView& w) {
+  return w.type > WeightType::kF16 || w.stored_width > 0;
+}
 
 /// The three matrices of one SwiGLU expert: down(silu(gate x) * (up x)).
 /// gate and up are [I, H], down is [H, I]. Biases, when their data is not null, are [1, I], [1, I]

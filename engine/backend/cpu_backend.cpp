@@ -12,6 +12,7 @@
 #include "engine/backend/cpu_attention.hpp"
 #include "engine/backend/cpu_kernels.hpp"
 #include "engine/backend/cpu_kv.hpp"
+#include "engine/backend/packed_weights.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/thread_pool.hpp"
 
@@ -53,7 +54,7 @@ class CpuBackend final : public Backend {
   void embed(const WeightView& table, std::span<const std::uint32_t> tokens, float* out) override {
     for (std::size_t r = 0; r < tokens.size(); ++r) {
       SWITCHYARD_ASSERT(tokens[r] < table.rows, fmt::format("token {}", tokens[r]));
-      cpu::widen(table, tokens[r] * table.cols, table.cols, out + r * table.cols);
+      widen_rows(table, tokens[r], tokens[r] + std::size_t{1}, out + r * table.cols);
     }
   }
 

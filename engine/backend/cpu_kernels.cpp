@@ -12,6 +12,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/backend/packed_weights.hpp"
+#include "engine/base/error.hpp"
+
 namespace switchyard::cpu {
 namespace {
 
@@ -250,6 +253,15 @@ void linear_block(const float* x, std::size_t ldx, std::size_t rows, const Weigh
                   std::size_t first, std::size_t last, float* out, std::size_t ldo) {
   const std::size_t begin = first * w.cols;
   const std::size_t outputs = last - first;
+  if (is_packed(w)) {
+    thread_local std::vector<float> wide;  // of at most kBlockOutputs rows
+    if (wide.size() < outputs * w.cols) {
+      wide.resize(outputs * w.cols);
+    }
+    widen_rows(w, first, last, wide.data());
+    all_rows(x, ldx, rows, wide.data(), w.cols, w.cols, outputs, out + first, ldo);
+    return;
+  }
   switch (w.type) {
     case WeightType::kF32:
       linear_typed(x, ldx, rows, static_cast<const float*>(w.data) + begin, w.cols, outputs,
@@ -263,6 +275,8 @@ void linear_block(const float* x, std::size_t ldx, std::size_t rows, const Weigh
       linear_typed(x, ldx, rows, static_cast<const F16*>(w.data) + begin, w.cols, outputs,
                    out + first, ldo);
       break;
+    default:
+      break;  // packed: above
   }
 }
 
@@ -290,6 +304,8 @@ void widen(const WeightView& w, std::size_t offset, std::size_t count, float* ou
       }
       break;
     }
+    default:
+      SWITCHYARD_ASSERT(false, "packed weights widen by rows");
   }
 }
 

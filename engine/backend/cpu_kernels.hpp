@@ -26,11 +26,12 @@ inline constexpr const char* kPathName = "avx2";
 [[nodiscard]] float dot(const float* a, const float* b, std::size_t n);
 
 /// out[r*ldo + n] = w[n] . x[r] for n in [first, last), r in [0, rows). x has leading dimension
-/// ldx >= w.cols. Callers share work in blocks of kBlockOutputs.
+/// ldx >= w.cols. Callers share work in blocks of kBlockOutputs. Packed weights are widened to
+/// float32 first, block by block, and summed in the same order.
 void linear_block(const float* x, std::size_t ldx, std::size_t rows, const WeightView& w,
                   std::size_t first, std::size_t last, float* out, std::size_t ldo);
 
-/// Widens elements [offset, offset + count) of the weight's data to float32, exactly.
+/// Widens elements [offset, offset + count) of a plain weight's data to float32, exactly.
 void widen(const WeightView& w, std::size_t offset, std::size_t count, float* out);
 
 /// y[i] += a * x[i] (fused), i in [0, n).

@@ -10,6 +10,8 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/model/ggml_blocks.hpp"
+#include "engine/model/gguf_model.hpp"
 
 namespace switchyard::model {
 namespace {
@@ -22,26 +24,72 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(fs::path folder, ModelConfig config, Safetensors weights, Hash128 hash)
-    : folder_(std::move(folder)),
+Checkpoint::Checkpoint(fs::path path, ModelConfig config, std::optional<Safetensors> weights,
+                       std::optional<Gguf> gguf, Hash128 hash)
+    : path_(std::move(path)),
       config_(std::move(config)),
       weights_(std::move(weights)),
+      gguf_(std::move(gguf)),
       config_hash_(hash) {
-  for (const auto& [name, view] : weights_.tensors()) {
+  for (const auto& [name, view] : tensors()) {
     used_[name] = false;
   }
 }
 
-Checkpoint Checkpoint::open(const fs::path& folder) {
+Checkpoint Checkpoint::open(const fs::path& path) {
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
-    throw InputError(folder.string(), "no such checkpoint folder",
-                     "a checkpoint is a folder with config.json and model.safetensors");
+  if (is_gguf_path(path)) {
+    return open_gguf(path);
   }
-  auto config = read_model_config(folder);
-  const auto text = read_file(folder / "config.json");
-  auto weights = Safetensors::open(folder);
-  return {folder, std::move(config), std::move(weights), hash128(bytes_of(text))};
+  if (!fs::is_directory(path, ignored)) {
+    throw InputError(path.string(), "no such checkpoint folder",
+                     "a checkpoint is a folder with config.json and model.safetensors, or a .gguf "
+                     "file");
+  }
+  auto config = read_model_config(path);
+  const auto text = read_file(path / "config.json");
+  auto weights = Safetensors::open(path);
+  return {path, std::move(config), std::move(weights), std::nullopt, hash128(bytes_of(text))};
+}
+
+Checkpoint Checkpoint::open_gguf(const fs::path& path) {
+  auto file = Gguf::open(path);
+  auto config = read_gguf_config(file);
+  const Hash128 hash = file.metadata_hash();
+  return {path, std::move(config), std::nullopt, std::move(file), hash};
+}
+
+std::string Checkpoint::config_place() const {
+  return (gguf_ ? path_ : path_ / "config.json").string();
+}
+
+const std::map<std::string, TensorView>& Checkpoint::tensors() const {
+  return gguf_ ? gguf_->tensors() : weights_->tensors();
+}
+
+const TensorView* Checkpoint::find(const std::string& name) const {
+  const auto it = tensors().find(name);
+  return it == tensors().end() ? nullptr : &it->second;
+}
+
+std::string Checkpoint::file_of(const std::string& name) const {
+  return gguf_ ? path_.string() : weights_->file_of(name);
+}
+
+std::uint64_t Checkpoint::total_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& [name, view] : tensors()) {
+    sum += view.data.size();
+  }
+  return sum;
+}
+
+TensorView Checkpoint::mark_used(const TensorView& view) {
+  used_[view.name] = true;
+  if (on_take_) {
+    on_take_(view);
+  }
+  return view;
 }
 
 bool Checkpoint::has(const std::string& name) const { return used_.find(name) != used_.end(); }
@@ -57,15 +105,15 @@ const TensorView& Checkpoint::find_unused(const std::string& name,
       }
     }
     const auto guess = nearest_name(name, near);
-    throw InputError(folder_.string(), fmt::format("tensor \"{}\" is missing", name),
+    throw InputError(path_.string(), fmt::format("tensor \"{}\" is missing", name),
                      guess.empty() ? std::string() : fmt::format("did you mean \"{}\"?", guess));
   }
-  const TensorView& view = *weights_.find(name);
+  const TensorView& view = *find(name);
   if (it->second) {
-    throw InputError(weights_.file_of(name), fmt::format("tensor \"{}\" is used twice", name));
+    throw InputError(file_of(name), fmt::format("tensor \"{}\" is used twice", name));
   }
   if (!std::equal(shape.begin(), shape.end(), view.shape.begin(), view.shape.end())) {
-    throw InputError(weights_.file_of(name),
+    throw InputError(file_of(name),
                      fmt::format("tensor \"{}\" has shape [{}], the config asks for [{}]", name,
                                  fmt::join(view.shape, ", "), fmt::join(shape, ", ")));
   }
@@ -75,25 +123,29 @@ const TensorView& Checkpoint::find_unused(const std::string& name,
 TensorView Checkpoint::take(const std::string& name, std::span<const std::uint64_t> shape) {
   const TensorView& view = find_unused(name, shape);
   if (!is_float_weight(view.dtype)) {
-    throw InputError(weights_.file_of(name),
+    throw InputError(file_of(name),
                      fmt::format("tensor \"{}\": unsupported weight dtype {}", name,
-                                 safetensors_name(view.dtype)),
+                                 file_dtype_name(view.dtype)),
                      "supported: F32, F16, BF16");
   }
-  used_[name] = true;
-  return view;
+  return mark_used(view);
+}
+
+TensorView Checkpoint::take_any(const std::string& name,
+                                std::initializer_list<std::uint64_t> shape) {
+  const TensorView& view = find_unused(name, {shape.begin(), shape.size()});
+  return is_block_format(view.dtype) ? mark_used(view) : take(name, shape);
 }
 
 TensorView Checkpoint::take_stored(const std::string& name,
                                    std::initializer_list<std::uint64_t> shape, DType dtype) {
   const TensorView& view = find_unused(name, {shape.begin(), shape.size()});
   if (view.dtype != dtype) {
-    throw InputError(weights_.file_of(name),
+    throw InputError(file_of(name),
                      fmt::format("tensor \"{}\" has dtype {}, the config asks for {}", name,
-                                 safetensors_name(view.dtype), safetensors_name(dtype)));
+                                 file_dtype_name(view.dtype), file_dtype_name(dtype)));
   }
-  used_[name] = true;
-  return view;
+  return mark_used(view);
 }
 
 TensorView Checkpoint::take(const std::string& name, std::initializer_list<std::uint64_t> shape) {
@@ -117,7 +169,7 @@ std::size_t Checkpoint::ignore_prefix(const std::string& prefix, const std::stri
 
 void Checkpoint::finish() {
   for (std::uint64_t i = 0; i < config_.num_nextn_layers; ++i) {
-    ignore_prefix(fmt::format("model.layers.{}.", config_.num_layers + i),
+    ignore_prefix(fmt::format("{}.{}.", gguf_ ? "blk" : "model.layers", config_.num_layers + i),
                   "multi-token prediction module, not modelled");
   }
   const std::string suffix = ".rotary_emb.inv_freq";
@@ -133,13 +185,13 @@ void Checkpoint::finish() {
     ignored_.push_back(fmt::format("*{}: computed from the config ({} tensors)", suffix, rotary));
   }
   if (config_.tie_word_embeddings && has("lm_head.weight") && !used_["lm_head.weight"]) {
-    const TensorView* head = weights_.find("lm_head.weight");
-    const TensorView* embedding = weights_.find("model.embed_tokens.weight");
+    const TensorView* head = find("lm_head.weight");
+    const TensorView* embedding = find("model.embed_tokens.weight");
     if (embedding == nullptr || embedding->dtype != head->dtype ||
         embedding->shape != head->shape ||
         !std::equal(head->data.begin(), head->data.end(), embedding->data.begin(),
                     embedding->data.end())) {
-      throw InputError(weights_.file_of("lm_head.weight"),
+      throw InputError(file_of("lm_head.weight"),
                        "tensor \"lm_head.weight\" differs from the embedding although the config "
                        "ties them",
                        "set tie_word_embeddings to false");
@@ -158,7 +210,7 @@ void Checkpoint::finish() {
     const std::vector<std::string> first(unused.begin(),
                                          unused.begin() + static_cast<std::ptrdiff_t>(shown));
     throw InputError(
-        weights_.file_of(unused.front()),
+        file_of(unused.front()),
         fmt::format("{} tensor{} the config has no place for: \"{}\"{}", unused.size(),
                     unused.size() == 1 ? "" : "s", fmt::join(first, "\", \""),
                     unused.size() > shown ? fmt::format(" and {} more", unused.size() - shown)
@@ -167,14 +219,14 @@ void Checkpoint::finish() {
   }
 }
 
-Hash128 Checkpoint::weight_hash() const { return hash_tensors(weights_.tensors()); }
+Hash128 Checkpoint::weight_hash() const { return hash_tensors(tensors()); }
 
 Hash128 hash_tensors(const std::map<std::string, TensorView>& tensors) {
   Hasher128 hasher;
   for (const auto& [name, view] : tensors) {
     // Lengths go in first, so that no two different sets give the same stream.
     std::string head =
-        fmt::format("{}:{}:{}:{}:[{}]:{}:", name.size(), name, safetensors_name(view.dtype),
+        fmt::format("{}:{}:{}:{}:[{}]:{}:", name.size(), name, file_dtype_name(view.dtype),
                     view.shape.size(), fmt::join(view.shape, ","), view.data.size());
     hasher.update(head);
     hasher.update(view.data);

@@ -30,7 +30,8 @@ constexpr std::array kRows = {
     Row{DType::kI16, "int16", "I16", 512},      Row{DType::kI8, "int8", "I8", 256},
     Row{DType::kU8, "uint8", "U8", 256},        Row{DType::kBool, "bool", "BOOL", 256},
     Row{DType::kInt4, "int4", "", 128},         Row{DType::kInt4G128, "int4_g128", "", 133},
-    Row{DType::kMxfp4, "mxfp4", "", 136},
+    Row{DType::kMxfp4, "mxfp4", "", 136},       Row{DType::kQ8_0, "q8_0", "", 272},
+    Row{DType::kQ4_0, "q4_0", "", 144},         Row{DType::kQ4K, "q4_k", "", 144},
 };
 
 const Row& row(DType dtype) {
@@ -51,6 +52,13 @@ static_assert(std::endian::native == std::endian::little);
 
 std::string_view dtype_name(DType dtype) { return row(dtype).name; }
 std::string_view safetensors_name(DType dtype) { return row(dtype).safetensors; }
+std::string file_dtype_name(DType dtype) {
+  std::string name(row(dtype).safetensors.empty() ? row(dtype).name : row(dtype).safetensors);
+  for (char& c : name) {
+    c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return name;
+}
 std::uint64_t dtype_bits_x32(DType dtype) { return row(dtype).bits_x32; }
 
 DType parse_dtype(std::string_view text, const std::string& where) {
@@ -123,6 +131,25 @@ float f16_to_float(std::uint16_t bits) {
   // Subnormal: mantissa · 2^-24, exact in f32.
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
   return sign != 0 ? -magnitude : magnitude;
+}
+
+std::uint16_t float_to_f16(float value) {
+  const auto u = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000U);
+  const std::uint32_t magnitude = u & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) {
+    return static_cast<std::uint16_t>(sign | 0x7e00U);
+  }
+  if (magnitude >= 0x477ff000U) {  // 65520 and above round to infinity
+    return static_cast<std::uint16_t>(sign | 0x7c00U);
+  }
+  if (magnitude < 0x38800000U) {
+    // Below 2^-14: adding 0.5 leaves multiples of 2^-24 in the low bits, rounded by the addition.
+    const auto sum = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F);
+    return static_cast<std::uint16_t>(sign | (sum - std::bit_cast<std::uint32_t>(0.5F)));
+  }
+  const std::uint32_t rounded = magnitude + 0xfffU + ((magnitude >> 13) & 1U);
+  return static_cast<std::uint16_t>(sign | ((rounded - (112U << 23)) >> 13));
 }
 
 void widen(DType dtype, std::span<const std::byte> source, std::span<float> out) {

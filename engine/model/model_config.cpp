@@ -11,6 +11,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/model/gguf_model.hpp"
 #include "engine/model/json_input.hpp"
 
 namespace switchyard::model {
@@ -739,6 +740,9 @@ ModelConfig parse_model_config(std::string_view json, const std::string& where,
 
 ModelConfig read_model_config(const fs::path& path_or_folder) {
   std::error_code ignored;
+  if (is_gguf_path(path_or_folder)) {
+    return read_gguf_config(Gguf::open(path_or_folder));
+  }
   fs::path file = path_or_folder;
   std::string name = file.stem().string();
   if (fs::is_directory(file, ignored)) {

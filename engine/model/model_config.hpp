@@ -161,7 +161,8 @@ struct ModelConfig {
 /// model_type values read_model_config accepts, in the order of Family.
 const std::vector<std::string>& supported_model_types();
 
-/// Reads a config.json, or `folder/config.json`. InputError names the file and the JSON pointer
+/// Reads a config.json, `folder/config.json`, or a .gguf file's metadata. InputError names the file
+/// and the JSON pointer
 /// ("config.json: /num_experts_per_tok"). Refused by name: unknown model_type, unsupported
 /// activation, rope scaling, quantisation or attention feature. Each count is within [1, 2^40] and
 /// products that matter (heads · head_dim, layers · experts) stay below 2^63.

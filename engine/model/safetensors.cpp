@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model/safetensors.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -17,6 +12,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/model/json_input.hpp"
+#include "engine/model/mapping.hpp"
 
 namespace switchyard::model {
 namespace {
@@ -24,46 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;
-
-/// A file mapped read-only.
-class Mapping {
- public:
-  explicit Mapping(const fs::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-      throw InputError(path.string(), fmt::format("cannot open: {}", std::strerror(errno)));
-    }
-    struct stat info {};
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-      ::close(fd);
-      throw InputError(path.string(), "not a regular file");
-    }
-    size_ = static_cast<std::size_t>(info.st_size);
-    if (size_ > 0) {
-      void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-      const int error = errno;
-      ::close(fd);
-      if (p == MAP_FAILED) {
-        throw InputError(path.string(), fmt::format("cannot map: {}", std::strerror(error)));
-      }
-      data_ = static_cast<const std::byte*>(p);
-    } else {
-      ::close(fd);
-    }
-  }
-  ~Mapping() {
-    if (data_ != nullptr) {
-      ::munmap(const_cast<std::byte*>(data_), size_);
-    }
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, size_}; }
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 DType file_dtype(const std::string& text, const std::string& where, const std::string& tensor) {
   for (int i = 0; i <= static_cast<int>(DType::kBool); ++i) {

@@ -2,6 +2,7 @@
 #include "engine/nn/session.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "engine/base/units.hpp"
 #include "engine/model/dtype.hpp"
 #include "engine/model/gate.hpp"
+#include "engine/model/mapping.hpp"
 #include "engine/routing/condition.hpp"
 
 namespace switchyard {
@@ -101,19 +103,39 @@ std::vector<float> sinusoids(const model::ModelConfig& c,
   return out;
 }
 
+/// Bytes of memory in this machine.
+double physical_memory() {
+  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
 /// Norms of the latents keep their class's own default, whatever rms_norm_eps says.
 constexpr float kLatentEps = 1e-6F;
 
 }  // namespace
 
 Engine Engine::load(const std::filesystem::path& folder, const EngineOptions& options) {
-  return load_on(folder, make_cpu_backend(options.threads));
+  return load_on(folder, make_cpu_backend(options.threads), options);
 }
 
-Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Backend> backend) {
+Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Backend> backend,
+                       const EngineOptions& options) {
   auto checkpoint = std::make_unique<model::Checkpoint>(model::Checkpoint::open(folder));
-  require_runnable(checkpoint->config(), (folder / "config.json").string());
+  require_runnable(checkpoint->config(), checkpoint->config_place());
+  const std::uint64_t total = checkpoint->total_bytes();
+  const bool fits = static_cast<double>(total) < 0.8 * physical_memory();
+  std::uint64_t done = 0;
+  checkpoint->on_take([&](const model::TensorView& tensor) {
+    if (fits) {
+      model::page_in(tensor.data);
+    }
+    done += tensor.data.size();
+    if (options.progress) {
+      options.progress(done, total);
+    }
+  });
   const ModelWeights weights = take_weights(*checkpoint);
+  checkpoint->on_take({});
   return {std::move(checkpoint), weights, std::move(backend)};
 }
 
@@ -123,7 +145,7 @@ Engine::Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights
       backend_(std::move(backend)),
       config_(checkpoint_->config()),
       weights_(weights) {
-  prepare((checkpoint_->folder() / "config.json").string());
+  prepare(checkpoint_->config_place());
 }
 
 Engine::Engine(model::ModelConfig config, const ModelWeights& weights,

@@ -26,6 +26,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,17 +46,23 @@ namespace switchyard {
 
 struct EngineOptions {
   unsigned threads = 1;  ///< 0: the cores this process may use. Results do not depend on it.
+  /// Bytes of tensors read so far, and of all, as loading goes on; may be empty.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
 };
 
 /// A model ready to run. Movable; sessions borrow it. Not thread-safe: one step at a time.
 class Engine {
  public:
-  /// Opens a checkpoint folder. InputError: see Checkpoint, require_runnable, take_weights.
+  /// Opens a checkpoint folder or .gguf file and reads its weights into memory, tensor by tensor
+  /// (unless they exceed 80 % of the machine's memory: then pages come as they are used). Weights
+  /// stay where the file is mapped and in the file's format, so that the process holds the file's
+  /// bytes and little else. InputError: see Checkpoint, require_runnable, take_weights.
   [[nodiscard]] static Engine load(const std::filesystem::path& folder,
                                    const EngineOptions& options);
   /// The same on any device's backend.
   [[nodiscard]] static Engine load_on(const std::filesystem::path& folder,
-                                      std::unique_ptr<Backend> backend);
+                                      std::unique_ptr<Backend> backend,
+                                      const EngineOptions& options = {});
   /// Runs weights that the caller keeps alive (tests, benchmarks).
   Engine(model::ModelConfig config, const ModelWeights& weights, std::unique_ptr<Backend> backend);
 

@@ -5,15 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 #include <initializer_list>
-#include <limits>
 #include <span>
 #include <utility>
 
+#include "engine/backend/packed_weights.hpp"
 #include "engine/base/error.hpp"
+#include "engine/model/mapping.hpp"
 
 namespace switchyard {
 namespace {
@@ -24,28 +23,44 @@ WeightType weight_type(const model::TensorView& tensor) {
       return WeightType::kF32;
     case model::DType::kF16:
       return WeightType::kF16;
+    case model::DType::kQ8_0:
+      return WeightType::kQ8;
+    case model::DType::kQ4_0:
+      return WeightType::kQ4;
+    case model::DType::kQ4K:
+      return WeightType::kQ4K;
     default:
-      // Checkpoint::take() hands out no other formats.
+      // Checkpoint::take() and take_any() hand out no other formats.
       SWITCHYARD_ASSERT(tensor.dtype == model::DType::kBf16, tensor.name);
       return WeightType::kBf16;
   }
 }
 
-WeightView matrix(model::Checkpoint& checkpoint, const std::string& name, std::uint64_t rows,
-                  std::uint64_t cols) {
-  const model::TensorView t = checkpoint.take(name, {rows, cols});
+/// A view of a whole tensor, its leading extents taken together as rows.
+WeightView view_of(const model::TensorView& t, std::size_t rows, std::size_t cols) {
   return {t.data.data(), weight_type(t), rows, cols};
 }
 
+WeightView matrix(model::Checkpoint& checkpoint, const std::string& name, std::uint64_t rows,
+                  std::uint64_t cols) {
+  return view_of(checkpoint.take(name, {rows, cols}), rows, cols);
+}
+
 WeightView vector(model::Checkpoint& checkpoint, const std::string& name, std::uint64_t size) {
-  const model::TensorView t = checkpoint.take(name, {size});
-  return {t.data.data(), weight_type(t), 1, size};
+  return view_of(checkpoint.take(name, {size}), 1, size);
 }
 
 /// Rows [first, first + rows) of a [*, cols] block that starts at `view`.
 WeightView part(const WeightView& view, std::size_t first, std::size_t rows, std::size_t cols) {
-  const auto* bytes = static_cast<const std::byte*>(view.data);
-  return {bytes + first * cols * weight_bytes(view.type), view.type, rows, cols};
+  WeightView out = view;
+  out.rows = rows;
+  out.cols = cols;
+  if (is_packed(view)) {
+    out.first_row += first * view.row_step;
+  } else {
+    out.data = static_cast<const std::byte*>(view.data) + first * cols * weight_bytes(view.type);
+  }
+  return out;
 }
 
 using Owned = std::vector<std::shared_ptr<const std::vector<std::byte>>>;
@@ -68,63 +83,11 @@ WeightView transposed(const WeightView& w, std::size_t width, std::size_t first,
   return view;
 }
 
-constexpr std::size_t kFp8Block = 128;
-
-/// OCP E4M3: 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinity, all ones is NaN.
-float e4m3_to_float(std::uint8_t bits) {
-  const int exponent = (bits >> 3U) & 15U;
-  const int mantissa = bits & 7U;
-  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  if (exponent == 15 && mantissa == 7) {
-    value = std::numeric_limits<float>::quiet_NaN();
-  }
-  return (bits & 0x80U) != 0 ? -value : value;
-}
-
-/// w[n, k] * scale[n / 128, k / 128], in float32.
-WeightView widened_fp8(const model::TensorView& w, const std::vector<float>& scale,
-                       std::size_t rows, std::size_t cols, Owned& owned) {
-  std::array<float, 256> table{};
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    table[i] = e4m3_to_float(static_cast<std::uint8_t>(i));
-  }
-  const std::size_t across = (cols + kFp8Block - 1) / kFp8Block;
-  auto copy = std::make_shared<std::vector<std::byte>>(rows * cols * sizeof(float));
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < cols; ++c) {
-      const float value = table[std::to_integer<std::size_t>(w.data[r * cols + c])] *
-                          scale[r / kFp8Block * across + c / kFp8Block];
-      std::memcpy(copy->data() + (r * cols + c) * sizeof value, &value, sizeof value);
-    }
-  }
-  const WeightView view{copy->data(), WeightType::kF32, rows, cols};
-  owned.push_back(std::move(copy));
-  return view;
-}
-
-/// Rows first, first + step, … (`rows` of them, `cols` values each) of MXFP4 blocks, as BF16, which
-/// holds every value exactly: 32 values share a scale 2^(s - 127); of a byte, the low half is
-/// first.
-WeightView widened_mxfp4(std::span<const std::byte> blocks, std::span<const std::byte> scales,
-                         std::size_t first, std::size_t step, std::size_t rows, std::size_t cols,
-                         Owned& owned) {
-  static constexpr std::array<float, 16> kValue{0,     0.5F,  1,  1.5F,  2,  3,  4,  6,
-                                                -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
-  auto copy = std::make_shared<std::vector<std::byte>>(rows * cols * 2);
-  for (std::size_t r = 0; r < rows; ++r) {
-    const std::size_t start = (first + r * step) * cols;
-    for (std::size_t c = 0; c < cols; ++c) {
-      const auto byte = std::to_integer<unsigned>(blocks[(start + c) / 2]);
-      const auto scale = std::to_integer<int>(scales[(start + c) / 32]);
-      const float value =
-          scale == 255 ? std::numeric_limits<float>::quiet_NaN()
-                       : std::ldexp(kValue[c % 2 == 0 ? byte & 15U : byte >> 4U], scale - 127);
-      const std::uint16_t bits = model::float_to_bf16(value);
-      std::memcpy(copy->data() + (r * cols + c) * 2, &bits, 2);
-    }
-  }
-  const WeightView view{copy->data(), WeightType::kBf16, rows, cols};
+/// The rows of a packed view as float32.
+WeightView widened(const WeightView& w, Owned& owned) {
+  auto copy = std::make_shared<std::vector<std::byte>>(w.rows * w.cols * sizeof(float));
+  widen_rows(w, 0, w.rows, reinterpret_cast<float*>(copy->data()));
+  const WeightView view{copy->data(), WeightType::kF32, w.rows, w.cols};
   owned.push_back(std::move(copy));
   return view;
 }
@@ -163,9 +126,9 @@ class Taker {
   }
 
  private:
-  /// A matrix as stored, or widened from FP8 blocks when it is stored so.
+  /// A matrix as stored; FP8 blocks stay as they are, beside their scales.
   WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
-    const model::TensorView* stored = in_.weights().find(name);
+    const model::TensorView* stored = in_.find(name);
     if (c_.quantization != "fp8_block" || stored == nullptr ||
         stored->dtype != model::DType::kF8E4M3) {
       return matrix(in_, name, rows, cols);
@@ -174,7 +137,12 @@ class Taker {
     const model::TensorView scale =
         in_.take(name + "_scale_inv",
                  {(rows + kFp8Block - 1) / kFp8Block, (cols + kFp8Block - 1) / kFp8Block});
-    return widened_fp8(w, scale.to_float(), rows, cols, out_.owned);
+    auto wide = std::make_shared<std::vector<std::byte>>(scale.count() * sizeof(float));
+    model::widen(scale.dtype, scale.data, {reinterpret_cast<float*>(wide->data()), scale.count()});
+    WeightView view{w.data.data(), WeightType::kFp8, rows, cols};
+    view.scales = wide->data();
+    out_.owned.push_back(std::move(wide));
+    return view;
   }
 
   void grouped_attention(LayerWeights& layer, const std::string& prefix) {
@@ -219,11 +187,21 @@ class Taker {
     const std::uint64_t per_head = plain + c_.v_head_dim;
     const WeightView b = weight(prefix + "kv_b_proj.weight", heads * per_head, latent);
     for (std::size_t j = 0; j < heads; ++j) {
-      layer.k_absorbed.push_back(transposed(part(b, j * per_head, plain, latent), latent, 0, 1,
-                                            latent, plain, out_.owned));
+      absorb_key(layer, part(b, j * per_head, plain, latent));
       layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
     }
     layer.o = weight(prefix + "o_proj.weight", h, heads * c_.v_head_dim);
+  }
+
+  /// A head's key part [plain, latent], copied transposed: small beside the experts.
+  void absorb_key(LayerWeights& layer, const WeightView& w) {
+    Owned scratch;
+    const WeightView rows = is_packed(w) ? widened(w, scratch) : w;
+    layer.k_absorbed.push_back(transposed(rows, w.cols, 0, 1, w.cols, w.rows, out_.owned));
+    if (!is_packed(w)) {
+      model::release_pages(
+          {static_cast<const std::byte*>(w.data), w.rows * w.cols * weight_bytes(w.type)});
+    }
   }
 
   ExpertView swiglu(const std::string& prefix, std::uint64_t inner) {
@@ -287,23 +265,27 @@ class Taker {
     }
   }
 
-  struct Packed {
-    std::span<const std::byte> blocks, scales;
-  };
-  /// NAME_blocks [E, rows, cols/32, 16] and NAME_scales [E, rows, cols/32].
-  Packed take_packed(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+  /// NAME_blocks [E, rows, cols/32, 16] and NAME_scales [E, rows, cols/32], all experts' rows.
+  WeightView take_mxfp4(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
     if (cols % 32 != 0) {
       throw InputError(
-          in_.folder().string(),
+          in_.path().string(),
           fmt::format("tensor \"{}_blocks\": {} inputs are no multiple of 32", name, cols));
     }
     const std::uint64_t count = c_.num_experts;
-    return {in_.take_stored(name + "_blocks", {count, rows, cols / 32, 16}, model::DType::kU8).data,
-            in_.take_stored(name + "_scales", {count, rows, cols / 32}, model::DType::kU8).data};
+    WeightView view;
+    view.data = in_.take_stored(name + "_blocks", {count, rows, cols / 32, 16}, model::DType::kU8)
+                    .data.data();
+    view.scales =
+        in_.take_stored(name + "_scales", {count, rows, cols / 32}, model::DType::kU8).data.data();
+    view.type = WeightType::kMxfp4;
+    view.rows = count * rows;
+    view.cols = cols;
+    return view;
   }
 
-  /// gate_up_proj [E, H, 2I] with gate and up alternating, down_proj [E, I, H]: inputs first, so
-  /// both are copied transposed.
+  /// gate_up_proj [E, H, 2I] with gate and up alternating, down_proj [E, I, H]: inputs first. MXFP4
+  /// has outputs first, [E, 2I, H] and [E, H, I]. Either is read in place.
   void gpt_oss_experts(LayerWeights& layer, const std::string& prefix) {
     const std::uint64_t h = c_.hidden_size;
     const std::uint64_t inner = c_.expert_intermediate;
@@ -311,19 +293,16 @@ class Taker {
     layer.router = weight(prefix + "router.weight", count, h);
     layer.router_bias = vector(in_, prefix + "router.bias", count);
     const auto raw = [&](const std::string& name, std::initializer_list<std::uint64_t> shape) {
-      const model::TensorView t = in_.take(prefix + "experts." + name, shape);
-      return WeightView{t.data.data(), weight_type(t), 0, 0};
+      return view_of(in_.take(prefix + "experts." + name, shape), 0, 0);
     };
     const WeightView up_bias = raw("gate_up_proj_bias", {count, 2 * inner});
     const WeightView down_bias = raw("down_proj_bias", {count, h});
     const bool packed = c_.quantization == "mxfp4" && !in_.has(prefix + "experts.gate_up_proj");
     WeightView up;
     WeightView down;
-    Packed packed_up;
-    Packed packed_down;
-    if (packed) {  // outputs first: [E, 2I, H] and [E, H, I]
-      packed_up = take_packed(prefix + "experts.gate_up_proj", 2 * inner, h);
-      packed_down = take_packed(prefix + "experts.down_proj", h, inner);
+    if (packed) {
+      up = take_mxfp4(prefix + "experts.gate_up_proj", 2 * inner, h);
+      down = take_mxfp4(prefix + "experts.down_proj", h, inner);
     } else {
       up = raw("gate_up_proj", {count, h, 2 * inner});
       down = raw("down_proj", {count, inner, h});
@@ -332,17 +311,21 @@ class Taker {
       const WeightView bias_e = part(up_bias, e, 1, 2 * inner);
       ExpertView x;
       if (packed) {
-        x.gate = widened_mxfp4(packed_up.blocks, packed_up.scales, 2 * e * inner, 2, inner, h,
-                               out_.owned);
-        x.up = widened_mxfp4(packed_up.blocks, packed_up.scales, 2 * e * inner + 1, 2, inner, h,
-                             out_.owned);
-        x.down =
-            widened_mxfp4(packed_down.blocks, packed_down.scales, e * h, 1, h, inner, out_.owned);
+        x.gate = part(up, 2 * e * inner, inner, h);
+        x.gate.row_step = 2;
+        x.up = x.gate;
+        x.up.first_row += 1;
+        x.down = part(down, e * h, h, inner);
       } else {
-        const WeightView up_e = part(up, e * h, h, 2 * inner);
-        x.gate = transposed(up_e, 2 * inner, 0, 2, inner, h, out_.owned);
-        x.up = transposed(up_e, 2 * inner, 1, 2, inner, h, out_.owned);
-        x.down = transposed(part(down, e * inner, inner, h), h, 0, 1, h, inner, out_.owned);
+        x.gate = part(up, e * h, inner, 2 * inner);
+        x.gate.cols = h;
+        x.gate.stored_width = 2 * inner;
+        x.gate.row_step = 2;
+        x.up = x.gate;
+        x.up.first_row = 1;
+        x.down = part(down, e * inner, h, h);
+        x.down.cols = inner;
+        x.down.stored_width = h;
       }
       x.gate_bias = one_row(transposed(bias_e, 2 * inner, 0, 2, inner, 1, out_.owned));
       x.up_bias = one_row(transposed(bias_e, 2 * inner, 1, 2, inner, 1, out_.owned));
@@ -354,6 +337,194 @@ class Taker {
 
   static WeightView one_row(const WeightView& column) {
     return {column.data, column.type, 1, column.rows};
+  }
+
+  model::Checkpoint& in_;
+  const model::ModelConfig& c_;
+  ModelWeights out_;
+};
+
+/// The same from a GGUF file. Experts of a layer are one tensor [E, rows, cols].
+class GgufTaker {
+ public:
+  explicit GgufTaker(model::Checkpoint& checkpoint) : in_(checkpoint), c_(checkpoint.config()) {}
+
+  ModelWeights take() {
+    const std::uint64_t h = c_.hidden_size;
+    out_.embedding = weight("token_embd.weight", c_.vocab_size, h);
+    out_.layers.resize(c_.num_layers);
+    for (std::size_t l = 0; l < c_.num_layers; ++l) {
+      const std::string prefix = fmt::format("blk.{}.", l);
+      LayerWeights& layer = out_.layers[l];
+      layer.input_norm = vector(in_, prefix + "attn_norm.weight", h);
+      const bool oss = c_.family == model::Family::kGptOss;
+      layer.post_attention_norm =
+          vector(in_, prefix + (oss ? "post_attention_norm.weight" : "ffn_norm.weight"), h);
+      if (c_.attention == model::AttentionKind::kMla) {
+        latent_attention(layer, prefix);
+      } else {
+        grouped_attention(layer, prefix);
+      }
+      if (c_.is_moe(l)) {
+        experts(layer, prefix);
+      } else {
+        layer.shared = {swiglu(prefix, "", c_.dense_intermediate)};
+      }
+    }
+    out_.final_norm = vector(in_, "output_norm.weight", h);
+    out_.head = c_.tie_word_embeddings ? out_.embedding : weight("output.weight", c_.vocab_size, h);
+    in_.finish();
+    return std::move(out_);
+  }
+
+ private:
+  WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    return view_of(in_.take_any(name, {rows, cols}), rows, cols);
+  }
+  /// [count, rows, cols] as count * rows rows.
+  WeightView stack(const std::string& name, std::uint64_t count, std::uint64_t rows,
+                   std::uint64_t cols) {
+    return view_of(in_.take_any(name, {count, rows, cols}), count * rows, cols);
+  }
+
+  void grouped_attention(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t q = c_.num_heads * c_.head_dim;
+    const std::uint64_t kv = c_.num_kv_heads * c_.head_dim;
+    if (c_.family == model::Family::kMixtral) {
+      layer.q = paired_rows(prefix + "attn_q.weight", q, h);
+      layer.k = paired_rows(prefix + "attn_k.weight", kv, h);
+    } else {
+      layer.q = weight(prefix + "attn_q.weight", q, h);
+      layer.k = weight(prefix + "attn_k.weight", kv, h);
+    }
+    layer.v = weight(prefix + "attn_v.weight", kv, h);
+    layer.o = weight(prefix + "attn_output.weight", h, q);
+    if (c_.qkv_bias) {
+      layer.q_bias = vector(in_, prefix + "attn_q.bias", q);
+      layer.k_bias = vector(in_, prefix + "attn_k.bias", kv);
+      layer.v_bias = vector(in_, prefix + "attn_v.bias", kv);
+    }
+    if (c_.output_bias) {
+      layer.o_bias = vector(in_, prefix + "attn_output.bias", h);
+    }
+    if (c_.qk_norm_per_head || c_.qk_norm_full) {
+      layer.q_norm = vector(in_, prefix + "attn_q_norm.weight", c_.qk_norm_full ? q : c_.head_dim);
+      layer.k_norm = vector(in_, prefix + "attn_k_norm.weight", c_.qk_norm_full ? kv : c_.head_dim);
+    }
+    if (c_.attention_sinks) {
+      layer.sinks = vector(in_, prefix + "attn_sinks.weight", c_.num_heads);
+    }
+  }
+
+  /// llama.cpp's llama rotates pairs (2i, 2i + 1), so its files hold the rows of each head in the
+  /// order 0, d/2, 1, d/2 + 1, … Put back here (a copy), they rotate as (i, i + d/2): the same
+  /// sums in the same order as from safetensors.
+  WeightView paired_rows(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    const model::TensorView t = in_.take_any(name, {rows, cols});
+    const std::size_t row_bytes = t.data.size() / rows;
+    const std::size_t d = c_.head_dim;
+    auto copy = std::make_shared<std::vector<std::byte>>(t.data.size());
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::size_t i = r % d;
+      const std::size_t from = r - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+      std::memcpy(copy->data() + r * row_bytes, t.data.data() + from * row_bytes, row_bytes);
+    }
+    model::release_pages(t.data);
+    const WeightView view{copy->data(), weight_type(t), rows, cols};
+    out_.owned.push_back(std::move(copy));
+    return view;
+  }
+
+  void latent_attention(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t heads = c_.num_heads;
+    const std::uint64_t plain = c_.qk_nope_head_dim;
+    const std::uint64_t latent = c_.kv_lora_rank;
+    if (c_.q_lora_rank == 0) {
+      layer.q = weight(prefix + "attn_q.weight", heads * c_.head_dim, h);
+    } else {
+      layer.q_a = weight(prefix + "attn_q_a.weight", c_.q_lora_rank, h);
+      layer.q_a_norm = vector(in_, prefix + "attn_q_a_norm.weight", c_.q_lora_rank);
+      layer.q_b = weight(prefix + "attn_q_b.weight", heads * c_.head_dim, c_.q_lora_rank);
+    }
+    layer.kv_a = weight(prefix + "attn_kv_a_mqa.weight", latent + c_.qk_rope_head_dim, h);
+    layer.kv_a_norm = vector(in_, prefix + "attn_kv_a_norm.weight", latent);
+    if (in_.has(prefix + "attn_kv_b.weight")) {  // files of before the absorbed form
+      const std::uint64_t per_head = plain + c_.v_head_dim;
+      const WeightView b = weight(prefix + "attn_kv_b.weight", heads * per_head, latent);
+      for (std::size_t j = 0; j < heads; ++j) {
+        const WeightView key = widened(part(b, j * per_head, plain, latent), out_.owned);
+        layer.k_absorbed.push_back(transposed(key, latent, 0, 1, latent, plain, out_.owned));
+        out_.owned.erase(out_.owned.end() - 2);  // the widened rows
+        layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
+      }
+    } else {
+      const WeightView k = stack(prefix + "attn_k_b.weight", heads, latent, plain);
+      const WeightView v = stack(prefix + "attn_v_b.weight", heads, c_.v_head_dim, latent);
+      for (std::size_t j = 0; j < heads; ++j) {
+        layer.k_absorbed.push_back(part(k, j * latent, latent, plain));
+        layer.v_absorbed.push_back(part(v, j * c_.v_head_dim, c_.v_head_dim, latent));
+      }
+    }
+    layer.o = weight(prefix + "attn_output.weight", h, heads * c_.v_head_dim);
+  }
+
+  /// ffn_gate, ffn_up, ffn_down with a suffix: "" dense, "_shexp" shared.
+  ExpertView swiglu(const std::string& prefix, const std::string& suffix, std::uint64_t inner) {
+    const std::uint64_t h = c_.hidden_size;
+    return {weight(prefix + "ffn_gate" + suffix + ".weight", inner, h),
+            weight(prefix + "ffn_up" + suffix + ".weight", inner, h),
+            weight(prefix + "ffn_down" + suffix + ".weight", h, inner)};
+  }
+
+  void experts(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t inner = c_.expert_intermediate;
+    const std::uint64_t count = c_.num_experts;
+    layer.router = weight(prefix + "ffn_gate_inp.weight", count, h);
+    if (c_.gate.correction_bias) {
+      layer.selection_bias = in_.take(prefix + "exp_probs_b.bias", {count}).to_float();
+    }
+    const std::string fused = prefix + "ffn_gate_up_exps.weight";
+    WeightView gate;
+    WeightView up;
+    if (in_.has(fused)) {
+      gate = stack(fused, count, 2 * inner, h);
+    } else {
+      gate = stack(prefix + "ffn_gate_exps.weight", count, inner, h);
+      up = stack(prefix + "ffn_up_exps.weight", count, inner, h);
+    }
+    const WeightView down = stack(prefix + "ffn_down_exps.weight", count, h, inner);
+    for (std::size_t e = 0; e < count; ++e) {
+      layer.experts.push_back(
+          up.data == nullptr
+              ? ExpertView{part(gate, 2 * e * inner, inner, h),
+                           part(gate, (2 * e + 1) * inner, inner, h), part(down, e * h, h, inner)}
+              : ExpertView{part(gate, e * inner, inner, h), part(up, e * inner, inner, h),
+                           part(down, e * h, h, inner)});
+    }
+    if (c_.family == model::Family::kGptOss) {
+      layer.router_bias = vector(in_, prefix + "ffn_gate_inp.bias", count);
+      const auto bias = [&](const char* name, std::uint64_t width) {
+        return view_of(in_.take(prefix + name, {count, width}), count, width);
+      };
+      const WeightView gate_bias = bias("ffn_gate_exps.bias", inner);
+      const WeightView up_bias = bias("ffn_up_exps.bias", inner);
+      const WeightView down_bias = bias("ffn_down_exps.bias", h);
+      for (std::size_t e = 0; e < count; ++e) {
+        layer.experts[e].gate_bias = part(gate_bias, e, 1, inner);
+        layer.experts[e].up_bias = part(up_bias, e, 1, inner);
+        layer.experts[e].down_bias = part(down_bias, e, 1, h);
+        layer.experts[e].limit = static_cast<float>(c_.swiglu_limit);
+      }
+    }
+    if (c_.shared_intermediate > 0) {
+      layer.shared = {swiglu(prefix, "_shexp", c_.shared_intermediate)};
+      if (c_.shared_expert_gate) {
+        layer.shared_gate = vector(in_, prefix + "ffn_gate_inp_shexp.weight", h);
+      }
+    }
   }
 
   model::Checkpoint& in_;
@@ -373,8 +544,9 @@ const std::vector<std::string>& runnable_model_types() {
 void require_runnable(const model::ModelConfig& config, const std::string& where) {
   const auto refuse = [&](const std::string& what) {
     throw InputError(where, "unsupported by the engine: " + what,
-                     fmt::format("the engine runs {}, as F32, F16, BF16, FP8 in blocks or "
-                                 "(GPT-OSS) MXFP4; other models can be accounted and simulated",
+                     fmt::format("the engine runs {}, as F32, F16, BF16, FP8 in blocks, "
+                                 "(GPT-OSS) MXFP4, or GGUF's Q8_0, Q4_0, Q4_K; other models can be "
+                                 "accounted and simulated",
                                  fmt::join(runnable_model_types(), ", ")));
   };
   const auto& types = runnable_model_types();
@@ -392,7 +564,9 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
   }
 }
 
-ModelWeights take_weights(model::Checkpoint& checkpoint) { return Taker(checkpoint).take(); }
+ModelWeights take_weights(model::Checkpoint& checkpoint) {
+  return checkpoint.gguf() != nullptr ? GgufTaker(checkpoint).take() : Taker(checkpoint).take();
+}
 
 void for_each_view(ModelWeights& weights, bool tied,
                    const std::function<void(WeightView&)>& visit) {

@@ -41,8 +41,8 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   WeightView final_norm;  ///< [1, H]
   WeightView head;        ///< [V, H]; the embedding when tied.
-  /// Copies that some views point into: transposed (MLA's absorbed keys, GPT-OSS's experts),
-  /// widened from FP8 blocks to F32, from MXFP4 to BF16.
+  /// Copies that some views point into: MLA's absorbed keys, transposed; GPT-OSS's biases; scales
+  /// of FP8 blocks; the rows of q and k that GGUF's llama holds in another order.
   std::vector<std::shared_ptr<const std::vector<std::byte>>> owned;
 };
 
@@ -54,8 +54,9 @@ struct ModelWeights {
 void require_runnable(const model::ModelConfig& config, const std::string& where);
 
 /// Takes every tensor of a checkpoint under the names of its family (experts one by one, or fused
-/// as Hugging Face v5 holds them) and calls Checkpoint::finish(), so a missing, extra or misshapen
-/// tensor is an InputError that names it. Views live as long as the checkpoint and `owned`.
+/// as Hugging Face v5 holds them; in a .gguf file, llama.cpp's names) and calls
+/// Checkpoint::finish(), so a missing, extra or misshapen tensor is an InputError that names it.
+/// Views live as long as the checkpoint and `owned`.
 [[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint);
 
 /// Calls `visit` on every view of the model that has data, the head last and only if not tied.

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/base/error.hpp"
+#include "engine/model/gguf_model.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
@@ -25,7 +26,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
     throw InputError("--prompt", "the prompt is empty");
   }
   const Engine engine = Engine::load(options.model, {options.threads});
-  const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
+  const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
   const std::uint64_t positions = engine.config().max_position_embeddings;
   if (prompt.size() + std::uint64_t{options.max_new} > positions + 1) {

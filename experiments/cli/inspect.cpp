@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/error.hpp"
+#include "experiments/cli/inspect_gguf.hpp"
 #include "experiments/cli/inspect_run.hpp"
 #include "experiments/cli/inspect_trace.hpp"
 #include "sim/cluster/cluster_graph.hpp"
@@ -53,6 +54,8 @@ int run_inspect(const InspectOptions& options) {
     tables = {cluster::topology_table(graph, routes), cluster::link_table(graph, routes)};
   } else if (options.topology) {
     throw InputError("--topology", "works on hardware files (.toml) only");
+  } else if (magic.starts_with("GGUF")) {
+    tables = inspect_gguf(options.file);
   } else if (magic.starts_with("SWYRUN")) {
     InspectRunOptions run;
     run.verify = !options.no_verify;
@@ -62,7 +65,7 @@ int run_inspect(const InspectOptions& options) {
     trace.verify = !options.no_verify;
     tables = inspect_trace(options.file, trace);
   } else {
-    throw InputError(options.file.string(), "is neither a routing trace, a run nor a hardware file",
+    throw InputError(options.file.string(), "is neither a routing trace, a run, a GGUF nor a hardware file",
                      "traces and runs end in .h5, hardware files in .toml");
   }
   fmt::print("{}", render_all(tables, options.format));

@@ -23,6 +23,7 @@
 #include "experiments/cli/diff.hpp"
 #include "experiments/cli/doctor.hpp"
 #include "experiments/cli/explain.hpp"
+#include "experiments/cli/export.hpp"
 #include "experiments/cli/generate.hpp"
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/interrupt.hpp"
@@ -49,14 +50,13 @@ switchyard --help lists every verb.
 )";
 
 /// Verbs of the design that this version refuses.
-constexpr std::array<std::pair<const char*, const char*>, 7> kLaterVerbs{
+constexpr std::array<std::pair<const char*, const char*>, 6> kLaterVerbs{
     {{"validate", "simulated against measured"},
      {"diagnose", "symptom, cause and cure of a run"},
      {"monitor", "health read-outs of a run with alarms"},
      {"profile", "measure operations on a device"},
      {"fit", "fit synthetic routing or a calibration"},
-     {"import", "read other tools' files"},
-     {"export", "write other tools' files"}}};
+     {"import", "read other tools' files"}}};
 
 /// CLI11 takes "-1" as 2^64 - 1 and cuts what is larger.
 CLI::Validator whole_number() {
@@ -118,7 +118,7 @@ int run(int argc, char** argv) {
 
   TraceOptions trace;
   auto* v_trace = app.add_subcommand("trace", "run the engine and write the routing trace");
-  v_trace->add_option("--model", trace.model, "checkpoint folder")->required();
+  v_trace->add_option("--model", trace.model, "checkpoint folder or .gguf file")->required();
   v_trace
       ->add_option("--prompts", trace.prompts,
                    ".txt (one prompt a line) or .jsonl (text, id, domain, max_new, expert)")
@@ -163,7 +163,7 @@ int run(int argc, char** argv) {
 
   GenerateOptions generate;
   auto* v_generate = app.add_subcommand("generate", "continue a text");
-  v_generate->add_option("--model", generate.model, "checkpoint folder")->required();
+  v_generate->add_option("--model", generate.model, "checkpoint folder or .gguf file")->required();
   v_generate->add_option("--prompt", generate.prompt, "text to continue")->required();
   v_generate->add_option("--max-new", generate.max_new, "new tokens")->capture_default_str();
   v_generate->add_option("--temperature", generate.temperature, "0: greedy")->capture_default_str();
@@ -232,7 +232,7 @@ int run(int argc, char** argv) {
 
   InspectOptions inspect;
   auto* v_inspect = app.add_subcommand("inspect", "what a trace, run or hardware file holds");
-  v_inspect->add_option("file", inspect.file, "trace or run (.h5), hardware file (.toml)")
+  v_inspect->add_option("file", inspect.file, "trace or run (.h5), hardware file (.toml), .gguf file")
       ->required();
   v_inspect->add_flag("--topology", inspect.topology,
                       "routes, bottlenecks and bisection of a hardware file");
@@ -254,7 +254,8 @@ int run(int argc, char** argv) {
   auto* v_account =
       app.add_subcommand("account", "parameters, bytes, FLOPs, KV per token, activation rates");
   v_account
-      ->add_option("model", account_options.model, "config.json, preset name or checkpoint folder")
+      ->add_option("model", account_options.model,
+                   "config.json, preset name, checkpoint folder or .gguf file")
       ->required();
   v_account->add_option("--dtype", account_options.dtype,
                         "one format for all, or experts=…,shared=…,router=…,kv=…");
@@ -268,6 +269,21 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   format.add(*v_account);
   v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
+
+  ExportOptions export_options;
+  auto* v_export = app.add_subcommand("export", "write other tools' files (this version: gguf)");
+  v_export->add_option("kind", export_options.kind, "gguf")->required();
+  v_export->add_option("input", export_options.input, "gguf: checkpoint folder or .gguf file")
+      ->required();
+  v_export->add_option("-o,--output", export_options.output, "file to write")->required();
+  v_export
+      ->add_option("--type", export_options.type,
+                   "gguf: format of the matrices, f32, bf16, f16, q8_0, q4_0 or q4_k")
+      ->capture_default_str();
+  quiet_flag(v_export);
+  format.add(*v_export);
+  v_export->footer(
+      "Example: switchyard export gguf scenarios/checkpoints/sy-16x2 -o sy-16x2.gguf --type q8_0");
 
   DoctorOptions doctor;
   auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
@@ -346,6 +362,11 @@ int run(int argc, char** argv) {
     account_options.root = scenarios_root();
     fmt::print("{}", render_all(account(account_options), format.get()));
     return 0;
+  }
+  if (parsed(v_export)) {
+    export_options.quiet = quiet;
+    export_options.format = format.get();
+    return run_export(export_options);
   }
   if (parsed(v_doctor)) {
     doctor.format = format.get();

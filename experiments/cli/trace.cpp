@@ -13,6 +13,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/base/units.hpp"
+#include "engine/model/gguf_model.hpp"
 #include "engine/model/policy_weights.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "experiments/cli/device.hpp"
@@ -23,6 +24,9 @@
 
 namespace switchyard::cli {
 namespace {
+
+/// Phase of the progress that counts bytes, not tokens.
+constexpr std::string_view kLoading = "load";
 
 /// The expert that a prompt names, kNoExpert for an empty text.
 std::uint16_t named_expert(const std::string& text, std::uint32_t experts,
@@ -168,23 +172,8 @@ int run_trace(const TraceOptions& options) {
   if (!options.policy.empty()) {
     run.policy = scenario::read_policy_file(options.policy.string(), &policy_files);
   }
-  const Engine engine = Engine::load(options.model, {options.threads});
-  const std::vector<std::uint32_t> layers = engine.config().moe_layers();
-  const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
-                                                           layers, engine.config().hidden_size);
-  run.weights = weights.layers.empty() ? nullptr : &weights;
-  SignalTable signals;
-  if (!options.signals.empty()) {
-    signals = read_signals(options.signals, static_cast<std::uint32_t>(layers.size()),
-                           engine.gate().experts);
-    run.signals = &signals;
-  }
-  const model::Tokenizer tokenizer = model::Tokenizer::load(options.model);
-  const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
-
   const bool terminal = !options.quiet && !json && isatty(STDERR_FILENO) == 1;
-  const auto begin = std::chrono::steady_clock::now();
-  auto shown = begin - std::chrono::seconds(1);
+  auto shown = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   const TraceProgress progress = [&](std::string_view phase, std::uint64_t done,
                                      std::uint64_t total) {
     const auto now = std::chrono::steady_clock::now();
@@ -198,10 +187,29 @@ int run_trace(const TraceOptions& options) {
                   {"done", done},
                   {"total", total},
                   {"sim_time_ps", 0}});
+    } else if (terminal && phase == kLoading) {
+      fmt::print(stderr, "\rtrace: {} {}/{} MiB", phase, done >> 20U, total >> 20U);
     } else if (terminal) {
       fmt::print(stderr, "\rtrace: {} {}/{} tokens", phase, done, total);
     }
   };
+  const Engine engine =
+      Engine::load(options.model, {options.threads, [&](std::uint64_t done, std::uint64_t total) {
+                                     progress(kLoading, done, total);
+                                   }});
+  const std::vector<std::uint32_t> layers = engine.config().moe_layers();
+  const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
+                                                           layers, engine.config().hidden_size);
+  run.weights = weights.layers.empty() ? nullptr : &weights;
+  SignalTable signals;
+  if (!options.signals.empty()) {
+    signals = read_signals(options.signals, static_cast<std::uint32_t>(layers.size()),
+                           engine.gate().experts);
+    run.signals = &signals;
+  }
+  const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
+  const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
+  const auto begin = std::chrono::steady_clock::now();
   const TraceRunSummary summary = record_trace(engine, prompts, run, options.output, progress);
   if (terminal) {
     const double seconds =

@@ -201,7 +201,7 @@ TEST(Checkpoint, HashFollowsContentNotLayout) {
 TEST(Checkpoint, MissingPartsAreNamed) {
   EXPECT_EQ(error_of([] { Checkpoint::open("nowhere"); }),
             "nowhere: no such checkpoint folder; a checkpoint is a folder with config.json and "
-            "model.safetensors");
+            "model.safetensors, or a .gguf file");
   fs::remove_all("empty");
   fs::create_directories("empty");
   EXPECT_EQ(error_of([] { Checkpoint::open("empty"); }).rfind("empty/config.json", 0), 0U);
@@ -216,7 +216,7 @@ TEST(Checkpoint, FixtureOfTransformersOpens) {
   const auto c = Checkpoint::open(fixture);
   EXPECT_EQ(c.config().family, Family::kMixtral);
   std::uint64_t values = 0;
-  for (const auto& [name, view] : c.weights().tensors()) {
+  for (const auto& [name, view] : c.tensors()) {
     values += view.count();
   }
   EXPECT_EQ(values, count_parameters(c.config()).total());

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// GGUF's block formats Q8_0, Q4_0 and Q4_K: a row is a sequence of blocks, each with its own scale.
+//   Q8_0  32 values: d (FP16), q[32] (int8)                          x = d q
+//   Q4_0  32 values: d (FP16), 16 bytes; low halves are values 0-15  x = d (q - 8)
+//   Q4_K 256 values: d, m (FP16), 12 bytes of 6-bit (s_j, t_j), j < 8, 128 bytes
+//                                                                    x = (d s_j) q - (m t_j)
+// Layout and rounding of ggml (ggml-quants.c, MIT), which the tests compare bit for bit.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/model/dtype.hpp"
+
+namespace switchyard::model {
+
+/// Values and bytes of one block; {1, n} for formats without blocks.
+struct BlockShape {
+  std::size_t values = 1;
+  std::size_t bytes = 0;
+};
+[[nodiscard]] BlockShape block_shape(DType dtype);
+/// True for Q8_0, Q4_0, Q4_K.
+[[nodiscard]] bool is_block_format(DType dtype);
+
+/// Widens out.size() values (whole blocks, asserted) that begin at `source`, unaligned.
+void widen_blocks(DType dtype, const std::byte* source, std::span<float> out);
+
+/// Packs whole blocks of values into `out` (block_shape bytes each): F32, F16, BF16 and the block
+/// formats. Rounds as ggml's reference does, so equal inputs give equal files.
+void pack_values(DType dtype, std::span<const float> values, std::byte* out);
+
+}  // namespace switchyard::model

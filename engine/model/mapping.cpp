@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model/mapping.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::model {
+namespace {
+
+std::size_t page_size() {
+  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+}  // namespace
+
+Mapping::Mapping(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    throw InputError(path.string(), fmt::format("cannot open: {}", std::strerror(errno)));
+  }
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    throw InputError(path.string(), "not a regular file");
+  }
+  size_ = static_cast<std::size_t>(info.st_size);
+  if (size_ > 0) {
+    void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int error = errno;
+    ::close(fd);
+    if (p == MAP_FAILED) {
+      throw InputError(path.string(), fmt::format("cannot map: {}", std::strerror(error)));
+    }
+    data_ = static_cast<const std::byte*>(p);
+  } else {
+    ::close(fd);
+  }
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+}
+
+void release_pages(std::span<const std::byte> mapped) {
+  const std::size_t page = page_size();
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + mapped.size()) / page * page;
+  if (first < last) {
+    // A private mapping that is never written: dropped pages come back from the file.
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
+
+void page_in(std::span<const std::byte> mapped) {
+  const std::size_t page = page_size();
+  if (!mapped.empty()) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) / page * page;
+    ::madvise(reinterpret_cast<void*>(begin),
+              reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size() - begin,
+              MADV_WILLNEED);
+  }
+  for (std::size_t at = 0; at < mapped.size(); at += page) {
+    static_cast<void>(*static_cast<const volatile std::byte*>(mapped.data() + at));
+  }
+}
+
+}  // namespace switchyard::model

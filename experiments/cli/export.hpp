@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verb `export`: writes what Switchyard holds as another tool's file. This version: gguf.
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "engine/base/table.hpp"
+
+namespace switchyard::cli {
+
+struct ExportOptions {
+  std::string kind;              ///< gguf; perfetto, csv, placement, dot, svg are refused by name
+  std::filesystem::path input;   ///< gguf: checkpoint folder or .gguf file
+  std::filesystem::path output;  ///< -o
+  std::string type = "bf16";     ///< gguf: f32, bf16, f16, q8_0, q4_0, q4_k
+  bool quiet = false;
+  TableFormat format = TableFormat::kText;
+};
+
+/// Exit code 0, or throws InputError / CapabilityError.
+int run_export(const ExportOptions& options);
+
+}  // namespace switchyard::cli
