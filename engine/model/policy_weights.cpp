@@ -67,6 +67,12 @@ class File {
 
 File open(const PolicyFiles& files, const std::string& key, const std::string& name) {
   const auto at = files.find(key);
+  if (at == files.end() && !std::filesystem::exists(name)) {
+    throw InputError(
+        "policy." + key, fmt::format("where is {}?", name),
+        "a trace records the name alone; state the policy in the scenario, or run where "
+        "the file lies");
+  }
   return {at == files.end() ? std::filesystem::path(name) : at->second};
 }
 

@@ -67,7 +67,7 @@ struct RequestInfo {
 
 /// Per layer and sequence.
 struct SequenceState {
-  std::uint16_t last_top1 = kNoExpert;  ///< M09.
+  std::uint16_t last_top1 = kNoExpert;  ///< M09: best candidate by sel, before step 10.
   std::uint32_t run = 0;                ///< M09: length of the run of equal top-1.
   std::uint32_t past = 0;               ///< M15, M16: sets written so far.
   std::vector<std::uint16_t> history;  ///< [kWindowLength][K] ring, slot past % kWindowLength next.

@@ -193,7 +193,8 @@ class Simulator {
   std::vector<CostModel> cost_;
   std::unique_ptr<RoutingSource> source_;
   PolicyWeights weights_;
-  RoutingState state_;       // [L][copies of the experts]
+  RoutingState state_;  // [L][copies of the experts]
+  std::uint64_t truncated_ = 0, linear_fallbacks_ = 0;
   std::uint32_t slots_ = 0;  // K of a decision
   // What the policy may know: memory levels at the start of the step, and the GPU of each expert.
   std::vector<double> memory_used_, memory_elastic_;  // [G]
@@ -773,6 +774,8 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   sc.queued += decision_.queued_slots;
   sc.dropped += decision_.dropped;
   sc.overflow += decision_.overflowed;
+  truncated_ += decision_.truncated_slots;
+  linear_fallbacks_ += decision_.linear_fallbacks;
   const std::size_t base = std::size_t{moe} * experts_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> moved;
   for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
@@ -1027,6 +1030,17 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     result.notes.push_back("trace rows were used more than once: the run is longer than the trace");
   }
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
+  if (truncated_ > 0) {
+    result.notes.push_back(
+        fmt::format("truncated: {} slots wanted, or may have wanted, an expert outside the trace's "
+                    "candidates",
+                    truncated_));
+  }
+  if (linear_fallbacks_ > 0) {
+    result.notes.push_back(
+        fmt::format("linear scores: {} tokens x layers had a logit <= 0 and became a softmax",
+                    linear_fallbacks_));
+  }
   if (ledger_.any_out_of_memory()) {
     std::string which;
     for (std::uint32_t g = 0; g < gpus_; ++g) {

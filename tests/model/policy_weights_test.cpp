@@ -130,6 +130,18 @@ TEST(PolicyWeights, ThatDoNotFitAreNamed) {
   EXPECT_EQ(refusal(broken), "w.safetensors: layers.1.semantic.b2 has a value that is not finite");
   RoutingPolicy policy = semantic_policy();
   EXPECT_THROW((void)load(policy, "not_there.safetensors"), InputError);
+  // From a trace only the name is known.
+  RoutingPolicy recorded =
+      policy_from_text("semantic.mode=mlp semantic.file=lost.safetensors", "t");
+  try {
+    (void)load_policy_weights(recorded, {}, gate_mixtral(4, 2), kLayers, 6);
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(
+        e.what(),
+        "policy.semantic.file: where is lost.safetensors?; a trace records the name alone; "
+        "state the policy in the scenario, or run where the file lies");
+  }
 }
 
 }  // namespace

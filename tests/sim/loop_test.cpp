@@ -294,6 +294,25 @@ TEST(Loop, EveryPolicyKeepsTheConservationLawsWithOneOrSeveralCopiesOfTheExperts
   }
 }
 
+TEST(Loop, SaysHowOftenAPolicyMayHaveWantedWhatTheTraceDoesNotHold) {
+  std::string model =
+      switchyard::read_file(SWITCHYARD_SOURCE_DIR "/tests/sim/data/worked_model.json");
+  const std::string experts = "\"num_local_experts\": 8";
+  model.replace(model.find(experts), experts.size(), "\"num_local_experts\": 128");
+  switchyard::write_file("model_128.json", model);
+  const auto trace =
+      decode_trace({{{0, 1}, {5, 6}, {90, 1}, {9, 8}}, {{0, 1}, {5, 6}, {90, 1}, {9, 8}}}, 128);
+  const auto notes = [&](const char* policy) {
+    const MemoryRun r =
+        run_in_memory(worked_scenario({"model.file=\"model_128.json\"", policy}), &trace);
+    EXPECT_TRUE(r.result.violations.empty());
+    return std::count_if(r.result.notes.begin(), r.result.notes.end(),
+                         [](const std::string& n) { return n.starts_with("truncated: "); });
+  };
+  EXPECT_EQ(notes("policy.noise={ mode = \"fixed\", std = 20 }"), 1);
+  EXPECT_EQ(notes("policy.noise={ mode = \"fixed\", std = 0.001 }"), 0);
+}
+
 TEST(Loop, ALoadPenaltySeesTheMemoryOfEachGpu) {
   // The hub holds everything but the experts: its experts lose tokens to the others'.
   const std::vector<std::string> base{"workload.batch=64", "workload.steps=2",
