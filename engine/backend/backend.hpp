@@ -118,6 +118,8 @@ class Backend {
   virtual void add(float* x, const float* y, std::size_t count) = 0;
   /// x[r] += bias for each of `rows` rows; bias [1, columns].
   virtual void add_bias(float* x, std::size_t rows, const WeightView& bias) = 0;
+  /// gate[i] = silu(gate[i]) * up[i], or with limit > 0 the form of ExpertView::limit.
+  virtual void swiglu(float* gate, const float* up, std::size_t count, float limit) = 0;
   /// x[i] = min(max(x[i], -limit), limit).
   virtual void clamp(float* x, std::size_t count, float limit) = 0;
   /// linear() of each head j apart: out[r, j * out_stride + n] = w[j] . x[r, j * in_stride ...],
@@ -151,6 +153,12 @@ class Backend {
   virtual void moe(const float* x, std::size_t rows, std::span<const ExpertView> experts,
                    std::span<const std::uint16_t> chosen, std::span<const float> weights,
                    std::size_t slots, float* out) = 0;
+  /// The last part of moe() alone: out[r] = sum over slots j, in that order, of weights[r, j] *
+  /// y[where[r, j]], nothing where `where` is 0xFFFFFFFF. y rows of `columns` floats, out
+  /// [rows, columns].
+  virtual void combine(const float* y, std::span<const std::uint32_t> where,
+                       std::span<const float> weights, std::size_t rows, std::size_t slots,
+                       std::size_t columns, float* out) = 0;
 };
 
 /// The CPU backend. `threads` >= 1; 0 means the cores this process may use. Results do not depend

@@ -20,6 +20,7 @@ namespace switchyard {
 namespace {
 
 constexpr std::uint16_t kNoExpert = 0xFFFF;
+constexpr std::uint32_t kNowhere = 0xFFFFFFFF;
 /// Below this many multiply-adds (or their like) a call is not worth waking the other threads.
 constexpr std::size_t kWorthSharing = std::size_t{1} << 18;
 
@@ -143,6 +144,25 @@ class CpuBackend final : public Backend {
         [this](std::size_t items, std::size_t work, const std::function<void(std::size_t)>& body) {
           share(items, work, body);
         });
+  }
+
+  void swiglu(float* gate, const float* up, std::size_t count, float limit) override {
+    if (limit > 0) {
+      cpu::swiglu_clamped(gate, up, count, limit);
+    } else {
+      cpu::swiglu(gate, up, count);
+    }
+  }
+  void combine(const float* y, std::span<const std::uint32_t> where, std::span<const float> weights,
+               std::size_t rows, std::size_t slots, std::size_t columns, float* out) override {
+    SWITCHYARD_ASSERT(where.size() == rows * slots && weights.size() == where.size(), "combine");
+    std::fill_n(out, rows * columns, 0.0F);
+    for (std::size_t i = 0; i < where.size(); ++i) {
+      if (where[i] != kNowhere) {
+        cpu::axpy(weights[i], y + std::size_t{where[i]} * columns, out + i / slots * columns,
+                  columns);
+      }
+    }
   }
 
   void moe(const float* x, std::size_t rows, std::span<const ExpertView> experts,

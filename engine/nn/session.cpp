@@ -120,23 +120,35 @@ Engine Engine::load(const std::filesystem::path& folder, const EngineOptions& op
 
 Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Backend> backend,
                        const EngineOptions& options) {
+  const RankGrid grid = make_grid(options.job != nullptr ? options.job->size() : 1,
+                                  options.job != nullptr ? options.job->rank() : 0, options.tp);
+  const bool alone = grid.ranks() == 1;
   auto checkpoint = std::make_unique<model::Checkpoint>(model::Checkpoint::open(folder));
   require_runnable(checkpoint->config(), checkpoint->config_place());
   const std::uint64_t total = checkpoint->total_bytes();
   const bool fits = static_cast<double>(total) < 0.8 * physical_memory();
   std::uint64_t done = 0;
-  checkpoint->on_take([&](const model::TensorView& tensor) {
-    if (fits) {
-      model::page_in(tensor.data);
-    }
-    done += tensor.data.size();
-    if (options.progress) {
-      options.progress(done, total);
-    }
-  });
-  const ModelWeights weights = take_weights(*checkpoint);
+  if (alone) {
+    checkpoint->on_take([&](const model::TensorView& tensor) {
+      if (fits) {
+        model::page_in(tensor.data);
+      }
+      done += tensor.data.size();
+      if (options.progress) {
+        options.progress(done, total);
+      }
+    });
+  }
+  const ModelWeights weights =
+      take_weights(*checkpoint, expert_share(grid, checkpoint->config().num_experts));
   checkpoint->on_take({});
-  return {std::move(checkpoint), weights, std::move(backend)};
+  if (!alone) {  // reads what this rank holds
+    require_same_checkpoint(*options.job, grid, *checkpoint, options.progress);
+  }
+  Engine engine(std::move(checkpoint), weights, std::move(backend));
+  engine.job_ = options.job;
+  engine.grid_ = grid;
+  return engine;
 }
 
 Engine::Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights& weights,
@@ -230,6 +242,9 @@ Session::Session(const Engine& engine, const SessionOptions& options)
   pool_ = engine.backend().make_pool(engine.attention_shape(), options.kv);
   result_.vocab = engine.config().vocab_size;
   result_.layers.resize(engine.config().num_moe_layers());
+  if (engine.grid().ranks() > 1) {
+    exchange_ = std::make_unique<ExpertExchange>(*engine.job(), engine.grid(), engine.backend());
+  }
 }
 
 void Session::prepare_policy() {
@@ -255,8 +270,8 @@ const float* Session::condition(const StepContext& context, std::size_t rows, co
   }
   const std::size_t h = engine_.config().hidden_size;
   Backend& b = engine_.backend();
-  router_rows_.resize(rows * h);
-  b.download(normed, router_rows_);
+  router_rows_.resize(result_.tokens() * h);
+  download_rows(normed, row_owner_, h, ExpertExchange::What::kRouter, router_rows_);
   if (!conditioned_) {
     return normed;
   }
@@ -267,22 +282,37 @@ const float* Session::condition(const StepContext& context, std::size_t rows, co
     jitter_rows(router_rows_, h, options_.policy.noise.jitter, context);
   }
   float* out = scratch(kGate, rows * h);
-  b.upload(router_rows_, out);
+  if (!exchange_) {
+    b.upload(router_rows_, out);
+    return out;
+  }
+  own_values_.clear();
+  for (std::size_t i = 0; i < row_owner_.size(); ++i) {
+    if (row_owner_[i] == engine_.grid().rank) {
+      const auto row = std::span(router_rows_).subspan(i * h, h);
+      own_values_.insert(own_values_.end(), row.begin(), row.end());
+    }
+  }
+  b.upload(own_values_, out);
   return out;
 }
 
 std::uint32_t Session::add_sequence() {
   caches_.push_back(pool_->make_cache());
+  lengths_.push_back(0);
   return static_cast<std::uint32_t>(caches_.size() - 1);
 }
 
 void Session::end_sequence(std::uint32_t sequence) {
   caches_.at(sequence).reset();
   state_.end_sequence(sequence);
+  lengths_[sequence] = 0;
 }
 
-std::size_t Session::length(std::uint32_t sequence) const {
-  return caches_.at(sequence) ? caches_[sequence]->length() : 0;
+std::size_t Session::length(std::uint32_t sequence) const { return lengths_.at(sequence); }
+
+std::optional<ExchangeTotals> Session::exchanged() {
+  return exchange_ ? std::optional(exchange_->totals()) : std::nullopt;
 }
 
 std::size_t Session::kv_bytes() const {
@@ -331,7 +361,9 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
             "does the tokenizer belong to this checkpoint?");
       }
     }
-    more += pool_->bytes_to_append(*caches_[s], work[i].tokens.size());
+    if (engine_.grid().owner(s) == engine_.grid().rank) {
+      more += pool_->bytes_to_append(*caches_[s], work[i].tokens.size());
+    }
   }
   const std::uint64_t limit = pool_->options().memory;
   const std::uint64_t live = pool_->ledger().live_bytes;
@@ -352,7 +384,11 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   r.token.clear();
   r.phase.clear();
   row_cache_.clear();
-  std::vector<std::uint32_t> wanted;
+  row_owner_.clear();
+  own_token_.clear();
+  own_position_.clear();
+  std::vector<std::uint32_t> wanted;        // of this rank's rows
+  std::vector<std::uint16_t> wanted_owner;  // of all rows
   for (const SequenceTokens& w : work) {
     const auto start = static_cast<std::uint32_t>(length(w.sequence));
     for (std::size_t i = 0; i < w.tokens.size(); ++i) {
@@ -360,13 +396,27 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
       r.position.push_back(start + static_cast<std::uint32_t>(i));
       r.token.push_back(w.tokens[i]);
       r.phase.push_back(static_cast<std::uint8_t>(w.phase.value_or(phase)));
+      const auto owner = static_cast<std::uint16_t>(engine_.grid().owner(w.sequence));
+      row_owner_.push_back(owner);
+      const bool want = options_.all_logits || i + 1 == w.tokens.size();
+      if (want) {
+        wanted_owner.push_back(owner);
+      }
+      if (owner != engine_.grid().rank) {
+        continue;
+      }
+      own_token_.push_back(r.token.back());
+      own_position_.push_back(r.position.back());
       row_cache_.push_back(caches_[w.sequence].get());
-      if (options_.all_logits || i + 1 == w.tokens.size()) {
-        wanted.push_back(static_cast<std::uint32_t>(r.token.size() - 1));
+      if (want) {
+        wanted.push_back(static_cast<std::uint32_t>(own_token_.size() - 1));
       }
     }
   }
-  const std::size_t rows = r.token.size();
+  const std::size_t rows = own_token_.size();  // of this rank
+  if (exchange_) {
+    exchange_->begin_step(row_owner_);
+  }
   r.nan_rows = 0;
   r.nan_logits = 0;
 
@@ -377,12 +427,12 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   float* x = scratch(kX, rows * h);
   float* normed = scratch(kNormed, rows * h);
   float* delta = scratch(kDelta, rows * h);
-  r.router_logits.resize(r.layers.size() * rows * engine_.gate().experts);
-  r.router_input.resize(options_.router_input ? r.layers.size() * rows * h : 0);
+  r.router_logits.resize(r.layers.size() * r.tokens() * engine_.gate().experts);
+  r.router_input.resize(options_.router_input ? r.layers.size() * r.tokens() * h : 0);
 
-  b.embed(weights.embedding, r.token, x);
+  b.embed(weights.embedding, own_token_, x);
   if (c.positions == model::PositionKind::kAbsolute) {
-    b.upload(sinusoids(c, r.position), delta);
+    b.upload(sinusoids(c, own_position_), delta);
     b.add(x, delta, rows * h);
   }
   std::size_t moe_layer = 0;
@@ -404,21 +454,38 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
     }
   }
   for (const SequenceTokens& w : work) {
-    b.advance(*caches_[w.sequence], w.tokens.size());
+    if (engine_.grid().owner(w.sequence) == engine_.grid().rank) {
+      b.advance(*caches_[w.sequence], w.tokens.size());
+    }
+    lengths_[w.sequence] += w.tokens.size();
   }
 
   b.gather(x, wanted, h, normed);
   b.rms_norm(normed, wanted.size(), weights.final_norm, eps, normed);
   float* logits = scratch(kWide, wanted.size() * r.vocab);
   b.linear(normed, wanted.size(), weights.head, logits);
-  r.logits.resize(wanted.size() * r.vocab);
-  b.download(logits, r.logits);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
+  r.logits.resize(wanted_owner.size() * r.vocab);
+  download_rows(logits, wanted_owner, r.vocab, ExpertExchange::What::kLogits, r.logits);
+  for (std::size_t i = 0; i < wanted_owner.size(); ++i) {
     const auto row = r.logits_of(i);
     r.nan_logits +=
         std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); }) ? 1 : 0;
   }
   return r;
+}
+
+void Session::download_rows(const float* mine, std::span<const std::uint16_t> owner,
+                            std::size_t columns, ExpertExchange::What what, std::span<float> all) {
+  Backend& b = engine_.backend();
+  if (!exchange_) {
+    b.download(mine, all);
+    return;
+  }
+  const auto rows = static_cast<std::size_t>(
+      std::count(owner.begin(), owner.end(), static_cast<std::uint16_t>(engine_.grid().rank)));
+  own_values_.resize(rows * columns);
+  b.download(mine, own_values_);
+  exchange_->gather_rows(what, owner, columns, own_values_, all);
 }
 
 void Session::attend(std::size_t l, std::size_t rows, const float* normed, float* out) {
@@ -453,7 +520,7 @@ void Session::attend(std::size_t l, std::size_t rows, const float* normed, float
     b.clamp(k, rows * layer.k.rows, limit);
     b.clamp(v, rows * layer.v.rows, limit);
   }
-  b.attention(l, q, k, v, rows, row_cache_, result_.position, engine_.attention_rule(l), mixed);
+  b.attention(l, q, k, v, rows, row_cache_, own_position_, engine_.attention_rule(l), mixed);
   b.linear(mixed, rows, layer.o, out);
   if (layer.o_bias.data != nullptr) {
     b.add_bias(out, rows, layer.o_bias);
@@ -487,8 +554,7 @@ void Session::attend_latent(std::size_t l, std::size_t rows, const float* normed
   b.copy_columns(k, rows, width, latent, narrow, latent);
   b.rms_norm(narrow, rows, layer.kv_a_norm, kLatentEps, narrow);
   b.copy_columns(narrow, rows, latent, latent, k, width);
-  b.attention(l, q, k, nullptr, rows, row_cache_, result_.position, engine_.attention_rule(l),
-              mixed);
+  b.attention(l, q, k, nullptr, rows, row_cache_, own_position_, engine_.attention_rule(l), mixed);
   float* value = scratch(kWide, rows * heads * c.v_head_dim);
   b.linear_heads(mixed, rows, latent, layer.v_absorbed, c.v_head_dim, value);
   b.linear(value, rows, layer.o, out);
@@ -503,7 +569,7 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
                                         static_cast<std::uint32_t>(moe_layer), r.step);
   const float* gate_input = condition(context, rows, normed);
   if (options_.router_input) {
-    const std::size_t cells = rows * engine_.config().hidden_size;
+    const std::size_t cells = r.tokens() * engine_.config().hidden_size;
     std::transform(router_rows_.begin(), router_rows_.end(),
                    r.router_input.begin() + static_cast<std::ptrdiff_t>(moe_layer * cells),
                    model::float_to_bf16);
@@ -522,8 +588,8 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
     b.add(router, more, rows * experts);
   }
   const auto logits =
-      std::span(r.router_logits).subspan(moe_layer * rows * experts, rows * experts);
-  b.download(router, logits);
+      std::span(r.router_logits).subspan(moe_layer * r.tokens() * experts, r.tokens() * experts);
+  download_rows(router, row_owner_, experts, ExpertExchange::What::kRouter, logits);
   LayerRouting& routing = r.layers[moe_layer];
   rank_candidates(engine_.gate(), logits, layer.selection_bias, width_, rank_, routing.candidates);
   r.nan_rows += routing.candidates.nan_rows;
@@ -541,8 +607,14 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   }
   route_layer(engine_.gate(), options_.policy, context, input, state_.layer(moe_layer), route_,
               routing.decision);
-  b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,
-        routing.decision.slots, out);
+  if (exchange_) {
+    exchange_->moe(normed, layer.experts, engine_.config().hidden_size,
+                   engine_.config().expert_intermediate, routing.decision.chosen,
+                   routing.decision.weights, routing.decision.slots, out);
+  } else {
+    b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,
+          routing.decision.slots, out);
+  }
 }
 
 void Session::feed_all(const LayerWeights& layer, std::size_t rows, const float* normed,

@@ -20,6 +20,9 @@
 // it was prefilled at once, in chunks, or decoded, alone or in any batch, with any number of
 // threads (given a policy without a capacity limit; with one, tokens of a step compete by design).
 //
+// With several ranks (EngineOptions::job) every rank makes the same calls and gets the same result;
+// how the work is spread: expert_exchange.hpp.
+//
 // Not modelled: low-precision activations, several devices, speculative decoding, MTP;
 // capacity.queue = defer (the engine has no notion of a layer waiting a step).
 #pragma once
@@ -36,6 +39,7 @@
 #include "engine/backend/backend.hpp"
 #include "engine/model/checkpoint.hpp"
 #include "engine/model/model_config.hpp"
+#include "engine/nn/expert_exchange.hpp"
 #include "engine/nn/weights.hpp"
 #include "engine/routing/candidates.hpp"
 #include "engine/routing/decide.hpp"
@@ -48,6 +52,10 @@ struct EngineOptions {
   unsigned threads = 1;  ///< 0: the cores this process may use. Results do not depend on it.
   /// Bytes of tensors read so far, and of all, as loading goes on; may be empty.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
+  /// The ranks that run the model together (expert_exchange.hpp), null: this process alone; it
+  /// outlives the engine. Every rank loads the same checkpoint and makes the same calls.
+  Communicator* job = nullptr;
+  unsigned tp = 1;  ///< Parts of each expert; divides the ranks.
 };
 
 /// A model ready to run. Movable; sessions borrow it. Not thread-safe: one step at a time.
@@ -59,7 +67,7 @@ class Engine {
   /// bytes and little else. InputError: see Checkpoint, require_runnable, take_weights.
   [[nodiscard]] static Engine load(const std::filesystem::path& folder,
                                    const EngineOptions& options);
-  /// The same on any device's backend.
+  /// The same on any device's backend; options.threads has no effect.
   [[nodiscard]] static Engine load_on(const std::filesystem::path& folder,
                                       std::unique_ptr<Backend> backend,
                                       const EngineOptions& options = {});
@@ -74,6 +82,9 @@ class Engine {
   [[nodiscard]] Backend& backend() const { return *backend_; }
   /// What the KV cache of this model holds per token.
   [[nodiscard]] AttentionShape attention_shape() const;
+  /// Null when this process runs alone.
+  [[nodiscard]] Communicator* job() const { return job_; }
+  [[nodiscard]] const RankGrid& grid() const { return grid_; }
   /// Rotation, scale, window and sinks of a layer; borrowed from the engine.
   [[nodiscard]] const AttentionRule& attention_rule(std::size_t layer) const {
     return attention_[layer];
@@ -86,6 +97,8 @@ class Engine {
 
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<Backend> backend_;  // after the mapping it may read
+  Communicator* job_ = nullptr;
+  RankGrid grid_;
   model::ModelConfig config_;
   GateSpec gate_;
   ModelWeights weights_;
@@ -159,17 +172,23 @@ class Session {
   /// what is left. Nothing is changed then.
   const StepResult& step(std::span<const SequenceTokens> work, Phase phase);
   [[nodiscard]] const StepResult& last() const { return result_; }
-  /// Bytes and blocks of KV cache that the sequences hold now, counted from their tables.
+  /// Bytes and blocks of KV cache that the sequences hold now, counted from their tables. With
+  /// several ranks, like the pool, those of this rank's sequences.
   [[nodiscard]] std::size_t kv_bytes() const;
   [[nodiscard]] std::size_t kv_blocks() const;
   /// The paged cache: what it lent so far, what a sequence needs.
   [[nodiscard]] const KvPool& kv_pool() const { return *pool_; }
+  /// What the ranks exchanged so far; every rank calls it. No value when this process runs alone.
+  [[nodiscard]] std::optional<ExchangeTotals> exchanged();
 
  private:
   enum Slot : std::uint8_t { kX, kNormed, kQ, kK, kV, kMixed, kDelta, kWide, kGate, kSlots };
   float* scratch(Slot slot, std::size_t floats);
   /// What the policy needs of the backend.
   void prepare_policy();
+  /// all = rows [owner.size(), columns] of every rank, from each one's `mine`.
+  void download_rows(const float* mine, std::span<const std::uint16_t> owner, std::size_t columns,
+                     ExpertExchange::What what, std::span<float> all);
   /// out = attention of one layer over the rows of the step.
   void attend(std::size_t l, std::size_t rows, const float* normed, float* out);
   void attend_latent(std::size_t l, std::size_t rows, const float* normed, float* out);
@@ -193,7 +212,14 @@ class Session {
   RoutingState state_;
   bool conditioned_ = false, needs_hidden_ = false;
   std::vector<std::array<WeightView, 2>> adapter_;  // [L] A, B; or empty
-  std::vector<KvCache*> row_cache_;
+  // Several ranks: each holds the caches, and computes the rows, of its own sequences. Everything
+  // in `result_` is of all rows, on every rank.
+  std::unique_ptr<ExpertExchange> exchange_;
+  std::vector<std::size_t> lengths_;                     // of all sequences
+  std::vector<std::uint16_t> row_owner_;                 // [rows of the step]
+  std::vector<std::uint32_t> own_token_, own_position_;  // of this rank's rows
+  std::vector<float> own_values_;                        // floats of these, on the host
+  std::vector<KvCache*> row_cache_;                      // of these
   std::vector<std::uint16_t> every_chosen_;
   std::vector<float> every_weight_;
   std::vector<float> router_rows_;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "engine/base/error.hpp"
 #include "engine/base/units.hpp"
@@ -25,7 +27,9 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   header.slots = policy_slots(options.policy, engine.gate());
   header.candidates = stored_candidates(engine.gate().experts, header.slots);
   header.config_hash = checkpoint->config_hash().hex();
-  header.weight_hash = checkpoint->weight_hash().hex();
+  if (engine.grid().rank == 0) {  // which writes the file; another rank reads its experts only
+    header.weight_hash = checkpoint->weight_hash().hex();
+  }
   header.seed = options.seed;
   header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());
   header.precision = "f32";
@@ -79,7 +83,10 @@ class Recorder {
                           .kv = options.kv,
                           .weights = options.weights,
                           .signals = options.signals}),
-        writer_(output, header, selection_bias(engine)) {
+        job_(engine.job()) {
+    if (engine.grid().rank == 0) {
+      writer_.emplace(output, header, selection_bias(engine));
+    }
     summary.layers = header.layer_count();
     summary.experts = header.experts();
     summary.top_k = header.top_k();
@@ -88,15 +95,18 @@ class Recorder {
 
   std::uint32_t add(const TracePrompt& prompt) {
     const std::uint32_t s = session_.add_sequence();
-    const std::uint32_t index =
-        writer_.add_sequence({static_cast<std::uint32_t>(prompt.tokens.size()), s, prompt.domain,
-                              prompt.name, prompt.text, prompt.expert});
-    SWITCHYARD_ASSERT(index == s, fmt::format("sequence {} is row {} of the table", s, index));
+    if (writer_) {
+      const std::uint32_t index =
+          writer_->add_sequence({static_cast<std::uint32_t>(prompt.tokens.size()), s, prompt.domain,
+                                 prompt.name, prompt.text, prompt.expert});
+      SWITCHYARD_ASSERT(index == s, fmt::format("sequence {} is row {} of the table", s, index));
+    }
     ++summary.sequences;
     return s;
   }
 
   const StepResult& step(std::span<const SequenceTokens> work) {
+    const std::uint64_t freed = session_.kv_pool().ledger().freed;
     const StepResult& r = session_.step(work, Phase::kPrefill);
     step_.begin(header_, r.step, r.sequence, r.position, r.token, r.phase);
     for (std::uint32_t l = 0; l < summary.layers; ++l) {
@@ -119,7 +129,9 @@ class Recorder {
         summary.load[std::size_t{l} * summary.experts + e] += d.load[e];
       }
     }
-    writer_.append(step_);
+    if (writer_) {
+      writer_->append(step_);
+    }
     ++summary.steps;
     for (const std::uint8_t phase : r.phase) {
       ++(phase == static_cast<std::uint8_t>(Phase::kDecode) ? summary.decode_tokens
@@ -127,7 +139,11 @@ class Recorder {
     }
     summary.nan_rows += r.nan_rows;
     summary.nan_logits += r.nan_logits;
-    summary.peak_kv_bytes = std::max<std::uint64_t>(summary.peak_kv_bytes, session_.kv_bytes());
+    // A step gives blocks back at its end only, so before that all of these were held.
+    const KvLedger kv = session_.kv_pool().ledger();
+    const auto [bytes, blocks] = over_ranks(session_.kv_bytes(), kv.live + kv.freed - freed);
+    summary.peak_kv_bytes = std::max(summary.peak_kv_bytes, bytes);
+    summary.kv_peak = std::max(summary.kv_peak, blocks);
     return r;
   }
 
@@ -139,18 +155,34 @@ class Recorder {
                       fmt::format("KV blocks: {} allocated, {} freed, {} live", kv.allocated,
                                   kv.freed, session_.kv_blocks()));
     summary.kv_block = session_.kv_pool().options().block;
-    summary.kv_allocated = kv.allocated;
-    summary.kv_freed = kv.freed;
-    summary.kv_peak = kv.peak;
-    writer_.finish();
+    std::tie(summary.kv_allocated, summary.kv_freed) = over_ranks(kv.allocated, kv.freed);
+    SWITCHYARD_ASSERT(job_ != nullptr || summary.kv_peak == kv.peak,
+                      fmt::format("KV blocks: peak {}, {}", summary.kv_peak, kv.peak));
+    summary.exchanged = session_.exchanged();
+    if (summary.exchanged) {
+      const std::uint64_t ran = summary.kept + summary.rerouted + summary.queued;
+      SWITCHYARD_ASSERT(
+          summary.exchanged->outputs == ran,
+          fmt::format("{} slots ran, {} outputs came back", ran, summary.exchanged->outputs));
+    }
+    if (writer_) {
+      writer_->finish();
+    }
   }
 
   TraceRunSummary summary;
 
  private:
+  /// Two numbers, each summed over the ranks.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> over_ranks(std::uint64_t a,
+                                                                   std::uint64_t b) const {
+    return job_ != nullptr ? std::pair{job_->sum(a), job_->sum(b)} : std::pair{a, b};
+  }
+
   const TraceHeader& header_;
   Session session_;
-  TraceWriter writer_;
+  Communicator* job_;
+  std::optional<TraceWriter> writer_;  // rank 0's
   TraceStep step_;
 };
 

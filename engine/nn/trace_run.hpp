@@ -65,7 +65,8 @@ struct TraceRunSummary {
   std::uint64_t kv_block = 0;                                 ///< Tokens per block.
   std::uint64_t kv_allocated = 0, kv_freed = 0, kv_peak = 0;  ///< Blocks, see KvLedger.
   std::uint32_t layers = 0, experts = 0, top_k = 0;
-  std::vector<std::uint64_t> load;  ///< [L][E] kept + rerouted
+  std::vector<std::uint64_t> load;          ///< [L][E] kept + rerouted
+  std::optional<ExchangeTotals> exchanged;  ///< With several ranks.
   /// Population standard deviation / mean of load[l], the whole run as one window, mean over
   /// layers; no value without load.
   [[nodiscard]] std::optional<double> load_cv() const;
@@ -76,9 +77,10 @@ using TraceProgress =
     std::function<void(std::string_view phase, std::uint64_t done, std::uint64_t total)>;
 
 /// Runs all prompts and writes `output` (complete, or not at all). `engine` was loaded from a
-/// checkpoint. InputError: a prompt that is empty or too long for the model, an unsupported policy,
-/// an output that cannot be written, a prompt whose keys and values exceed the memory limit. No
-/// prompts: InputError too.
+/// checkpoint. With several ranks each makes this call and gets the same summary; rank 0 writes the
+/// file, with the same bytes as one rank alone. InputError: a prompt that is empty or too long for
+/// the model, an unsupported policy, an output that cannot be written, a prompt whose keys and
+/// values exceed the memory limit. No prompts: InputError too.
 TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> prompts,
                              const TraceRunOptions& options, const std::filesystem::path& output,
                              const TraceProgress& progress = {});

@@ -92,6 +92,30 @@ WeightView widened(const WeightView& w, Owned& owned) {
   return view;
 }
 
+/// The part of an expert that a rank computes: some rows of each matrix.
+ExpertView cut(const ExpertView& whole, const ExpertShare& share) {
+  if (share.tp == 1) {
+    return whole;
+  }
+  const Block inner = block_of(whole.gate.rows, share.tp, share.part);
+  const Block outer = block_of(whole.down.rows, share.tp, share.part);
+  const auto bias = [](const WeightView& all, const Block& block) {
+    if (all.data == nullptr) {
+      return all;
+    }
+    const WeightView column = part(all, block.first, block.size(), 1);
+    return WeightView{column.data, column.type, 1, block.size()};
+  };
+  ExpertView out = whole;  // with its limit
+  out.gate = part(whole.gate, inner.first, inner.size(), whole.gate.cols);
+  out.up = part(whole.up, inner.first, inner.size(), whole.up.cols);
+  out.down = part(whole.down, outer.first, outer.size(), whole.down.cols);
+  out.gate_bias = bias(whole.gate_bias, inner);
+  out.up_bias = bias(whole.up_bias, inner);
+  out.down_bias = bias(whole.down_bias, outer);
+  return out;
+}
+
 /// Reads the tensors of one checkpoint by the names of its family.
 class Taker {
  public:
@@ -564,8 +588,22 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
   }
 }
 
-ModelWeights take_weights(model::Checkpoint& checkpoint) {
-  return checkpoint.gguf() != nullptr ? GgufTaker(checkpoint).take() : Taker(checkpoint).take();
+Block block_of(std::size_t items, std::size_t parts, std::size_t part) {
+  const std::size_t small = items / parts;
+  const std::size_t larger = items % parts;
+  const std::size_t first = part * small + std::min(part, larger);
+  return {first, first + small + (part < larger ? 1 : 0)};
+}
+
+ModelWeights take_weights(model::Checkpoint& checkpoint, const ExpertShare& share) {
+  ModelWeights out =
+      checkpoint.gguf() != nullptr ? GgufTaker(checkpoint).take() : Taker(checkpoint).take();
+  for (LayerWeights& layer : out.layers) {
+    for (std::size_t e = 0; e < layer.experts.size(); ++e) {
+      layer.experts[e] = share.holds(e) ? cut(layer.experts[e], share) : ExpertView{};
+    }
+  }
+  return out;
 }
 
 void for_each_view(ModelWeights& weights, bool tied,

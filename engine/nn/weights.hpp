@@ -46,6 +46,23 @@ struct ModelWeights {
   std::vector<std::shared_ptr<const std::vector<std::byte>>> owned;
 };
 
+/// [first, last) of `items` in `parts` consecutive blocks, the first items mod parts one longer.
+struct Block {
+  std::size_t first = 0, last = 0;
+  [[nodiscard]] std::size_t size() const { return last - first; }
+};
+[[nodiscard]] Block block_of(std::size_t items, std::size_t parts, std::size_t part);
+
+/// What one of several ranks holds of the routed experts: those of `experts`, and of each the
+/// `part`-th of `tp` blocks of the rows of gate and up (and their biases), and of down.
+struct ExpertShare {
+  Block experts{0, static_cast<std::size_t>(-1)};
+  std::size_t tp = 1, part = 0;
+  [[nodiscard]] bool holds(std::size_t expert) const {
+    return expert >= experts.first && expert < experts.last;
+  }
+};
+
 /// model_type values that the engine runs.
 [[nodiscard]] const std::vector<std::string>& runnable_model_types();
 
@@ -56,8 +73,10 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
 /// Takes every tensor of a checkpoint under the names of its family (experts one by one, or fused
 /// as Hugging Face v5 holds them; in a .gguf file, llama.cpp's names) and calls
 /// Checkpoint::finish(), so a missing, extra or misshapen tensor is an InputError that names it.
-/// Views live as long as the checkpoint and `owned`.
-[[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint);
+/// Views live as long as the checkpoint and `owned`. Routed experts outside `share` keep null views
+/// (their matrices are not read); those inside are cut to its part.
+[[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint,
+                                        const ExpertShare& share = {});
 
 /// Calls `visit` on every view of the model that has data, the head last and only if not tied.
 void for_each_view(ModelWeights& weights, bool tied, const std::function<void(WeightView&)>& visit);
