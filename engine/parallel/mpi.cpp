@@ -64,7 +64,7 @@ class MpiJob final : public Communicator {
     SWITCHYARD_ASSERT(send[rank_].size() == receive[rank_].size(), "own block");
     tag_ = (tag_ + 1) % kTags;
     requests_.clear();
-    expected_.clear();
+    messages_.clear();
     // Each rank starts with its right neighbour, so that not all of them begin with rank 0.
     for (unsigned i = 1; i < size_; ++i) {
       const unsigned q = (rank_ + size_ - i) % size_;
@@ -73,9 +73,10 @@ class MpiJob final : public Communicator {
         check(MPI_Irecv(receive[q].data() + at, static_cast<int>(n), MPI_BYTE, static_cast<int>(q),
                         tag_, MPI_COMM_WORLD, &requests_.emplace_back()),
               "MPI_Irecv");
-        expected_.push_back({q, n});
+        messages_.push_back({q, n});
       }
     }
+    receives_ = messages_.size();
     for (unsigned i = 1; i < size_; ++i) {
       const unsigned q = (rank_ + i) % size_;
       for (std::size_t at = 0; at < send[q].size(); at += kPiece) {
@@ -83,6 +84,7 @@ class MpiJob final : public Communicator {
         check(MPI_Isend(send[q].data() + at, static_cast<int>(n), MPI_BYTE, static_cast<int>(q),
                         tag_, MPI_COMM_WORLD, &requests_.emplace_back()),
               "MPI_Isend");
+        messages_.push_back({q, n});
       }
     }
     if (!send[rank_].empty()) {
@@ -97,7 +99,7 @@ class MpiJob final : public Communicator {
   }
 
  private:
-  struct Expected {
+  struct Message {
     unsigned rank;
     std::size_t bytes;
   };
@@ -143,13 +145,13 @@ class MpiJob final : public Communicator {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
     }
-    for (std::size_t i = 0; i < expected_.size(); ++i) {
+    for (std::size_t i = 0; i < receives_; ++i) {
       int bytes = 0;
       MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes);
-      if (static_cast<std::size_t>(bytes) != expected_[i].bytes) {
-        throw InputError(fmt::format("rank {}", expected_[i].rank),
+      if (static_cast<std::size_t>(bytes) != messages_[i].bytes) {
+        throw InputError(fmt::format("rank {}", messages_[i].rank),
                          fmt::format("it sent {} bytes where rank {} expects {}", bytes, rank_,
-                                     expected_[i].bytes),
+                                     messages_[i].bytes),
                          "every rank needs the same program, files and options");
       }
     }
@@ -159,10 +161,10 @@ class MpiJob final : public Communicator {
   void explain_statuses() const {
     for (std::size_t i = 0; i < statuses_.size(); ++i) {
       const int code = statuses_[i].MPI_ERROR;
-      if (code == MPI_ERR_TRUNCATE && i < expected_.size()) {
-        throw InputError(fmt::format("rank {}", expected_[i].rank),
+      if (code == MPI_ERR_TRUNCATE && i < receives_) {
+        throw InputError(fmt::format("rank {}", messages_[i].rank),
                          fmt::format("it sent more bytes than the {} that rank {} expects",
-                                     expected_[i].bytes, rank_),
+                                     messages_[i].bytes, rank_),
                          "every rank needs the same program, files and options");
       }
       if (code != MPI_SUCCESS && code != MPI_ERR_PENDING) {
@@ -173,19 +175,18 @@ class MpiJob final : public Communicator {
 
   [[noreturn]] void give_up() {
     std::vector<unsigned> silent;
-    for (std::size_t i = 0; i < expected_.size(); ++i) {
+    for (std::size_t i = 0; i < messages_.size(); ++i) {
       if (requests_[i] != MPI_REQUEST_NULL && !arrived(requests_[i])) {
-        silent.push_back(expected_[i].rank);
+        silent.push_back(messages_[i].rank);
       }
     }
     std::sort(silent.begin(), silent.end());
     silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
     const double seconds = std::chrono::duration<double>(options_.timeout).count();
-    throw InputError(fmt::format("rank {}", rank_),
-                     silent.empty() ? fmt::format("messages not taken within {} s", seconds)
-                                    : fmt::format("no answer from rank {} within {} s",
-                                                  fmt::join(silent, ", "), seconds),
-                     "a rank is stuck, or --rank-timeout is too short");
+    throw InputError(
+        fmt::format("rank {}", rank_),
+        fmt::format("no answer from rank {} within {} s", fmt::join(silent, ", "), seconds),
+        "a rank is stuck, or --rank-timeout is too short");
   }
   static bool arrived(MPI_Request& request) {
     int done = 0;
@@ -197,7 +198,8 @@ class MpiJob final : public Communicator {
   int tag_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
-  std::vector<Expected> expected_;  // of the first requests, which receive
+  std::vector<Message> messages_;  // of each request; the first ones receive
+  std::size_t receives_ = 0;
 };
 
 }  // namespace
@@ -211,6 +213,9 @@ std::string mpi_version() {
 }
 
 std::unique_ptr<Communicator> open_job(const JobOptions& options) {
+  // libsimgrid has functions of the same names for simulated MPI programs; linked before the real
+  // library it would answer here.
+  SWITCHYARD_ASSERT(mpi_version().find("SMPI") == std::string::npos, mpi_version());
   return launched_as_job() ? std::make_unique<MpiJob>(options) : nullptr;
 }
 

@@ -21,6 +21,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "engine/model/model_config.hpp"
+#include "engine/parallel/communicator.hpp"
 #include "experiments/cli/sim.hpp"
 
 namespace switchyard::cli {
@@ -183,8 +184,12 @@ void report_optional(Report& report) {
                 "nvidia-cuda-toolkit (non-free), or NVIDIA's cuda-toolkit-13-0");
   report.either(on_path("nvcc"), "nvcc", "on PATH", "not on PATH",
                 "nvidia-cuda-toolkit (non-free), or NVIDIA's cuda-toolkit-13-0");
-  report.add("MPI", "not built", "this version runs in one process",
-             on_path("mpirun") ? "" : "openmpi-bin libopenmpi-dev");
+  const std::string mpi = mpi_version();
+  report.either(!mpi.empty() && on_path("mpirun"), "MPI",
+                fmt::format("{}: mpirun -n N switchyard trace …", mpi),
+                mpi.empty() ? "built without it: everything runs in one process"
+                            : fmt::format("{}, but mpirun is not on PATH", mpi),
+                "openmpi-bin libopenmpi-dev");
   const bool gui = !installed("switchyard-gui").empty();
   report.either(gui, "desktop app", "switchyard-gui is there", "switchyard-gui is not built",
                 "qt6-base-dev qt6-svg-dev");

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/base/error.hpp"
+#include "engine/base/hash.hpp"
 #include "engine/model/gguf_model.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/sampling.hpp"
@@ -18,23 +19,11 @@
 namespace switchyard::cli {
 namespace {
 
-void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
-  require_device(options.device, "f32", options.threads);
-  const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
-  validate(sampling, "generate");
-  if (options.prompt.empty()) {
-    throw InputError("--prompt", "the prompt is empty");
-  }
-  const Engine engine = Engine::load(options.model, {options.threads});
-  const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
-  const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
-  const std::uint64_t positions = engine.config().max_position_embeddings;
-  if (prompt.size() + std::uint64_t{options.max_new} > positions + 1) {
-    throw InputError("--prompt",
-                     fmt::format("{} tokens and {} new ones exceed the model's {} positions",
-                                 prompt.size(), options.max_new, positions),
-                     "shorten the prompt or lower --max-new");
-  }
+/// Emits the continuation of `prompt`, token by token.
+void continue_prompt(const GenerateOptions& options, const Engine& engine,
+                     const model::Tokenizer& tokenizer, const std::vector<std::uint32_t>& prompt,
+                     const SamplingOptions& sampling,
+                     const std::function<void(std::string_view)>& emit) {
   if (options.max_new == 0) {
     return;
   }
@@ -60,6 +49,50 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   }
 }
 
+void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
+  require_device(options.device, "f32", options.threads);
+  const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
+  validate(sampling, "generate");
+  if (options.prompt.empty()) {
+    throw InputError("--prompt", "the prompt is empty");
+  }
+  const auto job = open_ranks(options.ranks);
+  if (job) {
+    require_same_program(*job, "generate",
+                         {{"--tp", std::to_string(options.ranks.tp)},
+                          {"--max-new", std::to_string(options.max_new)},
+                          {"--seed", std::to_string(options.seed)},
+                          {"--temperature", fmt::format("{}", options.temperature)},
+                          {"--top-p", fmt::format("{}", options.top_p)},
+                          {"--top-k", std::to_string(options.top_k)},
+                          {"--kv-block", std::to_string(options.kv_block)},
+                          {"--kv-memory", options.kv_memory},
+                          {"--prompt", hash128(std::as_bytes(std::span(options.prompt))).hex()}});
+  }
+  const Engine engine =
+      Engine::load(options.model, {.threads = threads_of_rank(options.threads, job.get()),
+                                   .job = job.get(),
+                                   .tp = options.ranks.tp});
+  const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
+  const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
+  const std::uint64_t positions = engine.config().max_position_embeddings;
+  if (prompt.size() + std::uint64_t{options.max_new} > positions + 1) {
+    throw InputError("--prompt",
+                     fmt::format("{} tokens and {} new ones exceed the model's {} positions",
+                                 prompt.size(), options.max_new, positions),
+                     "shorten the prompt or lower --max-new");
+  }
+  if (job) {
+    require_same_program(
+        *job, "generate",
+        {{"the prompt's tokens", hash128(std::as_bytes(std::span(prompt))).hex()}});
+  }
+  continue_prompt(options, engine, tokenizer, prompt, sampling, emit);
+  if (job) {
+    job->finish();
+  }
+}
+
 }  // namespace
 
 std::string generate_text(const GenerateOptions& options) {
@@ -71,8 +104,10 @@ std::string generate_text(const GenerateOptions& options) {
 int run_generate(const GenerateOptions& options) {
   bool started = false;
   const auto write = [&](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    if (launched_rank() == 0) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    }
   };
   generate(options, [&](std::string_view text) {
     if (!started) {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "experiments/cli/ranks.hpp"
+
 namespace switchyard::cli {
 
 struct GenerateOptions {
@@ -19,10 +21,11 @@ struct GenerateOptions {
   std::uint64_t seed = 1;
   std::string device = "cpu";
   unsigned threads = 0;  ///< 0: the cores this process may use. No effect on the text.
+  RankOptions ranks;     ///< Under mpirun; no effect on the text.
 };
 
 /// Writes the prompt and its continuation to stdout as they come, and a final newline. Exit code 0,
-/// or throws InputError / CapabilityError.
+/// or throws InputError / CapabilityError. Under mpirun every rank makes this call; rank 0 writes.
 int run_generate(const GenerateOptions& options);
 
 /// The continuation only.

@@ -19,6 +19,7 @@
 #include "engine/base/nearest_name.hpp"
 #include "engine/base/table.hpp"
 #include "engine/base/version.hpp"
+#include "engine/parallel/communicator.hpp"
 #include "experiments/cli/account.hpp"
 #include "experiments/cli/diff.hpp"
 #include "experiments/cli/doctor.hpp"
@@ -28,6 +29,7 @@
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/interrupt.hpp"
 #include "experiments/cli/progress.hpp"
+#include "experiments/cli/ranks.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/cli/sweep.hpp"
 #include "experiments/cli/table.hpp"
@@ -110,6 +112,15 @@ int run(int argc, char** argv) {
                        fmt::format("switchyard {} (cpu {})", version(), cpu::kPathName));
   app.require_subcommand(0, 1);
 
+  const auto rank_options = [](CLI::App* verb, RankOptions& ranks) {
+    verb->add_option("--tp", ranks.tp,
+                     "parts of each expert, of which every rank of a group computes one; the other "
+                     "factor of the ranks spreads the experts")
+        ->capture_default_str();
+    verb->add_option("--rank-timeout", ranks.timeout,
+                     "how long ranks wait for each other, e.g. \"30 s\"; else 10 min");
+  };
+
   FormatOption format;
   bool quiet = false;
   const auto quiet_flag = [&](CLI::App* verb) {
@@ -153,13 +164,15 @@ int run(int argc, char** argv) {
   v_trace->add_option("--device", trace.device, "cpu or cuda")->capture_default_str();
   v_trace->add_option("--threads", trace.threads, "0: all cores; changes no output")
       ->capture_default_str();
+  rank_options(v_trace, trace.ranks);
   v_trace->add_option("-o,--output", trace.output, "trace file (.h5)")->required();
   v_trace->add_option("--progress", trace.progress, "json: event lines on stdout");
   quiet_flag(v_trace);
   format.add(*v_trace);
   v_trace->footer(
       "Example: switchyard trace --model scenarios/checkpoints/sy-16x2 --prompts "
-      "scenarios/prompts/mixed.jsonl --max-new 32 -o t.h5");
+      "scenarios/prompts/mixed.jsonl --max-new 32 -o t.h5\n"
+      "On several processes, with the same result: mpirun -n 4 switchyard trace … --tp 2");
 
   GenerateOptions generate;
   auto* v_generate = app.add_subcommand("generate", "continue a text");
@@ -177,6 +190,7 @@ int run(int argc, char** argv) {
   v_generate->add_option("--seed", generate.seed, "seed of sampling")->capture_default_str();
   v_generate->add_option("--device", generate.device, "cpu or cuda")->capture_default_str();
   v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();
+  rank_options(v_generate, generate.ranks);
   v_generate->footer(
       "Example: switchyard generate --model scenarios/checkpoints/sy-16x2 --prompt \"The \"");
 
@@ -399,12 +413,16 @@ nlohmann::ordered_json error_event(const std::string& message, const std::string
 int main(int argc, char** argv) {
   using switchyard::CapabilityError;
   using switchyard::InputError;
+  // Under mpirun an error of one rank ends them all; one that all see is printed once.
   const auto report = [&](const std::string& line, const nlohmann::ordered_json& event, int code) {
+    switchyard::let_rank_0_speak();
     fmt::print(stderr, "switchyard: {}\n", line);
     if (switchyard::cli::wants_json_progress(argc, argv)) {
       fmt::print("{}\n",
                  event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     }
+    std::fflush(nullptr);
+    switchyard::end_job(code);
     return code;
   };
   const auto report_plain = [&](const std::string& message, int code) {

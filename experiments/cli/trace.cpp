@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/base/hash.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/base/units.hpp"
 #include "engine/model/gguf_model.hpp"
@@ -64,6 +66,18 @@ std::vector<TracePrompt> tokenize(const TraceOptions& options, const Engine& eng
     out.push_back(std::move(prompt));
   }
   return out;
+}
+
+/// What a rank is about to do with the prompts, as one hash.
+std::string hash_of(const std::vector<TracePrompt>& prompts) {
+  Hasher128 hasher;
+  for (const TracePrompt& p : prompts) {
+    hasher.update(fmt::format("{}:{}{}:{}{}:{}{}:{}:{}:", p.name.size(), p.name, p.domain.size(),
+                              p.domain, p.text.size(), p.text, p.expert, p.max_new,
+                              p.tokens.size()));
+    hasher.update(std::as_bytes(std::span(p.tokens)));
+  }
+  return hasher.digest().hex();
 }
 
 void print_json(const nlohmann::ordered_json& event) {
@@ -143,10 +157,29 @@ Table trace_summary_table(const TraceRunSummary& s) {
   row("KV blocks peak", s.kv_peak);
   row("KV blocks allocated", s.kv_allocated);
   row("KV blocks freed", s.kv_freed);
+  if (s.exchanged) {
+    const ExchangeTotals& x = *s.exchanged;
+    table.rows.push_back({"ranks", fmt::format("{} x {}", x.ep, x.tp)});
+    row("rows for experts", x.rows);
+    row("rows sent", x.rows_sent);
+    row("expert outputs", x.outputs);
+    row("dispatch [B]", x.dispatch_bytes);
+    row("inner activations [B]", x.inner_bytes);
+    row("return [B]", x.return_bytes);
+    row("router logits [B]", x.router_bytes);
+    row("output logits [B]", x.logits_bytes);
+  }
   table.notes = {"assignments = kept + rerouted + queued + dropped, over tokens x layers x slots",
                  "overflow = first choices that found their expert full",
                  "load_cv = std/mean of kept + rerouted per expert, whole run, mean over layers",
                  fmt::format("a KV block holds {} tokens", s.kv_block)};
+  if (s.exchanged) {
+    table.notes.emplace_back(
+        "ranks = groups of experts x parts of an expert; a row goes once to each group that has "
+        "one of its experts");
+    table.notes.emplace_back(
+        "bytes are those that left their rank; sent = received for every pair of ranks (checked)");
+  }
   if (s.nan_rows > 0) {
     table.notes.emplace_back(
         "nan_router: NaN or +inf router logits count as -inf; the weights or the state are broken");
@@ -172,7 +205,22 @@ int run_trace(const TraceOptions& options) {
   if (!options.policy.empty()) {
     run.policy = scenario::read_policy_file(options.policy.string(), &policy_files);
   }
-  const bool terminal = !options.quiet && !json && isatty(STDERR_FILENO) == 1;
+  const auto job = open_ranks(options.ranks);
+  if (job) {
+    require_same_program(*job, "trace",
+                         {{"--tp", std::to_string(options.ranks.tp)},
+                          {"--seed", std::to_string(options.seed)},
+                          {"--batch", std::to_string(options.batch)},
+                          {"--chunk", std::to_string(options.chunk)},
+                          {"--temperature", fmt::format("{}", options.temperature)},
+                          {"--top-p", fmt::format("{}", options.top_p)},
+                          {"--top-k", std::to_string(options.top_k)},
+                          {"--kv-block", std::to_string(options.kv_block)},
+                          {"--kv-memory", std::to_string(run.kv.memory)},
+                          {"--router-input", options.router_input ? "yes" : "no"}});
+  }
+  const bool speaking = speaks(job.get());
+  const bool terminal = speaking && !options.quiet && !json && isatty(STDERR_FILENO) == 1;
   auto shown = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   const TraceProgress progress = [&](std::string_view phase, std::uint64_t done,
                                      std::uint64_t total) {
@@ -181,7 +229,7 @@ int run_trace(const TraceOptions& options) {
       return;
     }
     shown = now;
-    if (json) {
+    if (json && speaking) {
       print_json({{"event", "progress"},
                   {"phase", phase},
                   {"done", done},
@@ -193,10 +241,11 @@ int run_trace(const TraceOptions& options) {
       fmt::print(stderr, "\rtrace: {} {}/{} tokens", phase, done, total);
     }
   };
-  const Engine engine =
-      Engine::load(options.model, {options.threads, [&](std::uint64_t done, std::uint64_t total) {
-                                     progress(kLoading, done, total);
-                                   }});
+  const Engine engine = Engine::load(options.model, {threads_of_rank(options.threads, job.get()),
+                                                     [&](std::uint64_t done, std::uint64_t total) {
+                                                       progress(kLoading, done, total);
+                                                     },
+                                                     job.get(), options.ranks.tp});
   const std::vector<std::uint32_t> layers = engine.config().moe_layers();
   const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
                                                            layers, engine.config().hidden_size);
@@ -209,6 +258,14 @@ int run_trace(const TraceOptions& options) {
   }
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
+  if (job) {
+    require_same_program(
+        *job, "trace",
+        {{"the prompts (tokens and --max-new)", hash_of(prompts)},
+         {"--policy", hex64(hash64(policy_to_text(run.policy)))},  // with its files' hashes
+         {"--signals",
+          options.signals.empty() ? "none" : hex64(hash64(read_file(options.signals)))}});
+  }
   const auto begin = std::chrono::steady_clock::now();
   const TraceRunSummary summary = record_trace(engine, prompts, run, options.output, progress);
   if (terminal) {
@@ -218,10 +275,13 @@ int run_trace(const TraceOptions& options) {
     fmt::print(stderr, "\rtrace: {} tokens in {:.1f} s ({:.0f} tokens/s)\n", tokens, seconds,
                tokens / seconds);
   }
-  if (json) {
+  if (json && speaking) {
     print_json({{"event", "done"}, {"output", options.output.string()}});
-  } else if (!options.quiet) {
+  } else if (!options.quiet && speaking) {
     fmt::print("{}", render(trace_summary_table(summary), options.format));
+  }
+  if (job) {
+    job->finish();
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 
 #include "engine/base/table.hpp"
 #include "engine/nn/trace_run.hpp"
+#include "experiments/cli/ranks.hpp"
 
 namespace switchyard::cli {
 
@@ -29,6 +30,7 @@ struct TraceOptions {
   std::string dtype = "f32";    ///< f32; bf16 is refused by the CPU engine.
   std::string device = "cpu";   ///< cpu | cuda
   unsigned threads = 0;         ///< 0: the cores this process may use. No effect on any output.
+  RankOptions ranks;            ///< Under mpirun; no effect on the trace.
   bool quiet = false;           ///< No summary, no progress on the terminal.
   std::string progress;         ///< "" or "json".
   TableFormat format = TableFormat::kText;
@@ -36,6 +38,7 @@ struct TraceOptions {
 
 /// Exit code 0, or throws InputError / CapabilityError. Writes `output`, prints the summary table
 /// (or, with progress = json, event lines) to stdout, progress and speed to a terminal's stderr.
+/// Under mpirun every rank makes this call; rank 0 writes and prints.
 int run_trace(const TraceOptions& options);
 
 /// InputError("--kv-memory", …) for text that is no amount of memory, or zero.

@@ -163,6 +163,7 @@ TEST(Arrows, ThirdPartyHeadersStayBehindTheirBorder) {
       {"xbt", {"sim/network/"}},
       {"hdf5", {"engine/h5/"}},
       {"H5", {"engine/h5/"}},
+      {"mpi.h", {"engine/parallel/"}},
       {"Eigen/", {"engine/nn/", "engine/backend/"}},
       {"Q", {"gui/"}},
       {"boost/graph/", {"sim/cluster/"}},

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/ranks.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "engine/backend/cpu_kernels.hpp"
+#include "engine/base/error.hpp"
+#include "engine/base/units.hpp"
+#include "engine/base/version.hpp"
+
+namespace switchyard::cli {
+
+std::unique_ptr<Communicator> open_ranks(const RankOptions& options) {
+  JobOptions job;
+  if (!options.timeout.empty()) {
+    const SimTime time = parse_duration(options.timeout, "--rank-timeout", "time");
+    job.timeout = std::chrono::milliseconds(time.ps() / 1'000'000'000);
+    if (job.timeout <= std::chrono::milliseconds(0)) {
+      throw InputError("--rank-timeout", "time = " + options.timeout + ". Violated: time >= 1 ms");
+    }
+    if (!launched_as_job()) {
+      throw InputError("--rank-timeout", "this process runs alone and waits for no rank",
+                       "start several ranks: mpirun -n N switchyard …");
+    }
+  }
+  return open_job(job);
+}
+
+void require_same_program(Communicator& job, const std::string& verb,
+                          std::vector<std::pair<std::string, std::string>> items) {
+  items.insert(
+      items.begin(),
+      {{"the program", fmt::format("{} (cpu {})", version(), cpu::kPathName)}, {"the verb", verb}});
+  require_agreement(job, items);
+}
+
+unsigned threads_of_rank(unsigned threads, const Communicator* job) {
+  if (threads > 0 || job == nullptr) {
+    return threads;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const unsigned cores =
+      ::sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set)) : 1;
+  return std::max(1U, cores / job->local_size());
+}
+
+}  // namespace switchyard::cli
