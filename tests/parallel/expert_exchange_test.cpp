@@ -153,6 +153,18 @@ TEST(ExpertExchange, GivesTheBitsOfOneRankWhenSomeRanksHoldNothing) {
   (void)expect_grid(fixture("bf16"), {}, alone, 5, 5);
 }
 
+TEST(ExpertExchange, GivesTheBitsOfOneRankUnderPoliciesWithMemoryAndNoise) {
+  for (const char* text :
+       {"condition.layer_norm=on noise.jitter=0.2", "gumbel.mode=tau_noise gumbel.tau=0.7",
+        "semantic.mode=ema semantic.alpha=0.5", "window.beta=0.1 window.gamma=0.8"}) {
+    const RoutingPolicy policy = policy_from_text(text, "test");
+    const Steps plain = run_steps(Engine::load(fixture("bf16"), {}), {});
+    const Steps alone = run_steps(Engine::load(fixture("bf16"), {}), policy);
+    ASSERT_NE(alone.chosen, plain.chosen) << text;
+    (void)expect_grid(fixture("bf16"), policy, alone, 3, 1);
+  }
+}
+
 TEST(ExpertExchange, CountsBytesByHand) {
   // One MoE layer's traffic from the decisions: rows of H floats once to each other rank with an
   // expert of theirs, outputs of H floats back, logits of a row to each other rank.
