@@ -123,7 +123,51 @@ def number(value, form):
     return "–" if value is None else format(value, form)
 
 
-def markdown(reports):
+def router_section(path):
+    r = json.loads(path.read_text())
+    out = ["## Fine-tuned router (M23)", "",
+           f"`scenarios/policies/weights/{path.with_suffix('.safetensors').name}`, policy "
+           "`router_finetuned.toml`: the routers of "
+           f"`{r['model']}` changed by a rank-{r['rank']} adapter, trained by `finetune_router.py` "
+           f"on {r['rows']} recorded router inputs (1000 excerpts) with KL to the old router and "
+           f"the balance loss times {r['aux']}. Closed loop on held-out text, the half that did "
+           "not choose the coefficient; load_cv over all tokens, mean over layers:", "",
+           "| | loss | load_cv | by layer |", "|---|---:|---:|---|"]
+    for name in ("before", "after"):
+        row = r[name]
+        out.append(f"| {name} | {row['loss']:.4f} | {row['load_cv']:.3f} | "
+                   f"{' '.join(f'{v:.3f}' for v in row['load_cv_by_layer'])} |")
+    out += ["", f"The loss rises by {100 * r['rise']:.2f} %. Coefficients tried, on the other half: "
+            + "; ".join(f"{v['aux']}: load_cv {v['load_cv']:.3f}, loss {100 * v['rise']:+.2f} %"
+                        for v in r["validation"]) + ".", ""]
+    return out
+
+
+def gate_section(path):
+    r = json.loads(path.read_text())
+    out = ["## Semantic gate (M03)", "",
+           f"`scenarios/policies/weights/{path.with_suffix('.safetensors').name}`, policy "
+           f"`semantic_gate.toml`, for `{r['model']}`: trained by `semantic_gate.py` on "
+           f"{r['rows'] - r['unseen_rows']} recorded router inputs, clean and with normal noise of "
+           f"{r['noise']} times their size; measured on {r['unseen_rows']} others against the "
+           "router on clean input. KL in nats; top-1 and chosen set equal; switch = adjacent "
+           "tokens whose top-1 differs. Baselines: no gate, and a moving average of the logits.",
+           "", "| layer | input | gate | KL | top-1 | set | switch |",
+           "|---:|---|---|---:|---:|---:|---:|"]
+    for layer in r["layers"]:
+        for kind in ("clean", "noisy"):
+            for gate in ("identity", "average", "gate"):
+                v = layer[kind][gate]
+                out.append(f"| {layer['layer']} | {kind} | {gate} | {v['kl']:.4f} | {v['top1']:.3f} "
+                           f"| {v['set']:.3f} | {v['switch_rate']:.3f} |")
+    switch = {gate: sum(v["clean"][gate]["switch_rate"] for v in r["layers"]) / len(r["layers"])
+              for gate in ("identity", "average", "gate")}
+    return out + ["", "Switch rate on clean input, mean over layers: "
+                  f"{switch['identity']:.3f} without a gate, {switch['gate']:.3f} with it, "
+                  f"{switch['average']:.3f} with the moving average.", ""]
+
+
+def markdown(reports, policies):
     out = ["# The lab checkpoints", "",
            "Written by `lab.py report`; each folder's `training.json` holds the same numbers and "
            "more. One shape: 4 layers, hidden 64, 4 query heads and 1 KV head of 16, tied "
@@ -163,8 +207,23 @@ def markdown(reports):
                        f"{number(busy['router_gradient'], '.2e')} | "
                        f"{number(idle['expert_gradient'], '.2e')} | "
                        f"{number(busy['expert_gradient'], '.2e')} |")
-    out += ["", "## Make them again", "", "```sh",
+    out.append("")
+    for pattern, section in (("router_*.json", router_section), ("semantic_*.json", gate_section)):
+        for path in sorted(policies.glob(pattern)):
+            out += section(path)
+    out += ["## Make them again", "", "```sh",
             "python3 lab.py train --data data --state state   # data: see PROVENANCE.md",
+            "python3 excerpts.py --data data --out excerpts.jsonl",
+            "for m in lab-aux-0 sy-16x2; do",
+            "  switchyard trace --model ../../scenarios/checkpoints/$m --prompts excerpts.jsonl "
+            "--max-new 0 --batch 100 --router-input -o $m.h5", "done",
+            "weights=../../scenarios/policies/weights",
+            "python3 finetune_router.py --trace lab-aux-0.h5 --model "
+            "../../scenarios/checkpoints/lab-aux-0 --data data --out "
+            "$weights/router_lab-aux-0.safetensors --steps 300 --batch 2048 "
+            "--aux 0.1 0.15 0.2 0.25 0.3 0.4",
+            "python3 semantic_gate.py --trace sy-16x2.h5 --model ../../scenarios/checkpoints/sy-16x2 "
+            "--out $weights/semantic_sy-16x2.safetensors",
             "python3 lab.py report --data data --state state --out ../../scenarios/checkpoints",
             "```", ""]
     worst = max(r.get("transformers_difference", 0.0) for r in reports)
@@ -189,7 +248,7 @@ def report(options):
         shutil.copytree(options.state / name / "out", target, dirs_exist_ok=True)
         done.write_text(json.dumps(reports[-1], sort_keys=True) + "\n")
         print(name, reports[-1]["mean_loss"], flush=True)
-    (HERE / "LAB.md").write_text(markdown(reports))
+    (HERE / "LAB.md").write_text(markdown(reports, options.out.parent / "policies" / "weights"))
     return 1 if any(r.get("transformers_difference", 0.0) > 1e-4 for r in reports) else 0
 
 

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lab checkpoints: what sets them apart shows, and the weights that policies name do what their
+// training says. Text: the shipped prompts, which no training saw.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/model/policy_weights.hpp"
+#include "engine/model/tokenizer.hpp"
+#include "engine/nn/session.hpp"
+#include "experiments/cli/prompts.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path source(const std::string& path) { return fs::path(SWITCHYARD_SOURCE_DIR) / path; }
+fs::path checkpoint(const std::string& name) { return source("scenarios/checkpoints/" + name); }
+
+/// Every `stride`-th of the shipped prompts.
+std::vector<std::vector<std::uint32_t>> prompts(std::size_t stride) {
+  const auto tokenizer = model::Tokenizer::load(checkpoint("lab-aux-0"));
+  const auto texts = cli::read_prompts(source("scenarios/prompts/mixed.jsonl"));
+  std::vector<std::vector<std::uint32_t>> out;
+  for (std::size_t i = 0; i < texts.size(); i += stride) {
+    out.push_back(tokenizer.encode(texts[i].text));
+  }
+  return out;
+}
+
+struct Outcome {
+  double loss = 0;                    ///< nats per token
+  double load_cv = 0;                 ///< all tokens as one window, mean over layers
+  double top5 = 0;                    ///< of the five busiest experts, mean over layers
+  std::vector<std::uint16_t> chosen;  ///< every decision, for comparisons
+};
+
+/// Prefills all prompts together under a policy.
+Outcome outcome(const Engine& engine, const SessionOptions& base, std::size_t stride = 2) {
+  SessionOptions options = base;
+  options.all_logits = true;
+  Session session(engine, options);
+  const auto texts = prompts(stride);
+  std::vector<SequenceTokens> work;
+  for (const auto& tokens : texts) {
+    work.push_back({session.add_sequence(), tokens});
+  }
+  const StepResult& r = session.step(work, Phase::kPrefill);
+  Outcome out;
+  std::size_t predicted = 0;
+  for (std::size_t t = 0; t + 1 < r.tokens(); ++t) {
+    if (r.sequence[t + 1] != r.sequence[t]) {
+      continue;
+    }
+    const auto logits = r.logits_of(t);
+    const double top = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (const float z : logits) {
+      sum += std::exp(static_cast<double>(z) - top);
+    }
+    out.loss += top + std::log(sum) - static_cast<double>(logits[r.token[t + 1]]);
+    ++predicted;
+  }
+  out.loss /= static_cast<double>(predicted);
+  const auto layers = static_cast<double>(r.layers.size());
+  for (const LayerRouting& layer : r.layers) {
+    std::vector<double> load(layer.decision.load.begin(), layer.decision.load.end());
+    std::sort(load.rbegin(), load.rend());
+    const double all = std::accumulate(load.begin(), load.end(), 0.0);
+    const double mean = all / static_cast<double>(load.size());
+    double squares = 0;
+    for (const double n : load) {
+      squares += (n - mean) * (n - mean);
+    }
+    out.load_cv += std::sqrt(squares / static_cast<double>(load.size())) / mean / layers;
+    out.top5 += std::accumulate(load.begin(), load.begin() + 5, 0.0) / all / layers;
+    out.chosen.insert(out.chosen.end(), layer.decision.chosen.begin(), layer.decision.chosen.end());
+  }
+  return out;
+}
+
+const std::vector<std::string> kAll{"lab-aux-0", "lab-aux-0.01"};
+
+TEST(Lab, EveryCheckpointIsSmallAndReadsText) {
+  for (const std::string& name : kAll) {
+    std::uintmax_t bytes = 0;
+    for (const auto& file : fs::directory_iterator(checkpoint(name))) {
+      bytes += file.file_size();
+    }
+    EXPECT_LE(bytes, 1'500'000U) << name;
+    const Outcome o = outcome(Engine::load(checkpoint(name), {}), {}, 8);
+    // ln 4096 = 8.32 is guessing; the frequencies of tokens alone give more than 6.
+    EXPECT_LT(o.loss, 5.9) << name;
+  }
+}
+
+TEST(Lab, BalanceLossDecidesWhetherTheRouterCollapses) {
+  const Outcome none = outcome(Engine::load(checkpoint("lab-aux-0"), {}), {});
+  const Outcome small = outcome(Engine::load(checkpoint("lab-aux-0.01"), {}), {});
+  EXPECT_GT(none.load_cv, 1.2);
+  EXPECT_GT(none.top5, 0.75);
+  EXPECT_LT(small.load_cv, 0.6);
+}
+
+/// The outcome under a shipped policy file, its weights included.
+Outcome under(const Engine& engine, const std::string& policy) {
+  PolicyFiles files;
+  SessionOptions options;
+  options.policy =
+      scenario::read_policy_file(source("scenarios/policies/" + policy).string(), &files);
+  const auto layers = engine.config().moe_layers();
+  const PolicyWeights weights = model::load_policy_weights(options.policy, files, engine.gate(),
+                                                           layers, engine.config().hidden_size);
+  options.weights = &weights;
+  return outcome(engine, options);
+}
+
+TEST(Lab, FineTuningTheRouterEvensTheLoadAtLittleLoss) {
+  const Engine engine = Engine::load(checkpoint("lab-aux-0"), {});
+  const Outcome before = outcome(engine, {});
+  const Outcome after = under(engine, "router_finetuned.toml");
+  EXPECT_LT(after.load_cv, 0.9 * before.load_cv);
+  EXPECT_LE(after.loss, 1.01 * before.loss);
+  EXPECT_NE(after.chosen, before.chosen);
+}
+
+TEST(Lab, TheSemanticGateImitatesTheRouterItWasTrainedOn) {
+  const Engine engine = Engine::load(checkpoint("sy-16x2"), {});
+  const Outcome router = outcome(engine, {});
+  const Outcome gate = under(engine, "semantic_gate.toml");
+  std::size_t same = 0;
+  for (std::size_t i = 0; i < router.chosen.size(); i += 2) {
+    same += router.chosen[i] == gate.chosen[i] ? 1U : 0U;
+  }
+  const double share = static_cast<double>(same) / static_cast<double>(router.chosen.size() / 2);
+  EXPECT_GT(share, 0.95);
+  EXPECT_LT(share, 1.0);
+  EXPECT_NEAR(gate.loss, router.loss, 0.01 * router.loss);
+}
+
+}  // namespace
+}  // namespace switchyard
