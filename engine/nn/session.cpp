@@ -123,13 +123,29 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
   const RankGrid grid = make_grid(options.job != nullptr ? options.job->size() : 1,
                                   options.job != nullptr ? options.job->rank() : 0, options.tp);
   const bool alone = grid.ranks() == 1;
-  auto checkpoint = std::make_unique<model::Checkpoint>(model::Checkpoint::open(folder));
-  require_runnable(checkpoint->config(), checkpoint->config_place());
-  const std::uint64_t total = checkpoint->total_bytes();
+  if (!alone && options.quantise.any()) {
+    throw InputError("--quantise", "unsupported over several ranks", "run it in one process");
+  }
+  Engine engine(read(folder, options, grid), std::move(backend), options.quantise);
+  if (!alone) {  // reads what this rank holds
+    require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);
+  }
+  engine.job_ = options.job;
+  engine.grid_ = grid;
+  return engine;
+}
+
+Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOptions& options,
+                            const RankGrid& grid) {
+  Reread out;
+  out.checkpoint = std::make_unique<model::Checkpoint>(model::Checkpoint::open(folder));
+  model::Checkpoint& checkpoint = *out.checkpoint;
+  require_runnable(checkpoint.config(), checkpoint.config_place());
+  const std::uint64_t total = checkpoint.total_bytes();
   const bool fits = static_cast<double>(total) < 0.8 * physical_memory();
   std::uint64_t done = 0;
-  if (alone) {
-    checkpoint->on_take([&](const model::TensorView& tensor) {
+  if (grid.ranks() == 1) {
+    checkpoint.on_take([&](const model::TensorView& tensor) {
       if (fits) {
         model::page_in(tensor.data);
       }
@@ -139,24 +155,24 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
       }
     });
   }
-  const ModelWeights weights =
-      take_weights(*checkpoint, expert_share(grid, checkpoint->config().num_experts));
-  checkpoint->on_take({});
-  if (!alone) {  // reads what this rank holds
-    require_same_checkpoint(*options.job, grid, *checkpoint, options.progress);
-  }
-  Engine engine(std::move(checkpoint), weights, std::move(backend));
-  engine.job_ = options.job;
-  engine.grid_ = grid;
-  return engine;
+  out.weights = take_weights(checkpoint, expert_share(grid, checkpoint.config().num_experts));
+  checkpoint.on_take({});
+  out.quantised = quantise(out.weights, checkpoint.config().tie_word_embeddings, options.quantise);
+  return out;
 }
 
-Engine::Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights& weights,
-               std::unique_ptr<Backend> backend)
-    : checkpoint_(std::move(checkpoint)),
+Engine::Reread Engine::read_again() const {
+  SWITCHYARD_ASSERT(checkpoint_ != nullptr, "the engine has no checkpoint");
+  return read(checkpoint_->path(), {.quantise = quantise_}, grid_);
+}
+
+Engine::Engine(Reread source, std::unique_ptr<Backend> backend, const QuantiseOptions& quantise)
+    : checkpoint_(std::move(source.checkpoint)),
+      quantise_(quantise),
+      quantised_(std::move(source.quantised)),
       backend_(std::move(backend)),
       config_(checkpoint_->config()),
-      weights_(weights) {
+      weights_(std::move(source.weights)) {
   prepare(checkpoint_->config_place());
 }
 

@@ -40,6 +40,7 @@
 #include "engine/model/checkpoint.hpp"
 #include "engine/model/model_config.hpp"
 #include "engine/nn/expert_exchange.hpp"
+#include "engine/nn/quantise.hpp"
 #include "engine/nn/weights.hpp"
 #include "engine/routing/candidates.hpp"
 #include "engine/routing/decide.hpp"
@@ -55,7 +56,8 @@ struct EngineOptions {
   /// The ranks that run the model together (expert_exchange.hpp), null: this process alone; it
   /// outlives the engine. Every rank loads the same checkpoint and makes the same calls.
   Communicator* job = nullptr;
-  unsigned tp = 1;  ///< Parts of each expert; divides the ranks.
+  unsigned tp = 1;             ///< Parts of each expert; divides the ranks.
+  QuantiseOptions quantise{};  ///< Weights are rounded after loading; by default nothing is.
 };
 
 /// A model ready to run. Movable; sessions borrow it. Not thread-safe: one step at a time.
@@ -80,6 +82,20 @@ class Engine {
   /// Null when constructed from weights.
   [[nodiscard]] const model::Checkpoint* checkpoint() const { return checkpoint_.get(); }
   [[nodiscard]] Backend& backend() const { return *backend_; }
+  [[nodiscard]] const QuantiseOptions& quantisation() const { return quantise_; }
+  /// What rounding the weights did; empty when nothing was rounded.
+  [[nodiscard]] const std::vector<QuantisedPart>& quantised() const { return quantised_; }
+
+  /// A checkpoint with its weights, rounded as the engine's were.
+  struct Reread {
+    std::unique_ptr<model::Checkpoint> checkpoint;  ///< Null for an engine without one.
+    ModelWeights weights;                           ///< Borrowed from the checkpoint.
+    std::vector<QuantisedPart> quantised;
+  };
+  /// Opens the checkpoint once more and reads its weights, for repairs. InputError as load().
+  [[nodiscard]] Reread read_again() const;
+  /// The views that steps read; whoever changes one keeps its data alive. For repairs.
+  [[nodiscard]] ModelWeights& weights_for_repair() { return weights_; }
   /// What the KV cache of this model holds per token.
   [[nodiscard]] AttentionShape attention_shape() const;
   /// Null when this process runs alone.
@@ -91,11 +107,14 @@ class Engine {
   }
 
  private:
-  Engine(std::unique_ptr<model::Checkpoint> checkpoint, const ModelWeights& weights,
-         std::unique_ptr<Backend> backend);
+  Engine(Reread source, std::unique_ptr<Backend> backend, const QuantiseOptions& quantise);
+  static Reread read(const std::filesystem::path& folder, const EngineOptions& options,
+                     const RankGrid& grid);
   void prepare(const std::string& where);
 
   std::unique_ptr<model::Checkpoint> checkpoint_;
+  QuantiseOptions quantise_;
+  std::vector<QuantisedPart> quantised_;
   std::unique_ptr<Backend> backend_;  // after the mapping it may read
   Communicator* job_ = nullptr;
   RankGrid grid_;

@@ -32,7 +32,8 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   }
   header.seed = options.seed;
   header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());
-  header.precision = "f32";
+  const std::string rounded = to_text(engine.quantisation());
+  header.precision = rounded.empty() ? "f32" : fmt::format("f32 ({})", rounded);
   if (options.router_input) {
     header.hidden = static_cast<std::uint32_t>(engine.config().hidden_size);
   }
@@ -305,7 +306,13 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
         work.push_back({run.sequence, {&run.next, 1}, Phase::kDecode});
       }
     }
+    if (options.before_step) {
+      options.before_step(static_cast<std::uint32_t>(recorder.summary.steps));
+    }
     const StepResult& r = recorder.step(work);
+    if (options.after_step) {
+      options.after_step(r);
+    }
     for (std::size_t i = 0; i < running.size(); ++i) {
       Running& run = running[i];
       if (run.in_prompt()) {

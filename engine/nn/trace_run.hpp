@@ -47,7 +47,10 @@ struct TraceRunOptions {
   SamplingOptions sampling{};  ///< Greedy by default; has a seed of its own.
   const PolicyWeights* weights = nullptr;  ///< As SessionOptions.
   const SignalTable* signals = nullptr;    ///< As SessionOptions.
-  KvOptions kv{};  ///< Paging; no effect on the trace but through a memory limit.
+  KvOptions kv{};              ///< Paging; no effect on the trace but through a memory limit.
+  /// Called before and after each step when set (health checks).
+  std::function<void(std::uint32_t step)> before_step{};
+  std::function<void(const StepResult&)> after_step{};
 };
 
 /// What the run did. Everything here follows from the inputs; nothing depends on time or threads.

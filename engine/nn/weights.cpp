@@ -606,39 +606,69 @@ ModelWeights take_weights(model::Checkpoint& checkpoint, const ExpertShare& shar
   return out;
 }
 
-void for_each_view(ModelWeights& weights, bool tied,
-                   const std::function<void(WeightView&)>& visit) {
-  const auto some = [&](std::initializer_list<WeightView*> views) {
-    for (WeightView* view : views) {
+void for_each_named_view(ModelWeights& weights, bool tied,
+                         const std::function<void(const std::string&, WeightView&)>& visit) {
+  const auto some = [&](const std::string& prefix,
+                        std::initializer_list<std::pair<const char*, WeightView*>> views) {
+    for (const auto& [name, view] : views) {
       if (view->data != nullptr) {
-        visit(*view);
+        visit(prefix + name, *view);
       }
     }
   };
-  some({&weights.embedding});
-  for (LayerWeights& l : weights.layers) {
-    some({&l.input_norm, &l.q,           &l.k,
-          &l.v,          &l.o,           &l.q_bias,
-          &l.k_bias,     &l.v_bias,      &l.o_bias,
-          &l.q_norm,     &l.k_norm,      &l.sinks,
-          &l.q_a,        &l.q_a_norm,    &l.q_b,
-          &l.kv_a,       &l.kv_a_norm,   &l.post_attention_norm,
-          &l.router,     &l.router_bias, &l.shared_gate});
-    for (auto* list : {&l.k_absorbed, &l.v_absorbed}) {
-      for (WeightView& view : *list) {
-        some({&view});
+  some("", {{"embedding", &weights.embedding}});
+  for (std::size_t i = 0; i < weights.layers.size(); ++i) {
+    LayerWeights& l = weights.layers[i];
+    const std::string prefix = fmt::format("layers.{}.", i);
+    some(prefix, {{"input_norm", &l.input_norm},
+                  {"q", &l.q},
+                  {"k", &l.k},
+                  {"v", &l.v},
+                  {"o", &l.o},
+                  {"q_bias", &l.q_bias},
+                  {"k_bias", &l.k_bias},
+                  {"v_bias", &l.v_bias},
+                  {"o_bias", &l.o_bias},
+                  {"q_norm", &l.q_norm},
+                  {"k_norm", &l.k_norm},
+                  {"sinks", &l.sinks},
+                  {"q_a", &l.q_a},
+                  {"q_a_norm", &l.q_a_norm},
+                  {"q_b", &l.q_b},
+                  {"kv_a", &l.kv_a},
+                  {"kv_a_norm", &l.kv_a_norm},
+                  {"post_attention_norm", &l.post_attention_norm},
+                  {"router", &l.router},
+                  {"router_bias", &l.router_bias},
+                  {"shared_gate", &l.shared_gate}});
+    for (const auto& [name, list] :
+         {std::pair{"k_absorbed", &l.k_absorbed}, std::pair{"v_absorbed", &l.v_absorbed}}) {
+      for (std::size_t j = 0; j < list->size(); ++j) {
+        some(prefix, {{fmt::format("{}.{}", name, j).c_str(), &(*list)[j]}});
       }
     }
-    for (auto* list : {&l.experts, &l.shared}) {
-      for (ExpertView& e : *list) {
-        some({&e.gate, &e.up, &e.down, &e.gate_bias, &e.up_bias, &e.down_bias});
+    for (const auto& [name, list] :
+         {std::pair{"experts", &l.experts}, std::pair{"shared", &l.shared}}) {
+      for (std::size_t j = 0; j < list->size(); ++j) {
+        ExpertView& e = (*list)[j];
+        some(fmt::format("{}{}.{}.", prefix, name, j), {{"gate", &e.gate},
+                                                        {"up", &e.up},
+                                                        {"down", &e.down},
+                                                        {"gate_bias", &e.gate_bias},
+                                                        {"up_bias", &e.up_bias},
+                                                        {"down_bias", &e.down_bias}});
       }
     }
   }
-  some({&weights.final_norm});
+  some("", {{"final_norm", &weights.final_norm}});
   if (!tied) {
-    some({&weights.head});
+    some("", {{"head", &weights.head}});
   }
+}
+
+void for_each_view(ModelWeights& weights, bool tied,
+                   const std::function<void(WeightView&)>& visit) {
+  for_each_named_view(weights, tied, [&](const std::string&, WeightView& view) { visit(view); });
 }
 
 }  // namespace switchyard

@@ -79,6 +79,11 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
                                         const ExpertShare& share = {});
 
 /// Calls `visit` on every view of the model that has data, the head last and only if not tied.
+/// Names follow the fields above, whatever the checkpoint calls its tensors: "embedding",
+/// "layers.0.q", "layers.3.experts.7.down", "layers.3.shared.0.gate", "head".
+void for_each_named_view(ModelWeights& weights, bool tied,
+                         const std::function<void(const std::string& name, WeightView&)>& visit);
+/// The same without names.
 void for_each_view(ModelWeights& weights, bool tied, const std::function<void(WeightView&)>& visit);
 
 }  // namespace switchyard

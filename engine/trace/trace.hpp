@@ -46,7 +46,8 @@ struct TraceHeader {
   std::string weight_hash;            ///< XXH3 over name, dtype, shape and bytes of the tensors.
   std::uint64_t seed = 1;             ///< Of every random choice; replay needs it.
   std::string engine;                 ///< Program and version that made the trace.
-  std::string precision;              ///< "f32", "bf16": of the forward pass.
+  std::string precision;              ///< "f32", "bf16": of the forward pass;
+                                      ///< in brackets the formats weights were rounded to.
   [[nodiscard]] std::uint32_t experts() const { return gate.experts; }
   [[nodiscard]] std::uint32_t top_k() const { return gate.top_k; }
   [[nodiscard]] std::uint32_t layer_count() const {

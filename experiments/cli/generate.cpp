@@ -20,17 +20,33 @@ namespace switchyard::cli {
 namespace {
 
 /// Emits the continuation of `prompt`, token by token.
-void continue_prompt(const GenerateOptions& options, const Engine& engine,
+void continue_prompt(const GenerateOptions& options, Engine& engine,
                      const model::Tokenizer& tokenizer, const std::vector<std::uint32_t>& prompt,
                      const SamplingOptions& sampling,
                      const std::function<void(std::string_view)>& emit) {
   if (options.max_new == 0) {
     return;
   }
+  const auto monitor = make_monitor(engine, options.health, options.flips);
   Session session(engine, {.policy = {}, .kv = kv_options(options.kv_block, options.kv_memory)});
   const std::uint32_t s = session.add_sequence();
   const SequenceTokens all{s, prompt};
-  const StepResult* r = &session.step({&all, 1}, Phase::kPrefill);
+  std::uint32_t steps = 0;
+  std::size_t told = 0;  // of the monitor's events
+  const auto step = [&](const SequenceTokens& work, Phase phase) {
+    if (monitor) {
+      monitor->before_step(steps++);
+    }
+    const StepResult* result = &session.step({&work, 1}, phase);
+    if (monitor) {
+      monitor->after_step(*result);
+      for (; told < monitor->report().events.size(); ++told) {
+        fmt::print(stderr, "health: {}\n", monitor->report().events[told]);
+      }
+    }
+    return result;
+  };
+  const StepResult* r = step(all, Phase::kPrefill);
   for (std::uint32_t made = 0; made < options.max_new; ++made) {
     if (r->nan_logits > 0) {
       throw InputError(options.model.string(), "the model's logits are not numbers (NaN)",
@@ -44,7 +60,7 @@ void continue_prompt(const GenerateOptions& options, const Engine& engine,
     emit(tokenizer.token_bytes(token));
     if (made + 1 < options.max_new) {
       const SequenceTokens one{s, {&token, 1}};
-      r = &session.step({&one, 1}, Phase::kDecode);
+      r = step(one, Phase::kDecode);
     }
   }
 }
@@ -67,12 +83,15 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
                           {"--top-k", std::to_string(options.top_k)},
                           {"--kv-block", std::to_string(options.kv_block)},
                           {"--kv-memory", options.kv_memory},
+                          {"--quantise", options.quantise},
+                          {"--health", std::to_string(options.health)},
                           {"--prompt", hash128(std::as_bytes(std::span(options.prompt))).hex()}});
   }
-  const Engine engine =
+  Engine engine =
       Engine::load(options.model, {.threads = threads_of_rank(options.threads, job.get()),
                                    .job = job.get(),
-                                   .tp = options.ranks.tp});
+                                   .tp = options.ranks.tp,
+                                   .quantise = quantise_options(options.quantise)});
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
   const std::uint64_t positions = engine.config().max_position_embeddings;

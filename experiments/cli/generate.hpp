@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "experiments/cli/ranks.hpp"
 
@@ -19,13 +20,17 @@ struct GenerateOptions {
   std::uint32_t kv_block = 16;  ///< Tokens per block of the KV cache. No effect on the text.
   std::string kv_memory;        ///< "2 GiB"; empty: no limit.
   std::uint64_t seed = 1;
+  std::string quantise;            ///< See parse_quantise(); empty: weights as stored.
+  std::uint32_t health = 0;        ///< Check the weights before every n-th step; 0: never.
+  std::vector<std::string> flips;  ///< See parse_bit_flip().
   std::string device = "cpu";
   unsigned threads = 0;  ///< 0: the cores this process may use. No effect on the text.
   RankOptions ranks;     ///< Under mpirun; no effect on the text.
 };
 
-/// Writes the prompt and its continuation to stdout as they come, and a final newline. Exit code 0,
-/// or throws InputError / CapabilityError. Under mpirun every rank makes this call; rank 0 writes.
+/// Writes the prompt and its continuation to stdout as they come, and a final newline; what the
+/// health checks found goes to stderr. Exit code 0, or throws InputError / CapabilityError. Under
+/// mpirun every rank makes this call; rank 0 writes.
 int run_generate(const GenerateOptions& options);
 
 /// The continuation only.

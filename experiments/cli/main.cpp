@@ -159,6 +159,16 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   v_trace->add_option("--kv-memory", trace.kv_memory,
                       "KV cache limit, e.g. \"2 GiB\"; prompts wait until theirs fits");
+  v_trace->add_option(
+      "--quantise", trace.quantise,
+      "round weights, e.g. router=int8,experts=int4,backbone=bf16,group=128,keep=0.1");
+  v_trace
+      ->add_option("--health", trace.health,
+                   "check and repair the weights before every N-th step; 0: never")
+      ->capture_default_str();
+  v_trace->add_option("--flip", trace.flips,
+                      "damage on purpose: TENSOR:VALUE:BIT@STEP, e.g. "
+                      "layers.1.experts.3.gate:17:14@2; may be repeated");
   v_trace->add_option("--dtype", trace.dtype, "f32 (bf16 is unsupported by the CPU engine)")
       ->capture_default_str();
   v_trace->add_option("--device", trace.device, "cpu or cuda")->capture_default_str();
@@ -188,6 +198,16 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   v_generate->add_option("--kv-memory", generate.kv_memory, "KV cache limit, e.g. \"2 GiB\"");
   v_generate->add_option("--seed", generate.seed, "seed of sampling")->capture_default_str();
+  v_generate->add_option(
+      "--quantise", generate.quantise,
+      "round weights, e.g. router=int8,experts=int4,backbone=bf16,group=128,keep=0.1");
+  v_generate
+      ->add_option("--health", generate.health,
+                   "check and repair the weights before every N-th step; 0: never")
+      ->capture_default_str();
+  v_generate->add_option("--flip", generate.flips,
+                         "damage on purpose: TENSOR:VALUE:BIT@STEP, e.g. "
+                         "layers.1.experts.3.gate:17:14@2; may be repeated");
   v_generate->add_option("--device", generate.device, "cpu or cuda")->capture_default_str();
   v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();
   rank_options(v_generate, generate.ranks);

@@ -123,6 +123,56 @@ KvOptions kv_options(std::uint32_t block, const std::string& memory) {
   return out;
 }
 
+QuantiseOptions quantise_options(const std::string& text) {
+  return text.empty() ? QuantiseOptions{} : parse_quantise(text, "--quantise");
+}
+
+std::unique_ptr<HealthMonitor> make_monitor(Engine& engine, std::uint32_t every,
+                                            const std::vector<std::string>& flips) {
+  if (every == 0) {
+    if (!flips.empty()) {
+      throw InputError("--flip", "damages weights that nothing checks", "add --health 1");
+    }
+    return nullptr;
+  }
+  auto monitor = std::make_unique<HealthMonitor>(engine, HealthOptions{.every = every});
+  for (const std::string& flip : flips) {
+    monitor->inject(parse_bit_flip(flip, "--flip"));
+  }
+  return monitor;
+}
+
+void add_health(Table& table, const HealthReport& r) {
+  const auto row = [&](std::string name, std::uint64_t value) {
+    table.rows.push_back({std::move(name), std::to_string(value)});
+  };
+  row("health: checks of all weights", r.checks);
+  row("health: tensors", r.tensors);
+  row("health: bits flipped on purpose", r.flips);
+  row("health: tensors not finite", r.not_finite);
+  row("health: tensors with another norm", r.norm);
+  row("health: tensors with another CRC", r.crc);
+  row("health: steps with a router logit beyond 100", r.router_alarms);
+  row("health: steps with a logit not finite", r.nan_alarms);
+  row("health: read again", r.reloads);
+  row("health: steps on damaged weights", r.damaged_steps);
+  for (const std::string& event : r.events) {
+    table.notes.push_back(event);
+  }
+}
+
+void add_quantised(Table& table, const std::vector<QuantisedPart>& parts) {
+  for (const QuantisedPart& p : parts) {
+    table.rows.push_back({fmt::format("{} as {}: error [%]", p.name, name_of(p.format)),
+                          fmt::format("{:.3f}", 100 * p.relative_error())});
+    table.rows.push_back({fmt::format("{} as {}: bits per value", p.name, name_of(p.format)),
+                          fmt::format("{:.3f}", p.bits_per_value())});
+  }
+  if (!parts.empty()) {
+    table.notes.emplace_back("error = |rounded - w| / |w| (L2); arithmetic stays f32");
+  }
+}
+
 Table trace_summary_table(const TraceRunSummary& s) {
   Table table;
   table.name = "trace";
@@ -217,6 +267,8 @@ int run_trace(const TraceOptions& options) {
                           {"--top-k", std::to_string(options.top_k)},
                           {"--kv-block", std::to_string(options.kv_block)},
                           {"--kv-memory", std::to_string(run.kv.memory)},
+                          {"--quantise", options.quantise},
+                          {"--health", std::to_string(options.health)},
                           {"--router-input", options.router_input ? "yes" : "no"}});
   }
   const bool speaking = speaks(job.get());
@@ -241,11 +293,13 @@ int run_trace(const TraceOptions& options) {
       fmt::print(stderr, "\rtrace: {} {}/{} tokens", phase, done, total);
     }
   };
-  const Engine engine = Engine::load(options.model, {threads_of_rank(options.threads, job.get()),
-                                                     [&](std::uint64_t done, std::uint64_t total) {
-                                                       progress(kLoading, done, total);
-                                                     },
-                                                     job.get(), options.ranks.tp});
+  Engine engine = Engine::load(
+      options.model, {.threads = threads_of_rank(options.threads, job.get()),
+                      .progress = [&](std::uint64_t done,
+                                      std::uint64_t total) { progress(kLoading, done, total); },
+                      .job = job.get(),
+                      .tp = options.ranks.tp,
+                      .quantise = quantise_options(options.quantise)});
   const std::vector<std::uint32_t> layers = engine.config().moe_layers();
   const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
                                                            layers, engine.config().hidden_size);
@@ -255,6 +309,11 @@ int run_trace(const TraceOptions& options) {
     signals = read_signals(options.signals, static_cast<std::uint32_t>(layers.size()),
                            engine.gate().experts);
     run.signals = &signals;
+  }
+  const auto monitor = make_monitor(engine, options.health, options.flips);
+  if (monitor) {
+    run.before_step = [&](std::uint32_t step) { monitor->before_step(step); };
+    run.after_step = [&](const StepResult& result) { monitor->after_step(result); };
   }
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
@@ -278,7 +337,16 @@ int run_trace(const TraceOptions& options) {
   if (json && speaking) {
     print_json({{"event", "done"}, {"output", options.output.string()}});
   } else if (!options.quiet && speaking) {
-    fmt::print("{}", render(trace_summary_table(summary), options.format));
+    Table table = trace_summary_table(summary);
+    add_quantised(table, engine.quantised());
+    if (monitor) {
+      add_health(table, monitor->report());
+      for (const BitFlip& flip : monitor->pending()) {
+        table.notes.push_back(
+            fmt::format("no step {}: {} was not damaged", flip.step, flip.tensor));
+      }
+    }
+    fmt::print("{}", render(table, options.format));
   }
   if (job) {
     job->finish();

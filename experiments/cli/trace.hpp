@@ -3,9 +3,12 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/table.hpp"
+#include "engine/nn/health.hpp"
 #include "engine/nn/trace_run.hpp"
 #include "experiments/cli/ranks.hpp"
 
@@ -24,15 +27,18 @@ struct TraceOptions {
   std::uint64_t seed = 1;      ///< Of the policy and of sampling.
   double temperature = 0;      ///< 0: greedy.
   double top_p = 1;
-  std::uint32_t top_k = 0;      ///< 0: all.
-  std::uint32_t kv_block = 16;  ///< Tokens per block of the KV cache. No effect on the trace.
-  std::string kv_memory;        ///< "2 GiB"; empty: no limit.
-  std::string dtype = "f32";    ///< f32; bf16 is refused by the CPU engine.
-  std::string device = "cpu";   ///< cpu | cuda
-  unsigned threads = 0;         ///< 0: the cores this process may use. No effect on any output.
-  RankOptions ranks;            ///< Under mpirun; no effect on the trace.
-  bool quiet = false;           ///< No summary, no progress on the terminal.
-  std::string progress;         ///< "" or "json".
+  std::uint32_t top_k = 0;         ///< 0: all.
+  std::uint32_t kv_block = 16;     ///< Tokens per block of the KV cache. No effect on the trace.
+  std::string kv_memory;           ///< "2 GiB"; empty: no limit.
+  std::string quantise;            ///< See parse_quantise(); empty: weights as stored.
+  std::uint32_t health = 0;        ///< Check the weights before every n-th step; 0: never.
+  std::vector<std::string> flips;  ///< See parse_bit_flip().
+  std::string dtype = "f32";       ///< f32; bf16 is refused by the CPU engine.
+  std::string device = "cpu";      ///< cpu | cuda
+  unsigned threads = 0;            ///< 0: the cores this process may use. No effect on any output.
+  RankOptions ranks;               ///< Under mpirun; no effect on the trace.
+  bool quiet = false;              ///< No summary, no progress on the terminal.
+  std::string progress;            ///< "" or "json".
   TableFormat format = TableFormat::kText;
 };
 
@@ -43,6 +49,17 @@ int run_trace(const TraceOptions& options);
 
 /// InputError("--kv-memory", …) for text that is no amount of memory, or zero.
 [[nodiscard]] KvOptions kv_options(std::uint32_t block, const std::string& memory);
+
+/// --quantise; empty text: nothing is rounded.
+[[nodiscard]] QuantiseOptions quantise_options(const std::string& text);
+/// The monitor of --health and --flip; null when neither is given. InputError: --flip without
+/// --health, which would do harm that nothing notices.
+[[nodiscard]] std::unique_ptr<HealthMonitor> make_monitor(Engine& engine, std::uint32_t every,
+                                                          const std::vector<std::string>& flips);
+/// What the monitor saw, as rows and notes of the trace's table.
+void add_health(Table& table, const HealthReport& report);
+/// What rounding did, one row for each part of the model.
+void add_quantised(Table& table, const std::vector<QuantisedPart>& parts);
 
 /// The table that run_trace prints.
 [[nodiscard]] Table trace_summary_table(const TraceRunSummary& summary);

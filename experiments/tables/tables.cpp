@@ -59,9 +59,14 @@ const std::vector<TableEntry>& table_entries() {
        make_account},
       {"batch-activation", "C06: batch size against activation and expert variance, by the engine",
        make_batch_activation},
+      {"bit-flips",
+       "C18: which flipped bits of a weight the norm and the CRC notice, and their harm",
+       make_bit_flips},
       {"fits", "does the recipe of each article fit into its memory", make_fits},
       {"mixed-fabric", "C21: all-to-all over NVLink and PCIe GPUs, fabric x algorithm x payload",
        make_mixed_fabric},
+      {"quantisation", "C44, C87: rounded routers and experts: agreement and perplexity",
+       make_quantisation},
   };
   return entries;
 }
