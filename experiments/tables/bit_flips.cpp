@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/base/crc32c.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
 #include "engine/model/tokenizer.hpp"
@@ -95,7 +94,7 @@ std::vector<FlipRow> flip_bits(Engine& engine, const std::string& dtype,
   for_each_named_view(engine.weights_for_repair(), engine.config().tie_word_embeddings,
                       [&](const std::string& name, WeightView& view) {
                         if (name.find(".experts.") != std::string::npos) {
-                          SWITCHYARD_ASSERT(weight_bytes(view.type) == 2, name);
+                          SWITCHYARD_ASSERT(flippable_bits(view) == kBits, name);
                           experts.push_back(&view);
                         }
                       });
@@ -110,19 +109,15 @@ std::vector<FlipRow> flip_bits(Engine& engine, const std::string& dtype,
       };
       WeightView& view = *experts[random(0, experts.size())];
       const WeightView before = view;
-      const auto bytes = weight_data(before);
-      std::vector<std::byte> damaged(bytes.begin(), bytes.end());
-      damaged[2 * random(1, view.rows * view.cols) + bit / 8] ^= std::byte{1} << (bit % 8);
-      view.data = damaged.data();
-
-      const WeightNorm was = weight_norm(before);
-      const WeightNorm now = weight_norm(view);
+      const auto damaged = flip_bit(view, random(1, view.rows * view.cols), bit);
+      const WeightState was = state_of(before);
+      const WeightState now = state_of(view);
       const double change =
           now.finite ? std::abs(now.norm / was.norm - 1) : std::numeric_limits<double>::infinity();
       row.norm_change.push_back(change);
       row.not_finite += now.finite ? 0 : 1;
       row.by_norm += now.finite && change > kNormTolerance ? 1 : 0;
-      row.by_crc += crc32c(weight_data(view)) != crc32c(bytes) ? 1 : 0;
+      row.by_crc += now.crc != was.crc ? 1 : 0;
       if (i < runs) {
         const Output harmed = run(engine, tokens);
         ++row.runs;

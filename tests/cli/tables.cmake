@@ -4,3 +4,4 @@ switchyard_test(tables_test SOURCES tables_test.cpp LINK switchyard::experiments
   nlohmann_json::nlohmann_json)
 switchyard_test(tables_golden_test SOURCES tables_golden_test.cpp LINK switchyard::experiments
   LABELS golden)
+switchyard_test(tables_weights_test SOURCES tables_weights_test.cpp LINK switchyard::experiments)

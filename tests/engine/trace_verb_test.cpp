@@ -188,5 +188,51 @@ TEST(GenerateVerb, ContinuesDeterministicallyAndChecksItsInput) {
   expect_contains(input_error_of([&] { (void)cli::generate_text(options); }), "top_p = 2");
 }
 
+TEST(TraceVerb, RepairsWhatItWasToldToDamage) {
+  const auto folder = checkpoint_with_tokenizer("verb_health");
+  write_file(folder / "p.txt", "hello there\nint main\n");
+  cli::TraceOptions options;
+  options.model = folder;
+  options.prompts = folder / "p.txt";
+  options.output = folder / "sound.h5";
+  options.max_new = 8;
+  options.quiet = true;
+  EXPECT_EQ(cli::run_trace(options), 0);
+  options.flips = {"layers.1.experts.3.gate:17:30@1", "layers.0.router:40:22@3"};
+  expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
+                  "--flip: damages weights that nothing checks");
+  options.health = 1;
+  options.output = folder / "repaired.h5";
+  EXPECT_EQ(cli::run_trace(options), 0);
+  EXPECT_EQ(read_file(folder / "repaired.h5"), read_file(folder / "sound.h5"));
+  options.health = 1000;  // only before step 0
+  options.output = folder / "damaged.h5";
+  EXPECT_EQ(cli::run_trace(options), 0);
+  EXPECT_NE(read_file(folder / "damaged.h5"), read_file(folder / "sound.h5"));
+  options.flips = {"layers.1.experts.3.gat:17:30@1"};
+  expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
+                  "did you mean \"layers.1.experts.3.gate\"?");
+  options.flips.clear();
+  options.quantise = "experts=int3";
+  expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
+                  "--quantise: experts = int3: unknown format");
+}
+
+TEST(GenerateVerb, ContinuesAlikeThroughADamagedExpert) {
+  const auto folder = checkpoint_with_tokenizer("generate_health");
+  cli::GenerateOptions options;
+  options.model = folder;
+  options.prompt = "hello";
+  options.max_new = 12;
+  options.threads = 1;
+  const std::string sound = cli::generate_text(options);
+  options.health = 1;
+  options.flips = {"layers.0.experts.2.down:3:30@5", "embedding:100:30@2"};
+  EXPECT_EQ(cli::generate_text(options), sound);
+  options.flips.clear();
+  options.quantise = "router=int4,experts=int4,group=16";
+  EXPECT_NE(cli::generate_text(options), sound);
+}
+
 }  // namespace
 }  // namespace switchyard
