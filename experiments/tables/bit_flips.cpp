@@ -209,7 +209,8 @@ std::vector<Table> make_bit_flips(const TableContext& context) {
   std::vector<FlipRow> rows;
   for (const char* dtype : {"bf16", "fp16"}) {
     Engine engine = Engine::load(
-        folder, {context.threads, parse_quantise(fmt::format("experts={}", dtype), "table")});
+        folder, {.threads = context.threads,
+                 .quantise = parse_quantise(fmt::format("experts={}", dtype), "table")});
     auto part = flip_bits(engine, dtype, tokens, context.quick ? kQuickDraws : kDraws,
                           context.quick ? kQuickRuns : kRuns);
     rows.insert(rows.end(), part.begin(), part.end());

@@ -133,7 +133,7 @@ QuantisationRun run_quantisation(const std::filesystem::path& checkpoint,
                                  unsigned threads) {
   QuantisationRun out;
   const auto run = [&](const QuantiseOptions& options, std::vector<QuantisedPart>* parts) {
-    const Engine engine = Engine::load(checkpoint, {threads, options});
+    const Engine engine = Engine::load(checkpoint, {.threads = threads, .quantise = options});
     if (parts != nullptr) {
       *parts = engine.quantised();
     } else {
