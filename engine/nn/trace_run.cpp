@@ -11,6 +11,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/units.hpp"
 #include "engine/base/version.hpp"
+#include "engine/model/mapping.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard {
@@ -29,6 +30,11 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   header.config_hash = checkpoint->config_hash().hex();
   if (engine.grid().rank == 0) {  // which writes the file; another rank reads its experts only
     header.weight_hash = checkpoint->weight_hash().hex();
+    if (engine.grid().ranks() > 1) {  // what it holds is read again when it is used
+      for (const auto& [name, tensor] : checkpoint->tensors()) {
+        model::release_pages(tensor.data);
+      }
+    }
   }
   header.seed = options.seed;
   header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());

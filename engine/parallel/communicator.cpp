@@ -31,7 +31,13 @@ long first_number(std::initializer_list<const char*> names) {
 }  // namespace
 
 bool launched_as_job() {
-  return first_number({"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"}) >= 0;
+  const long ranks = first_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"});
+  return ranks > 0 || first_number({"PMIX_RANK"}) >= 0;
+}
+
+bool launched_alone() {
+  const long ranks = first_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
+  return ranks == 1 || !launched_as_job();
 }
 
 unsigned launched_rank() {

@@ -60,6 +60,8 @@ struct JobOptions {
 
 /// Started by mpirun, or by srun with PMIx? Looks at the environment only.
 [[nodiscard]] bool launched_as_job();
+/// The only process of its job, or of none? By the environment as well.
+[[nodiscard]] bool launched_alone();
 /// This process's rank by the environment, 0 outside a job; needs no open job.
 [[nodiscard]] unsigned launched_rank();
 /// Built with MPI? The library's name and version, or empty.

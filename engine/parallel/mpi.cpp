@@ -139,7 +139,7 @@ class MpiJob final : public Communicator {
       if (waited > options_.timeout) {
         give_up();
       }
-      if (waited < std::chrono::milliseconds(2)) {
+      if (waited < std::chrono::microseconds(200)) {
         std::this_thread::yield();  // The other ranks may need this core.
       } else {
         std::this_thread::sleep_for(std::chrono::microseconds(50));

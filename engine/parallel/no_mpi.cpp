@@ -9,7 +9,7 @@ std::string mpi_version() { return {}; }
 
 std::unique_ptr<Communicator> open_job(const JobOptions& options) {
   static_cast<void>(options);
-  if (launched_as_job()) {
+  if (!launched_alone()) {
     throw CapabilityError(
         "started under mpirun, but built without MPI: install libopenmpi-dev openmpi-bin and "
         "configure again, or start one process");
