@@ -74,7 +74,7 @@ TEST(Mpi, WritesTheSameTraceForAnyRanks) {
   write_prompts(f);
   const Words tight{
       "--format",  "csv", "--policy", source_path("scenarios/policies/capacity_1.0.toml").string(),
-      "--max-new", "4",   "--batch",  "3"};
+      "--max-new", "3",   "--batch",  "4"};
   const auto alone = run_switchyard(trace("0.h5", tight), in(f));
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
   EXPECT_EQ(alone.out.find("dispatch"), std::string::npos);
