@@ -47,7 +47,8 @@ unsigned launched_rank() {
 
 void let_rank_0_speak() {
   if (launched_as_job() && launched_rank() != 0) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    // mpirun takes a second to end the others when rank 0 leaves before MPI has started.
+    std::this_thread::sleep_for(std::chrono::seconds(3));
   }
 }
 

@@ -71,9 +71,9 @@ struct JobOptions {
 /// CapabilityError: launched as a job by a build without MPI.
 [[nodiscard]] std::unique_ptr<Communicator> open_job(const JobOptions& options);
 
-/// Called before an error is printed: gives rank 0 a second to end the job with the same message,
-/// so that a mistake that all ranks see is printed once. Returns at once on rank 0 or outside a
-/// job.
+/// Called before an error is printed: gives rank 0 three seconds to end the job with the same
+/// message, so that a mistake that all ranks see is printed once. Returns at once on rank 0 or
+/// outside a job.
 void let_rank_0_speak();
 /// Ends all ranks with `code` when a job is open (MPI_Abort); returns otherwise.
 void end_job(int code);

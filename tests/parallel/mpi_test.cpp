@@ -159,6 +159,9 @@ TEST(Mpi, EndsWithOneLineWhenRanksCannotStart) {
   EXPECT_EQ(all.exit_code, 2);
   ASSERT_EQ(our_lines(all.err).size(), 1U) << all.err;
   EXPECT_NE(all.err.find("switchyard: nowhere: no such checkpoint folder"), std::string::npos);
+  const auto option = run_process(mpirun(3, {"trace", "--bogus"}), in(f));
+  EXPECT_EQ(option.exit_code, 2);
+  EXPECT_EQ(our_lines(option.err).size(), 1U) << option.err;
   const auto parts = run_process(mpirun(3, trace("t.h5", {"--tp", "2"})), in(f));
   EXPECT_EQ(parts.exit_code, 2);
   ASSERT_EQ(our_lines(parts.err).size(), 1U) << parts.err;
