@@ -328,6 +328,13 @@ BottleneckTime BottleneckModel::evaluate(std::span<const Transfer> transfers,
   return finish(link_bytes, total, alpha);
 }
 
+void BottleneckModel::measure(const MeasuredCurve& curve, std::span<const std::uint8_t> on_link) {
+  SWITCHYARD_ASSERT(on_link.size() == links(),
+                    fmt::format("{} marks, {} links", on_link.size(), links()));
+  curve_.assign(1, curve);
+  measured_.assign(on_link.begin(), on_link.end());
+}
+
 BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std::uint64_t total,
                                        std::int64_t alpha_ps) const {
   BottleneckTime result;
@@ -337,10 +344,17 @@ BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std:
   }
   SWITCHYARD_ASSERT(total <= kLargestTotal, fmt::format("{} bytes in one exchange", total));
   double worst = -1;
+  const auto measured_time = [&](std::uint32_t l) {
+    const auto t = curve_.front().time(link_bytes[l], BytesPerSecond{bandwidth_[l]});
+    result.extrapolated = result.extrapolated || t.extrapolated;
+    return t.seconds;
+  };
   std::uint64_t most = 0;
   double most_bandwidth = 0;  // Largest bandwidth among the links that carry `most`.
   for (std::uint32_t l = 0; l < link_bytes.size(); ++l) {
-    const double time = static_cast<double>(link_bytes[l]) * seconds_per_byte_[l];
+    const double time = !measured_.empty() && measured_[l] != 0
+                            ? measured_time(l)
+                            : static_cast<double>(link_bytes[l]) * seconds_per_byte_[l];
     if (time > worst) {
       worst = time;
       result.link = l;
@@ -351,11 +365,20 @@ BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std:
     }
   }
   const double seconds = static_cast<double>(link_bytes[result.link]) / bandwidth_[result.link];
-  const SimTime transfer = SimTime::from_seconds(seconds);
+  const bool curve = !measured_.empty() && measured_[result.link] != 0;
+  const SimTime transfer = SimTime::from_seconds(curve ? worst : seconds);
   result.alpha = SimTime::from_ps(alpha_ps);
   result.duration = std::max(result.alpha + transfer, SimTime::from_ps(1));
   result.floor =
       SimTime::from_ps(static_cast<std::int64_t>(std::floor(seconds * 1e12 * (1 - 1e-9))));
+  for (std::uint32_t l = 0; l < measured_.size(); ++l) {
+    // What no link may beat is the nominal rate of the busiest one, whatever was measured
+    // elsewhere.
+    const double nominal = static_cast<double>(link_bytes[l]) * seconds_per_byte_[l];
+    result.floor = std::max(
+        result.floor,
+        SimTime::from_ps(static_cast<std::int64_t>(std::floor(nominal * 1e12 * (1 - 1e-9)))));
+  }
   result.straggler = straggler_on(result.link);
   result.reason = link_bytes[result.link] < most || bandwidth_[result.link] < most_bandwidth
                       ? StragglerReason::kLink

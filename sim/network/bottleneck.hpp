@@ -15,8 +15,12 @@
 // such terms (block, row strip, column strip, or single pair) when the routes allow it; otherwise
 // the route of each pair is walked. Both give the same integers.
 //
-// Not modelled: any other traffic on the links, message size dependence of the bandwidth, start-up
-// cost per pair, ordering of the pairs.
+// Measured links: measure() gives a link a curve (measured.hpp); its term is then the curve's time
+// of bytes(ℓ). The curve holds the start-up, so the caller leaves the latency of such links out of
+// the routes.
+//
+// Not modelled: any other traffic on the links, message size dependence of links without a curve,
+// start-up cost per pair, ordering of the pairs.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -24,6 +28,7 @@
 
 #include "engine/base/units.hpp"
 #include "sim/cluster/route_table.hpp"
+#include "sim/network/measured.hpp"
 
 namespace switchyard::network {
 
@@ -53,6 +58,7 @@ struct BottleneckTime {
   std::uint32_t link = kNone;       ///< The bottleneck; lowest index among equals.
   std::uint32_t straggler = kNone;  ///< Endpoint with the most bytes on it; lowest among equals.
   StragglerReason reason = StragglerReason::kNone;  ///< kNone, kLoad or kLink.
+  bool extrapolated = false;  ///< A measured link carried fewer or more bytes than its table knows.
 };
 
 /// Not thread-safe (it owns scratch memory): one per thread.
@@ -67,6 +73,10 @@ class BottleneckModel {
                           std::span<std::uint64_t> link_bytes);
   /// The same from a list; transfers with src = dst or no bytes are ignored.
   BottleneckTime evaluate(std::span<const Transfer> transfers, std::span<std::uint64_t> link_bytes);
+
+  /// Links with on_link[l] = 1 take the time of `curve`; nominal bandwidth above its table.
+  /// on_link: [links].
+  void measure(const MeasuredCurve& curve, std::span<const std::uint8_t> on_link);
 
   /// 1 where the last evaluation had bytes from or to the endpoint. [n]
   [[nodiscard]] std::span<const std::uint8_t> participants() const { return participants_; }
@@ -84,6 +94,8 @@ class BottleneckModel {
 
   std::uint32_t n_ = 0;
   std::vector<double> bandwidth_, seconds_per_byte_;  // [links]
+  std::vector<MeasuredCurve> curve_;                  // One or none.
+  std::vector<std::uint8_t> measured_;                // [links], or empty without a curve.
   std::vector<std::uint32_t> offset_, route_;         // As in RouteTable.
   std::vector<std::int64_t> latency_ps_;              // [n][n]
   std::vector<std::uint32_t> owner_;  // [links] endpoint common to all pairs of the link, or kNone.

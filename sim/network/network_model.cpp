@@ -23,13 +23,23 @@ const char* name_of(Model model) {
   return "bottleneck";
 }
 
-NetworkModel::NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable routes)
+NetworkModel::NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable routes,
+                           const MeasuredLinks* measured)
     : model_(model),
       algorithm_(algorithm),
       routes_(std::make_unique<cluster::RouteTable>(std::move(routes))),
       closed_(*routes_),
+      measured_(measured != nullptr),
       scratch_(routes_->links()),
       takes_part_(routes_->endpoints) {
+  if (measured != nullptr) {
+    if (model == Model::kFlow || model == Model::kCoflow) {
+      throw InputError("network.model",
+                       fmt::format("\"{}\" with measured links is unsupported", name_of(model)),
+                       "use model = \"auto\" or \"bottleneck\"");
+    }
+    closed_.measure(measured->curve, measured->on_link);
+  }
   if (model == Model::kFlow || model == Model::kCoflow) {
     session();
   }
@@ -53,6 +63,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
       fmt::format("{} bytes, {} ready times, {} GPUs", bytes.size(), ready.size(), n));
   result.link_bytes.resize(routes_->links());
   result.end.assign(ready.begin(), ready.end());
+  result.extrapolated = false;
   const bool closed = model_ == Model::kBottleneck || model_ == Model::kAuto;
 
   // Loads, floor, bottleneck and straggler are the same question under every model.
@@ -68,6 +79,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     result.bottleneck_link = t.link;
     result.straggler = t.straggler;
     result.reason = t.reason;
+    result.extrapolated = t.extrapolated;
     if (!closed) {
       phases = all_to_all(Algorithm::kDirect, bytes, routes_->node);
     }
@@ -90,6 +102,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
       closed_duration += t.duration;
       result.floor += t.floor;
       result.alpha += t.alpha;
+      result.extrapolated = result.extrapolated || t.extrapolated;
       for (std::size_t l = 0; l < scratch_.size(); ++l) {
         result.link_bytes[l] += scratch_[l];
       }
@@ -189,6 +202,10 @@ std::vector<ActivityResult> NetworkModel::run(std::span<const Activity> activiti
   std::string meeting;
   if (run_closed(activities, results, meeting)) {
     return results;
+  }
+  if (measured_) {
+    throw InputError("network.measured", meeting + "; a measured link is known only alone",
+                     "drop network.measured, or keep the traffic apart");
   }
   if (model_ == Model::kBottleneck) {
     throw InputError("network.model",

@@ -22,6 +22,9 @@
 // of them end together. flow: a pair starts when both its GPUs are ready, and a GPU ends with the
 // last pair it sends or receives in (with several phases: with the last phase, as the others do).
 //
+// Measured links (measured.hpp) exist in the closed form only: `flow` and `coflow` with them, and
+// traffic that meets on a link under `auto`, are refused.
+//
 // Not modelled: see bottleneck.hpp, contention.hpp, algorithms.hpp.
 #pragma once
 #include <cstdint>
@@ -57,13 +60,22 @@ struct ExchangeResult {
   std::uint32_t bottleneck_link = kNone;  ///< Of the longest phase.
   std::uint32_t straggler = kNone;        ///< GPU rank that was last, and why.
   StragglerReason reason = StragglerReason::kNone;
+  bool extrapolated = false;  ///< A measured link was asked beyond its table.
+};
+
+/// A measured curve and the links it stands for ([links] of the routes, 1 = this one).
+struct MeasuredLinks {
+  MeasuredCurve curve;
+  std::vector<std::uint8_t> on_link;
 };
 
 class NetworkModel {
  public:
   /// flow and coflow create the process's SimGrid session here, auto at the first contended batch:
   /// std::logic_error if the process has had one.
-  NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable routes);
+  /// With measured links, InputError for flow and coflow.
+  NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable routes,
+               const MeasuredLinks* measured = nullptr);
   ~NetworkModel();
   NetworkModel(NetworkModel&&) noexcept;
 
@@ -87,6 +99,7 @@ class NetworkModel {
   Algorithm algorithm_;
   std::unique_ptr<cluster::RouteTable> routes_;  // Stable address: the session keeps a reference.
   BottleneckModel closed_;
+  bool measured_ = false;
   std::unique_ptr<ContentionSession> session_;
   std::vector<std::uint64_t> scratch_;    // [links]
   std::vector<std::uint8_t> takes_part_;  // [n]

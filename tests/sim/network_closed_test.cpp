@@ -429,6 +429,35 @@ Activity copy(const char* name, std::uint32_t src, std::uint32_t dst, std::uint6
   return a;
 }
 
+TEST(Exchange, AMeasuredLinkTakesItsCurvesTimeAndSaysWhenItExtrapolates) {
+  const auto routes = test::star(4, 100e9, SimTime()).routes();
+  // Half the nominal rate at 1 MB, nominal at 4 MB: at 2 MB sqrt(50 · 100) GB/s.
+  const MeasuredLinks links{
+      MeasuredCurve({{1000000, BytesPerSecond{50e9}}, {4000000, BytesPerSecond{100e9}}}, "test"),
+      std::vector<std::uint8_t>(routes.links(), 1)};
+  NetworkModel model(Model::kAuto, Algorithm::kDirect, routes, &links);
+  ExchangeResult r;
+  std::vector<std::uint64_t> bytes(16, 0);
+  const auto run = [&](std::uint64_t one) {
+    bytes[1] = one;
+    model.exchange(bytes, std::vector<SimTime>(4), r);
+    return r.duration;
+  };
+  EXPECT_EQ(run(1000000), SimTime::from_us(20));
+  EXPECT_FALSE(r.extrapolated);
+  EXPECT_NEAR(run(2000000).us(), 2e6 / std::sqrt(50e9 * 100e9) * 1e6, 1e-6);
+  EXPECT_FALSE(r.extrapolated);
+  EXPECT_EQ(run(5000000), SimTime::from_us(50));  // 40 us + 1 MB at the nominal rate
+  EXPECT_TRUE(r.extrapolated);
+  EXPECT_EQ(run(1), SimTime::from_us(20));
+  EXPECT_TRUE(r.extrapolated);
+  EXPECT_LE(r.floor, r.duration);
+  EXPECT_THROW(NetworkModel(Model::kCoflow, Algorithm::kDirect, routes, &links), InputError);
+  std::vector<Activity> batch(2);
+  batch[0].transfers = batch[1].transfers = {{0, 1, 1000000}};
+  EXPECT_THROW(model.run(batch), InputError);
+}
+
 TEST(Run, ClosedFormTimesActivitiesThatDoNotMeet) {
   NetworkModel model(Model::kBottleneck, Algorithm::kDirect,
                      test::star(4, 1e9, SimTime::from_us(2)).routes());
