@@ -120,7 +120,7 @@ void require_same_checkpoint(
     };
     std::string what;
     if (differs(0)) {
-      what = "config.json";
+      what = "configuration";
     } else if (differs(1)) {
       what = "weights";
     } else if (differs(2 + g)) {
@@ -131,7 +131,7 @@ void require_same_checkpoint(
     }
     throw InputError(fmt::format("rank {}", q),
                      fmt::format("the checkpoint's {} differ{} from rank 0's", what,
-                                 what == "config.json" ? "s" : ""),
+                                 what == "configuration" ? "s" : ""),
                      "every rank needs the same checkpoint");
   }
 }

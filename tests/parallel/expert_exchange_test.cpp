@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "engine/base/error.hpp"
+#include "engine/nn/gguf_export.hpp"
 #include "engine/nn/session.hpp"
 #include "engine/nn/trace_run.hpp"
 #include "tests/engine/fixture_model.hpp"
@@ -121,10 +122,13 @@ ExchangeTotals expect_grid(const std::filesystem::path& folder, const RoutingPol
 
 TEST(ExpertExchange, GivesTheBitsOfOneRankForEveryFamily) {
   std::vector<std::filesystem::path> folders{fixture("f32"), fixture("bf16")};
-  for (const char* name : {"qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v2_lite",
-                           "deepseek_v3", "deepseek_v3_fp8", "gpt_oss", "gpt_oss_mxfp4"}) {
+  for (const char* name :
+       {"qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3",
+        "deepseek_v3_fp8", "gpt_oss", "gpt_oss_mxfp4", "lab_absolute", "lab_alibi"}) {
     folders.push_back(family(name));
   }
+  folders.push_back(fresh_folder("gguf") / "m.gguf");
+  (void)export_gguf(fixture("bf16"), folders.back(), model::DType::kQ8_0);
   for (const auto& folder : folders) {
     const Steps alone = run_steps(Engine::load(folder, {}), tight());
     ASSERT_FALSE(alone.totals.has_value());
@@ -142,6 +146,14 @@ TEST(ExpertExchange, GivesTheBitsOfOneRankForEveryFamily) {
       EXPECT_EQ(totals.inner_bytes > 0, tp > 1);
     }
   }
+}
+
+TEST(ExpertExchange, SpreadsOnlyTheSequencesOfADenseModel) {
+  const Steps alone = run_steps(Engine::load(family("lab_dense"), {}), {});
+  const ExchangeTotals totals = expect_grid(family("lab_dense"), {}, alone, 3, 1);
+  EXPECT_EQ(totals.outputs, 0U);
+  EXPECT_EQ(totals.dispatch_bytes + totals.return_bytes + totals.router_bytes, 0U);
+  EXPECT_GT(totals.logits_bytes, 0U);
 }
 
 TEST(ExpertExchange, GivesTheBitsOfOneRankWhenSomeRanksHoldNothing) {
@@ -336,6 +348,17 @@ TEST(ExpertExchange, FindsARankThatDisagrees) {
   for (const std::string& what : load(norm)) {
     EXPECT_EQ(what.substr(0, 46), "rank 1: the checkpoint's weights differ from r");
   }
+  // In a GGUF file the experts of a layer are one tensor; the last matrix of it is changed.
+  const auto gguf = fresh_folder("gguf_disagrees");
+  (void)export_gguf(fixture("bf16"), gguf / "a.gguf", model::DType::kF32);
+  std::filesystem::copy(last, gguf / "bf16");  // its metadata names the folder
+  (void)export_gguf(gguf / "bf16", gguf / "b.gguf", model::DType::kF32);
+  const auto packed = run_ranks(2, [&](Communicator& job) {
+    (void)Engine::load(gguf / (job.rank() == 1 ? "b.gguf" : "a.gguf"), {.job = &job});
+  });
+  EXPECT_NE(packed[0].find("rank 1: the checkpoint's weights of experts 4 to 7 differ"),
+            std::string::npos)
+      << packed[0];
   // Rank 1 never reads expert 0, so nothing that it computes can differ.
   EXPECT_EQ(load(first), std::vector<std::string>(2));
 }
