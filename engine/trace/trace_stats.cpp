@@ -42,6 +42,12 @@ double entropy_bits(std::span<const float> logit, float lse) {
   return std::max(h, 0.0) / std::log(2.0);
 }
 
+/// The ceil(0.95 n)-th smallest of n >= 1 values.
+double nearest_p95(std::vector<double>& values) {
+  std::sort(values.begin(), values.end());
+  return values[(values.size() * 95 + 99) / 100 - 1];
+}
+
 /// One layer, row by row.
 class LayerScan {
  public:
@@ -112,6 +118,8 @@ class LayerScan {
       entropy_.push_back(entropy_bits(std::span<const float>(trace_.routing.logit)
                                           .subspan(trace_.candidate_at(row, l_), h.candidates),
                                       lse));
+      step_entropy_ += entropy_.back();
+      ++step_rows_;
     }
   }
 
@@ -144,6 +152,11 @@ class LayerScan {
       ++variance_steps_;
     }
     ids_ = id_sum_ = id_squares_ = 0;
+    if (step_rows_ > 0) {
+      batch_entropy_.push_back(step_entropy_ / static_cast<double>(step_rows_));
+    }
+    step_entropy_ = 0;
+    step_rows_ = 0;
   }
 
   void close() {
@@ -173,9 +186,8 @@ class LayerScan {
     if (!entropy_.empty()) {
       out_.entropy_gate_mean = std::accumulate(entropy_.begin(), entropy_.end(), 0.0) /
                                static_cast<double>(entropy_.size());
-      std::sort(entropy_.begin(), entropy_.end());
-      // Nearest rank: the ceil(0.95 n)-th smallest, in integers.
-      out_.entropy_gate_p95 = entropy_[(entropy_.size() * 95 + 99) / 100 - 1];
+      out_.entropy_gate_p95 = nearest_p95(entropy_);
+      out_.entropy_gate_batch_p95 = nearest_p95(batch_entropy_);
     }
     if (pairs_ > 0) {
       const auto n = static_cast<double>(pairs_);
@@ -196,7 +208,9 @@ class LayerScan {
   std::vector<std::uint64_t> window_load_;
   std::uint64_t window_rows_ = 0, windows_ = 0;
   double cv_sum_ = 0;
-  std::vector<double> entropy_;
+  std::vector<double> entropy_, batch_entropy_;  // by token, by step
+  double step_entropy_ = 0;
+  std::uint64_t step_rows_ = 0;
   std::vector<std::uint64_t> previous_;  // [sequence] last row seen.
   std::uint64_t pairs_ = 0, switches_ = 0, common_ = 0, wanted_ = 0;
   std::uint64_t ids_ = 0, id_sum_ = 0, id_squares_ = 0, variance_steps_ = 0;
@@ -261,6 +275,7 @@ TraceStats trace_stats(const RoutingTrace& trace, std::uint64_t window) {
   stats.entropy_load = mean_over(stats.layers, &LayerStats::entropy_load);
   stats.entropy_gate_mean = mean_over(stats.layers, &LayerStats::entropy_gate_mean);
   stats.entropy_gate_p95 = mean_over(stats.layers, &LayerStats::entropy_gate_p95);
+  stats.entropy_gate_batch_p95 = mean_over(stats.layers, &LayerStats::entropy_gate_batch_p95);
   stats.switch_rate = mean_over(stats.layers, &LayerStats::switch_rate);
   stats.set_switch = mean_over(stats.layers, &LayerStats::set_switch);
   stats.index_variance = mean_over(stats.layers, &LayerStats::index_variance);

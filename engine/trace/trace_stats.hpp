@@ -9,12 +9,14 @@
 //   imbalance     max/mean of load[e] (1 is balanced)
 //   entropy_load  of load[e] / sum, bits; normalised: / log2(E)
 //   entropy_gate  per token: -sum p log2 p of the softmax over all E, from logit and lse, bits;
-//                 needs all E logits (M = E), else no value
+//                 needs all E logits (M = E), else no value. Printed: mean over tokens; p95 over
+//                 tokens; p95 over batches (steps) of the batch's mean, which the 3.2-bit alarm
+//                 reads. p95 is the nearest rank
 //   switch_rate   share of adjacent positions (same sequence) whose first choice differs; the
-//   choice
-//                 is the policy's (pipeline step 10), so M03 and M15 show in it
+//                 choice is the policy's (pipeline step 10), so M03 and M15 show in it
 //   set_switch    1 - sum |S_t and S_{t-1}| / sum |S_t| over the same pairs, S = the choices of
-//   step 10 index_variance population variance of the chosen ids of a step, mean over steps
+//                 step 10
+//   index_variance population variance of the chosen ids of a step, mean over steps
 //
 // Not modelled: what the loads cost; that is the simulator's work.
 #pragma once
@@ -35,7 +37,7 @@ struct LayerStats {
   [[nodiscard]] std::uint64_t overflow() const { return rerouted + queued + dropped; }
   /// Without a value: nothing to compute from (no tokens, no pairs, M < E).
   std::optional<double> load_cv, top3_share, imbalance, entropy_load, entropy_gate_mean,
-      entropy_gate_p95, switch_rate, set_switch, index_variance;
+      entropy_gate_p95, entropy_gate_batch_p95, switch_rate, set_switch, index_variance;
 };
 
 struct TraceStats {
@@ -47,7 +49,8 @@ struct TraceStats {
   std::vector<LayerStats> layers;                     ///< [L]
   /// Means over layers that have the value; the largest top3_share and imbalance of any layer.
   std::optional<double> load_cv, top3_share, top3_share_max, imbalance, imbalance_max, entropy_load,
-      entropy_gate_mean, entropy_gate_p95, switch_rate, set_switch, index_variance;
+      entropy_gate_mean, entropy_gate_p95, entropy_gate_batch_p95, switch_rate, set_switch,
+      index_variance;
   std::uint64_t assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0;
   [[nodiscard]] std::uint64_t overflow() const { return rerouted + queued + dropped; }
 };

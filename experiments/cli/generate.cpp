@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <string_view>
@@ -12,9 +13,12 @@
 #include "engine/base/hash.hpp"
 #include "engine/model/gguf_model.hpp"
 #include "engine/model/tokenizer.hpp"
+#include "engine/nn/perplexity.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
+#include "experiments/cli/prompts.hpp"
 #include "experiments/cli/trace.hpp"
+#include "sim/scenario/scenario.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -112,7 +116,102 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   }
 }
 
+/// Bytes as a table cell: printable ASCII as it is, the rest of invalid or control bytes as \xNN.
+std::string visible(std::string_view bytes) {
+  std::string out;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t n = model::utf8_length(bytes, at);
+    const auto b = static_cast<unsigned char>(bytes[at]);
+    if (n == 0 || b < 0x20 || b == 0x7f || b == '\\') {
+      out += fmt::format("\\x{:02x}", b);
+      ++at;
+    } else {
+      out += bytes.substr(at, n);
+      at += n;
+    }
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<Table> perplexity_tables(const GenerateOptions& options) {
+  require_device(options.device, "f32", options.threads);
+  if (open_ranks(options.ranks)) {
+    throw InputError("--perplexity", "unsupported on several processes", "run it without mpirun");
+  }
+  if (options.batch == 0) {
+    throw InputError("--batch", "batch = 0. Violated: batch >= 1");
+  }
+  PerplexityOptions run;
+  run.batch = options.batch;
+  run.seed = options.seed;
+  if (!options.policy.empty()) {
+    run.policy = scenario::read_policy_file(options.policy.string());
+  }
+  const std::vector<PromptText> texts = read_prompts(options.perplexity);
+  const Engine engine = Engine::load(options.model, {options.threads});
+  const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
+  std::vector<std::vector<std::uint32_t>> ids;
+  ids.reserve(texts.size());
+  for (const PromptText& text : texts) {
+    ids.push_back(tokenizer.encode(text.text, true, true));
+  }
+  const std::vector<TextScore> scores = score_texts(engine, ids, run);
+
+  Table t;
+  t.name = "perplexity";
+  t.title = "Perplexity of texts";
+  t.columns = {"text",       "domain",       "tokens", "scored", "NLL [nats/token]",
+               "perplexity", "bits per byte"};
+  Table tokens;
+  tokens.name = "perplexity-tokens";
+  tokens.title = "-ln p of every token but the first";
+  tokens.columns = {"text", "position", "token", "bytes", "NLL [nats]"};
+  double sum = 0;
+  std::uint64_t all = 0;
+  std::uint64_t scored = 0;
+  std::uint64_t all_bytes = 0;
+  const auto row = [&](const std::string& name, const std::string& domain, std::uint64_t count,
+                       std::uint64_t n, double nll, std::uint64_t bytes) {
+    const double mean = nll / static_cast<double>(n);
+    t.rows.push_back(
+        {name, domain, std::to_string(count), std::to_string(n),
+         n == 0 ? "n/a" : fmt::format("{:.6f}", mean),
+         n == 0 ? "n/a" : fmt::format("{:.4f}", std::exp(mean)),
+         n == 0 ? "n/a" : fmt::format("{:.4f}", nll / std::log(2.0) / static_cast<double>(bytes))});
+  };
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    std::uint64_t bytes = 0;  // of the tokens scored
+    for (std::size_t k = 1; k < ids[i].size(); ++k) {
+      const std::string piece = tokenizer.token_bytes(ids[i][k]);
+      bytes += piece.size();
+      if (options.per_token) {
+        tokens.rows.push_back({texts[i].name, std::to_string(k), std::to_string(ids[i][k]),
+                               visible(piece), fmt::format("{:.6f}", scores[i].nll[k - 1])});
+      }
+    }
+    row(texts[i].name, texts[i].domain, ids[i].size(), scores[i].nll.size(), scores[i].sum(),
+        bytes);
+    sum += scores[i].sum();
+    all += ids[i].size();
+    scored += scores[i].nll.size();
+    all_bytes += bytes;
+  }
+  row("all", "", all, scored, sum, all_bytes);
+  t.notes.emplace_back(
+      "NLL = mean of -ln p(token | what stands before it in its text); perplexity = exp(NLL); the "
+      "first token of a text is not scored");
+  if (!options.policy.empty()) {
+    t.notes.push_back(fmt::format("policy in closed loop, {} texts together: {}", options.batch,
+                                  policy_to_text(run.policy)));
+  }
+  std::vector<Table> out{std::move(t)};
+  if (options.per_token) {
+    out.push_back(std::move(tokens));
+  }
+  return out;
+}
 
 std::string generate_text(const GenerateOptions& options) {
   std::string out;
@@ -121,6 +220,17 @@ std::string generate_text(const GenerateOptions& options) {
 }
 
 int run_generate(const GenerateOptions& options) {
+  if (!options.perplexity.empty()) {
+    if (!options.prompt.empty()) {
+      throw InputError("--perplexity", "cannot be joined with --prompt", "ask for one of them");
+    }
+    fmt::print("{}", render_all(perplexity_tables(options), options.format));
+    return 0;
+  }
+  if (!options.policy.empty() || options.per_token) {
+    throw InputError(options.per_token ? "--per-token" : "--policy",
+                     "has no effect without --perplexity");
+  }
   bool started = false;
   const auto write = [&](std::string_view text) {
     if (launched_rank() == 0) {

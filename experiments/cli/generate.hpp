@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verb `generate`: continue a text, so that a person sees it is a real model.
+// The verb `generate`: continue a text, so that a person sees it is a real model; or say how well
+// the model predicts given texts.
 #pragma once
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "engine/base/table.hpp"
 #include "experiments/cli/ranks.hpp"
 
 namespace switchyard::cli {
 
 struct GenerateOptions {
-  std::filesystem::path model;  ///< Checkpoint folder.
-  std::string prompt;           ///< Not empty.
-  std::uint32_t max_new = 64;   ///< Tokens; the end-of-text token ends earlier.
-  double temperature = 0.8;     ///< 0: greedy.
+  std::filesystem::path model;         ///< Checkpoint folder.
+  std::string prompt;                  ///< Not empty, unless `perplexity` is given.
+  std::filesystem::path perplexity{};  ///< Prompt file whose texts are scored in place of writing.
+  std::filesystem::path policy{};      ///< --perplexity: routing policy in closed loop.
+  std::uint32_t batch = 8;             ///< --perplexity: texts that run together.
+  bool per_token = false;              ///< --perplexity: a row for every token too.
+  TableFormat format = TableFormat::kText;
+  std::uint32_t max_new = 64;  ///< Tokens; the end-of-text token ends earlier.
+  double temperature = 0.8;    ///< 0: greedy.
   double top_p = 0.95;
   std::uint32_t top_k = 0;      ///< 0: all.
   std::uint32_t kv_block = 16;  ///< Tokens per block of the KV cache. No effect on the text.
@@ -32,6 +39,9 @@ struct GenerateOptions {
 /// health checks found goes to stderr. Exit code 0, or throws InputError / CapabilityError. Under
 /// mpirun every rank makes this call; rank 0 writes.
 int run_generate(const GenerateOptions& options);
+
+/// "perplexity": one row per text and one for all; with per_token also "perplexity-tokens".
+[[nodiscard]] std::vector<Table> perplexity_tables(const GenerateOptions& options);
 
 /// The continuation only.
 [[nodiscard]] std::string generate_text(const GenerateOptions& options);

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "engine/base/error.hpp"
+#include "experiments/cli/inspect_activation.hpp"
 #include "experiments/cli/inspect_gguf.hpp"
+#include "experiments/cli/inspect_profile.hpp"
 #include "experiments/cli/inspect_run.hpp"
 #include "experiments/cli/inspect_trace.hpp"
 #include "sim/cluster/cluster_graph.hpp"
@@ -45,8 +47,28 @@ void refuse_scenario(const std::filesystem::path& path) {
 
 int run_inspect(const InspectOptions& options) {
   const std::string magic = first_bytes(options.file);
+  const bool is_run = magic.starts_with("SWYRUN");
+  const bool is_toml = options.file.extension() == ".toml";
+  const bool is_gguf = magic.starts_with("GGUF");
+  if (options.activation && options.profile) {
+    throw InputError("--profile", "cannot be joined with --activation", "ask for one of them");
+  }
+  if (options.activation && (is_run || is_toml || is_gguf)) {
+    throw InputError("--activation", "works on routing traces only",
+                     "switchyard trace writes one; the metrics of a run are in plain inspect");
+  }
+  if (options.profile && !is_run) {
+    throw InputError("--profile", "works on runs only",
+                     "a trace records no times; switchyard sim writes a run");
+  }
+  if (options.window > 0 && (is_run || is_toml || is_gguf)) {
+    throw InputError("--window", "works on routing traces only");
+  }
+  if (!options.model.empty() && !options.activation) {
+    throw InputError("--model", "has no effect without --activation");
+  }
   std::vector<Table> tables;
-  if (options.file.extension() == ".toml") {
+  if (is_toml) {
     refuse_scenario(options.file);
     const scenario::HardwareSpec hardware = scenario::read_hardware(options.file.string());
     const cluster::ClusterGraph graph = cluster::build_cluster(hardware);
@@ -54,18 +76,24 @@ int run_inspect(const InspectOptions& options) {
     tables = {cluster::topology_table(graph, routes), cluster::link_table(graph, routes)};
   } else if (options.topology) {
     throw InputError("--topology", "works on hardware files (.toml) only");
-  } else if (magic.starts_with("GGUF")) {
+  } else if (is_gguf) {
     tables = inspect_gguf(options.file);
-  } else if (magic.starts_with("SWYRUN")) {
+  } else if (options.profile) {
+    tables = inspect_profile(options.file.string(), !options.no_verify);
+  } else if (is_run) {
     InspectRunOptions run;
     run.verify = !options.no_verify;
     tables = inspect_run(options.file.string(), run);
   } else if (magic == "SWYTRACE" || options.file.extension() == ".h5") {
-    InspectTraceOptions trace;
-    trace.verify = !options.no_verify;
-    tables = inspect_trace(options.file, trace);
+    if (options.activation) {
+      tables = inspect_activation(
+          options.file, {!options.no_verify, options.window, options.model, options.root});
+    } else {
+      tables = inspect_trace(options.file, {!options.no_verify, options.window});
+    }
   } else {
-    throw InputError(options.file.string(), "is neither a routing trace, a run, a GGUF nor a hardware file",
+    throw InputError(options.file.string(),
+                     "is neither a routing trace, a run, a GGUF nor a hardware file",
                      "traces and runs end in .h5, hardware files in .toml");
   }
   fmt::print("{}", render_all(tables, options.format));

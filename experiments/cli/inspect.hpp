@@ -2,7 +2,9 @@
 // The verb `inspect`: what a file holds. Traces and runs are told apart by their first bytes,
 // hardware files by their ending.
 #pragma once
+#include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "engine/base/table.hpp"
 
@@ -10,8 +12,13 @@ namespace switchyard::cli {
 
 struct InspectOptions {
   std::filesystem::path file;
-  bool topology = false;   ///< Only for hardware files, where it is what is shown anyway.
-  bool no_verify = false;  ///< Traces and runs above 4 GiB only.
+  bool topology = false;       ///< Only for hardware files, where it is what is shown anyway.
+  bool activation = false;     ///< Traces only: every activation rate and routing statistic.
+  bool profile = false;        ///< Runs only: where time and bytes went.
+  std::uint64_t window = 0;    ///< Traces: W of load_cv in tokens; 0: all tokens.
+  std::string model;           ///< --activation: the trace's model, for parameters and bytes.
+  std::filesystem::path root;  ///< The scenarios folder.
+  bool no_verify = false;      ///< Traces and runs above 4 GiB only.
   TableFormat format = TableFormat::kText;
 };
 

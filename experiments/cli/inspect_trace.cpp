@@ -10,6 +10,7 @@
 
 #include "engine/trace/replay.hpp"
 #include "engine/trace/trace.hpp"
+#include "engine/trace/trace_losses.hpp"
 #include "engine/trace/trace_stats.hpp"
 
 namespace switchyard {
@@ -125,6 +126,50 @@ Table by_layer(const RoutingTrace& trace, const TraceStats& stats) {
 
 }  // namespace
 
+Table losses_table(const RoutingTrace& trace) {
+  const TraceLosses losses = trace_losses(trace);
+  Table t;
+  t.name = "trace-losses";
+  t.title = "Balancing losses of the router, coefficient 1";
+  t.columns = {"layer", "switch",         "megatron", "deepseek_seq", "hugging_face",
+               "z",     "importance_cv2", "load_cv2", "max_violation"};
+  const auto mean = [&](std::optional<double> LayerLosses::*field) {
+    double sum = 0;
+    std::uint64_t n = 0;
+    for (const LayerLosses& layer : losses.layers) {
+      if (layer.*field) {
+        sum += *(layer.*field);
+        ++n;
+      }
+    }
+    return number(n == 0 ? std::nullopt : std::optional(sum / static_cast<double>(n)), 4);
+  };
+  for (const LayerLosses& l : losses.layers) {
+    t.rows.push_back({std::to_string(l.layer), number(l.switch_loss, 4), number(l.megatron, 4),
+                      number(l.deepseek_seq, 4), "n/a", number(l.z, 4), number(l.importance_cv2, 4),
+                      number(l.load_cv2, 4), number(l.max_violation, 4)});
+  }
+  t.rows.push_back({"all", mean(&LayerLosses::switch_loss), mean(&LayerLosses::megatron),
+                    mean(&LayerLosses::deepseek_seq), number(losses.hugging_face, 4),
+                    mean(&LayerLosses::z), mean(&LayerLosses::importance_cv2),
+                    mean(&LayerLosses::load_cv2), mean(&LayerLosses::max_violation)});
+  t.notes.push_back(fmt::format(
+      "an even router: switch, megatron, deepseek_seq 1; hugging_face k = {}; cv2, violation 0",
+      trace.header.top_k()));
+  t.notes.emplace_back(
+      "switch: E sum f P with f of the first choice; megatron: of all k, / k; hugging_face: all "
+      "layers' rows as one; deepseek_seq: per sequence, then mean; row \"all\": mean of layers");
+  t.notes.push_back(
+      fmt::format("{} tokens, choices before capacity; training adds coefficient x "
+                  "loss (0.01 for the first four, 1e-3 for z)",
+                  losses.tokens));
+  if (trace.header.candidates < trace.header.experts()) {
+    t.notes.push_back(fmt::format("n/a: needs the logits of all {} experts; this trace has {}",
+                                  trace.header.experts(), trace.header.candidates));
+  }
+  return t;
+}
+
 std::vector<Table> inspect_trace(const std::filesystem::path& path,
                                  const InspectTraceOptions& options) {
   RoutingTrace trace = read_trace(path, {options.verify, false});
@@ -133,7 +178,7 @@ std::vector<Table> inspect_trace(const std::filesystem::path& path,
     replay(trace, ReplayOptions::recorded(trace.header));
   }
   const TraceStats stats = trace_stats(trace, options.window);
-  return {summary(trace, stats, decided), by_layer(trace, stats)};
+  return {summary(trace, stats, decided), by_layer(trace, stats), losses_table(trace)};
 }
 
 }  // namespace switchyard

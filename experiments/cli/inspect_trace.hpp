@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/table.hpp"
+#include "engine/trace/trace.hpp"
 
 namespace switchyard {
 
@@ -15,10 +16,14 @@ struct InspectTraceOptions {
   std::uint64_t window = 0;  ///< W of load_cv in tokens; 0: all tokens as one window.
 };
 
-/// Two tables: "trace" (what it is of, sizes, flags) and "trace-layers" (per MoE layer and over
-/// all, definitions in engine/trace/trace_stats.hpp). Decisions missing from the file are replayed
-/// with the recorded policy and seed, and a note says so. InputError as read_trace.
+/// Three tables: "trace" (what it is of, sizes, flags), "trace-layers" (per MoE layer and over all,
+/// definitions in engine/trace/trace_stats.hpp) and "trace-losses". Decisions missing from the file
+/// are replayed with the recorded policy and seed, and a note says so. InputError as read_trace.
 [[nodiscard]] std::vector<Table> inspect_trace(const std::filesystem::path& path,
                                                const InspectTraceOptions& options = {});
+
+/// "trace-losses" (M23): one row per MoE layer and one for the model; definitions in
+/// engine/trace/trace_losses.hpp. The trace must have its decisions.
+[[nodiscard]] Table losses_table(const RoutingTrace& trace);
 
 }  // namespace switchyard

@@ -185,9 +185,15 @@ int run(int argc, char** argv) {
       "On several processes, with the same result: mpirun -n 4 switchyard trace … --tp 2");
 
   GenerateOptions generate;
-  auto* v_generate = app.add_subcommand("generate", "continue a text");
+  auto* v_generate = app.add_subcommand("generate", "continue a text, or score texts");
   v_generate->add_option("--model", generate.model, "checkpoint folder or .gguf file")->required();
-  v_generate->add_option("--prompt", generate.prompt, "text to continue")->required();
+  v_generate->add_option("--prompt", generate.prompt, "text to continue");
+  v_generate->add_option("--perplexity", generate.perplexity,
+                         "in place of --prompt: score the texts of a .txt or .jsonl file");
+  v_generate->add_option("--policy", generate.policy, "--perplexity: routing policy");
+  v_generate->add_option("--batch", generate.batch, "--perplexity: texts that run together")
+      ->capture_default_str();
+  v_generate->add_flag("--per-token", generate.per_token, "--perplexity: a row for every token");
   v_generate->add_option("--max-new", generate.max_new, "new tokens")->capture_default_str();
   v_generate->add_option("--temperature", generate.temperature, "0: greedy")->capture_default_str();
   v_generate->add_option("--top-p", generate.top_p, "nucleus sampling")->capture_default_str();
@@ -211,6 +217,7 @@ int run(int argc, char** argv) {
   v_generate->add_option("--device", generate.device, "cpu or cuda")->capture_default_str();
   v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();
   rank_options(v_generate, generate.ranks);
+  format.add(*v_generate);
   v_generate->footer(
       "Example: switchyard generate --model scenarios/checkpoints/sy-16x2 --prompt \"The \"");
 
@@ -266,14 +273,23 @@ int run(int argc, char** argv) {
 
   InspectOptions inspect;
   auto* v_inspect = app.add_subcommand("inspect", "what a trace, run or hardware file holds");
-  v_inspect->add_option("file", inspect.file, "trace or run (.h5), hardware file (.toml), .gguf file")
+  v_inspect
+      ->add_option("file", inspect.file, "trace or run (.h5), hardware file (.toml), .gguf file")
       ->required();
   v_inspect->add_flag("--topology", inspect.topology,
                       "routes, bottlenecks and bisection of a hardware file");
+  v_inspect->add_flag("--activation", inspect.activation,
+                      "traces: the eight activation rates and every routing statistic");
+  v_inspect->add_flag("--profile", inspect.profile,
+                      "runs: time by kernel, memory and communication rates, largest copies");
+  v_inspect->add_option("--window", inspect.window, "traces: W of load_cv in tokens; 0: all tokens")
+      ->capture_default_str();
+  v_inspect->add_option("--model", inspect.model,
+                        "--activation: the trace's model (config.json, preset or checkpoint)");
   v_inspect->add_flag("--no-verify", inspect.no_verify,
                       "skip the content hash (files above 4 GiB only)");
   format.add(*v_inspect);
-  v_inspect->footer("Example: switchyard inspect t.h5");
+  v_inspect->footer("Example: switchyard inspect t.h5 --activation");
 
   DiffOptions diff;
   auto* v_diff = app.add_subcommand("diff", "two runs side by side: what differed, what changed");
@@ -362,7 +378,10 @@ int run(int argc, char** argv) {
     trace.format = format.get();
     return run_trace(trace);
   }
-  if (parsed(v_generate)) return run_generate(generate);
+  if (parsed(v_generate)) {
+    generate.format = format.get();
+    return run_generate(generate);
+  }
   if (parsed(v_sim)) {
     sim.quiet = quiet;
     sim.format = format.get();
@@ -385,6 +404,7 @@ int run(int argc, char** argv) {
   }
   if (parsed(v_inspect)) {
     inspect.format = format.get();
+    inspect.root = scenarios_root();
     return run_inspect(inspect);
   }
   if (parsed(v_diff)) {

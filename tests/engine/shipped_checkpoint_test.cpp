@@ -8,11 +8,14 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
 #include "engine/model/tokenizer.hpp"
+#include "engine/nn/perplexity.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
 #include "tests/engine/fixture_model.hpp"
@@ -96,6 +99,46 @@ TEST_F(Shipped, FitsItsTokenizer) {
   EXPECT_EQ(tokenizer.vocab_size(), engine_.config().vocab_size);
   const std::string text = "What is Debian? \u7cfb\u7edf int main() { return 0; }";
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+}
+
+TEST_F(Shipped, SurpriseOfEveryTokenIsThatOfTransformers) {
+  const auto cases =
+      nlohmann::json::parse(read_file(source("tests/fixtures/shipped/perplexity.json")));
+  const model::Tokenizer tokenizer = model::Tokenizer::load(folder_);
+  std::vector<std::vector<std::uint32_t>> texts;
+  double sum = 0;
+  double tokens = 0;
+  for (const auto& c : cases) {
+    texts.push_back(tokenizer.encode(c.at("text").get<std::string>()));
+    EXPECT_EQ(texts.back(), c.at("ids").get<std::vector<std::uint32_t>>());
+  }
+  ASSERT_EQ(texts.size(), 6U);
+  const auto scores = score_texts(engine_, texts, {.policy = {}, .batch = 4});
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto want = cases[i].at("nll").get<std::vector<double>>();
+    ASSERT_EQ(scores[i].nll.size(), want.size());
+    for (std::size_t t = 0; t < want.size(); ++t) {
+      EXPECT_NEAR(scores[i].nll[t], want[t], 1e-4) << "text " << i << " token " << t;
+      sum += want[t];
+    }
+    tokens += static_cast<double>(want.size());
+  }
+  EXPECT_NEAR(*perplexity(scores), std::exp(sum / tokens), 1e-4 * std::exp(sum / tokens));
+  // Neither batches nor chunks change a bit.
+  const auto alone = score_texts(engine_, texts, {.policy = {}, .batch = 1, .chunk = 3});
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(alone[i].nll, scores[i].nll);
+  }
+}
+
+TEST_F(Shipped, PerplexityNamesTextsItCannotScore) {
+  const std::vector<std::vector<std::uint32_t>> none{{1, 2}, {}};
+  EXPECT_THROW((void)score_texts(engine_, none), InputError);
+  const std::vector<std::vector<std::uint32_t>> longer{
+      std::vector<std::uint32_t>(engine_.config().max_position_embeddings + 1, 1)};
+  EXPECT_THROW((void)score_texts(engine_, longer), InputError);
+  const std::vector<std::vector<std::uint32_t>> one{{5}};
+  EXPECT_FALSE(perplexity(score_texts(engine_, one)));  // nothing before it
 }
 
 TEST_F(Shipped, PredictsTextFarBetterThanChance) {

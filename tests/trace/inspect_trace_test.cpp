@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "engine/base/error.hpp"
+#include "engine/model/accounting.hpp"
 #include "engine/trace/trace_stats.hpp"
+#include "experiments/cli/inspect_activation.hpp"
 #include "tests/trace/sample_trace.hpp"
 
 namespace switchyard {
@@ -31,7 +36,7 @@ TEST(InspectTrace, ShowsWhatTheFileHoldsAndTheSameStatisticsAsTheLibrary) {
   const RoutingTrace trace = write_sample("i.h5", o);
   const std::vector<Table> tables = inspect_trace("i.h5");
   fs::remove("i.h5");
-  ASSERT_EQ(tables.size(), 2U);
+  ASSERT_EQ(tables.size(), 3U);
   EXPECT_EQ(cell(tables[0], "model", 1), "sample");
   EXPECT_EQ(cell(tables[0], "experts E", 1), "8");
   EXPECT_EQ(cell(tables[0], "token rows", 1), "17");
@@ -78,6 +83,90 @@ TEST(InspectTrace, PrintsNaWhereThereIsNoData) {
   fs::remove("empty.h5");
   EXPECT_EQ(cell(tables[1], "all", 7), "n/a");
   EXPECT_EQ(cell(tables[1], "all", 13), "n/a");
+}
+
+/// Two decode steps of a model of one MoE layer, E = 4, k = 2: two tokens on experts 0 1, 0 2; then
+/// one on 1 0.
+RoutingTrace two_steps() {
+  RoutingTrace trace;
+  trace.header.gate = gate_mixtral(4, 2);
+  trace.header.layers = {0};
+  trace.header.candidates = 4;
+  trace.header.slots = 2;
+  trace.sequences = {{1, 0, "", ""}, {1, 1, "", ""}};
+  trace.tokens = {{0, 1, 0}, {9, 4, 10}, {1, 1, 1}, {1, 1, 1}, {0, 0, 1}};
+  trace.step_begin = {0, 2, 3};
+  trace.routing.candidates = {0, 1, 2, 3, 0, 2, 1, 3, 1, 0, 2, 3};
+  trace.routing.logit.assign(12, 0.0F);
+  trace.routing.lse.assign(3, std::log(4.0F));
+  trace.routing.first = trace.routing.chosen = {0, 1, 0, 2, 1, 0};
+  trace.routing.weights.assign(6, 0.5F);
+  trace.routing.outcome.assign(6, 1);
+  return trace;
+}
+
+TEST(InspectActivation, MatchesAHandCalculation) {
+  const auto tables = activation_tables(two_steps(), std::nullopt);
+  ASSERT_EQ(tables.size(), 6U);
+  // Columns: rate, definition, prefill, decode, mixed, all.
+  EXPECT_EQ(cell(tables[0], "expert_fraction", 3), "50.00");
+  EXPECT_EQ(cell(tables[0], "touched_fraction", 3), "62.50");  // 3/4 and 2/4
+  EXPECT_EQ(cell(tables[0], "kept_fraction", 3), "50.00");
+  EXPECT_EQ(cell(tables[0], "slot_occupancy", 3), "n/a");  // no capacity
+  EXPECT_EQ(cell(tables[0], "param_wide", 3), "n/a");      // no model
+  EXPECT_EQ(cell(tables[0], "touched_fraction", 2), "n/a");
+  EXPECT_EQ(cell(tables[1], "tokens", 3), "1.50");
+  EXPECT_EQ(cell(tables[1], "distinct experts of a layer, mean", 3), "2.50");
+  EXPECT_EQ(cell(tables[1], "tokens of the busiest expert", 3), "1.50");
+  EXPECT_EQ(cell(tables[1], "tokens per touched expert", 3), "1.17");
+  // W = 1: loads 1 1 0 0, std / mean = 1. All: 3 2 1 0, sqrt(1.25) / 1.5.
+  EXPECT_EQ(cell(tables[2], "1", 1), "100.00");
+  EXPECT_EQ(cell(tables[2], "3", 1), "74.54");
+  EXPECT_EQ(cell(tables[2], "3", 2), "57.74");            // sqrt(.5 / 1.5)
+  EXPECT_EQ(cell(tables[3], "even router", 3), "1.250");  // (16 - 1) / 12
+  EXPECT_EQ(cell(tables[4], "0", 1), "0 (50.0), 1 (33.3), 2 (16.7), 3 (0.0)");
+  EXPECT_EQ(cell(tables[4], "0", 5), "1");
+  for (const Table& table : tables) {
+    EXPECT_FALSE(render(table, TableFormat::kText).empty());
+  }
+}
+
+TEST(InspectActivation, TakesParametersAndBytesFromTheModel) {
+  model::ModelConfig config = model::read_model_config(fs::path(SWITCHYARD_SOURCE_DIR) /
+                                                       "scenarios/checkpoints/sy-16x2/config.json");
+  SampleOptions o;
+  o.gate = gate_mixtral(16, 2);
+  o.layers = config.moe_layers();
+  const RoutingTrace trace = write_sample("m.h5", o);
+  fs::remove("m.h5");
+  const auto tables = activation_tables(trace, config);
+  const auto active = model::count_active(config);
+  const auto all = model::count_parameters(config);
+  EXPECT_EQ(cell(tables[0], "param_wide", 5),
+            fmt::format("{:.2f}", 100.0 * static_cast<double>(active.total()) /
+                                      static_cast<double>(all.total())));
+  const double touched = std::stod(cell(tables[1], "distinct experts of a layer, mean", 3));
+  const auto expert =
+      static_cast<double>(model::expert_bytes(config, model::default_dtypes(config).experts));
+  EXPECT_NEAR(std::stod(cell(tables[1], "of them routed experts", 3)),
+              touched * expert * config.num_moe_layers(), 0.006 * expert * 4);
+  EXPECT_GT(std::stod(cell(tables[1], "keys and values attended to per token", 3)), 0.0);
+}
+
+TEST(InspectActivation, RefusesAnotherModel) {
+  SampleOptions o;
+  (void)write_sample("other.h5", o);
+  const fs::path root = fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios";
+  try {
+    (void)inspect_activation("other.h5", {true, 0, "deepseek_v3", root});
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("has 256 experts, top-8, 58 MoE layers"),
+              std::string::npos)
+        << e.what();
+  }
+  EXPECT_EQ(inspect_activation("other.h5", {true, 0, "", root}).size(), 6U);
+  fs::remove("other.h5");
 }
 
 TEST(InspectTrace, NamesAMissingFile) { EXPECT_THROW((void)inspect_trace("no.h5"), InputError); }

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+
+#include "engine/trace/trace_activity.hpp"
+#include "engine/trace/trace_losses.hpp"
 
 namespace switchyard {
 namespace {
@@ -168,7 +173,11 @@ TEST(TraceStats, GateEntropyIsThatOfTheSoftmaxAndItsP95TheNearestRank) {
   trace.routing.lse[1] = 1.0F;
   const LayerStats layer = trace_stats(trace).layers[0];
   EXPECT_NEAR(*layer.entropy_gate_mean, 3.75 / 3, 1e-6);
-  EXPECT_NEAR(*layer.entropy_gate_p95, 2.0, 1e-6);  // ceil(0.95 * 3) = 3rd of 3.
+  EXPECT_NEAR(*layer.entropy_gate_p95, 2.0, 1e-6);         // ceil(0.95 * 3) = 3rd of 3.
+  EXPECT_NEAR(*layer.entropy_gate_batch_p95, 1.25, 1e-6);  // One batch: its mean.
+  trace.tokens.step = {0, 0, 1};
+  // Batches (1.75 + 0) / 2 and 2: ceil(0.95 * 2) = 2nd of 2.
+  EXPECT_NEAR(*trace_stats(trace).layers[0].entropy_gate_batch_p95, 2.0, 1e-6);
 }
 
 TEST(TraceStats, HaveNoGateEntropyWithoutAllLogits) {
@@ -177,6 +186,157 @@ TEST(TraceStats, HaveNoGateEntropyWithoutAllLogits) {
   const TraceStats stats = trace_stats(trace);
   EXPECT_FALSE(stats.entropy_gate_mean);
   EXPECT_TRUE(stats.load_cv);
+}
+
+/// k = 1 of two experts, two layers, `p0` = probability of expert 0 [layer][row]; the better one is
+/// chosen.
+RoutingTrace two_experts(const std::vector<std::vector<double>>& p0, double lse) {
+  RoutingTrace trace;
+  trace.header.gate = gate_mixtral(2, 1);
+  trace.header.candidates = 2;
+  trace.header.slots = 1;
+  const std::size_t rows = p0[0].size();
+  for (std::size_t l = 0; l < p0.size(); ++l) {
+    trace.header.layers.push_back(static_cast<std::uint32_t>(l));
+  }
+  trace.sequences = {{2, 0, "", ""}, {2, 1, "", ""}};
+  trace.step_begin = {0, rows};
+  for (std::size_t r = 0; r < rows; ++r) {
+    trace.tokens.sequence.push_back(r < 2 ? 0 : 1);
+    trace.tokens.position.push_back(static_cast<std::uint32_t>(r % 2));
+    trace.tokens.token.push_back(1);
+    trace.tokens.phase.push_back(0);
+    trace.tokens.step.push_back(0);
+    for (const auto& layer : p0) {
+      const double a = layer[r];
+      const std::uint16_t best = a >= 0.5 ? 0 : 1;
+      const double row_lse = lse + static_cast<double>(r);
+      TraceRouting& out = trace.routing;
+      out.candidates.insert(out.candidates.end(), {best, static_cast<std::uint16_t>(1 - best)});
+      for (const double p : {std::max(a, 1 - a), std::min(a, 1 - a)}) {
+        out.logit.push_back(static_cast<float>(std::log(p) + row_lse));
+      }
+      out.lse.push_back(static_cast<float>(row_lse));
+      out.first.push_back(best);
+      out.chosen.push_back(best);
+      out.weights.push_back(1);
+      out.outcome.push_back(1);
+    }
+  }
+  return trace;
+}
+
+// engines.md bug row 19: wrong normalisation by k, padding counted, per layer instead of
+// concatenated. Three tokens, the fourth is padding (here: warm-up).
+TEST(TraceLosses, MatchAHandCalculationWithoutThePaddedToken) {
+  RoutingTrace trace = two_experts({{.75, .75, .25, .75}, {.25, .25, .25, .75}}, 1.0);
+  trace.tokens.phase[3] = static_cast<std::uint8_t>(Phase::kWarmUp);
+  const TraceLosses losses = trace_losses(trace);
+  EXPECT_EQ(losses.tokens, 3U);
+  const LayerLosses& a = losses.layers[0];
+  // f = 2/3, 1/3; P = 7/12, 5/12.
+  EXPECT_NEAR(*a.switch_loss, 2 * (2.0 / 3 * 7 / 12 + 1.0 / 3 * 5 / 12), 1e-6);
+  EXPECT_NEAR(*a.megatron, 19.0 / 18, 1e-6);
+  // Sequence 0: counts 2, 0 of 2 and P = 3/4, 1/4: 1.5. Sequence 1: one token, 1.5.
+  EXPECT_NEAR(*a.deepseek_seq, 1.5, 1e-6);
+  EXPECT_NEAR(*a.z, (1.0 + 4.0 + 9.0) / 3, 1e-6);
+  EXPECT_NEAR(*a.importance_cv2, 0.125 / 2.25, 1e-6);  // 7/4 and 5/4: variance 1/8, mean 3/2
+  EXPECT_NEAR(*a.load_cv2, 0.5 / 2.25, 1e-6);          // 2 and 1
+  EXPECT_NEAR(*a.max_violation, 2 / 1.5 - 1, 1e-12);
+  EXPECT_NEAR(*losses.layers[1].switch_loss, 1.5, 1e-6);  // f = 0, 1; P = 1/4, 3/4
+  // Both layers' rows together: f = 1/3, 2/3; P = 5/12, 7/12. The mean of the layers would
+  // be 1.278.
+  EXPECT_NEAR(*losses.hugging_face, 19.0 / 18, 1e-6);
+}
+
+TEST(TraceLosses, AreOneOrKForAnEvenRouterAndHaveNoValueWithoutAllLogits) {
+  RoutingTrace trace = by_hand({{0, 1, 2, 3}, {2, 3, 0, 1}, {1, 0, 3, 2}, {3, 2, 1, 0}});
+  const TraceLosses even = trace_losses(trace);
+  EXPECT_NEAR(*even.layers[0].switch_loss, 1.0, 1e-6);
+  EXPECT_NEAR(*even.layers[0].megatron, 1.0, 1e-6);
+  EXPECT_NEAR(*even.layers[0].deepseek_seq, 1.0, 1e-6);
+  EXPECT_NEAR(*even.hugging_face, 2.0, 1e-6);  // k
+  EXPECT_NEAR(*even.layers[0].load_cv2, 0.0, 1e-12);
+  trace.header.gate = gate_mixtral(5, 2);
+  const TraceLosses partial = trace_losses(trace);
+  EXPECT_FALSE(partial.layers[0].switch_loss || partial.hugging_face ||
+               partial.layers[0].deepseek_seq);
+  EXPECT_TRUE(partial.layers[0].z && partial.layers[0].load_cv2);
+}
+
+TEST(TraceLosses, DivideASigmoidGatesScoresByTheirSum) {
+  RoutingTrace trace = two_experts({{.25}}, 0.0);
+  trace.header.gate.score = GateScore::kSigmoid;
+  // Logits 0 and ln 3: sigmoid .5 and .75, shares .4 and .6; expert 1 chosen.
+  trace.routing.logit = {std::log(3.0F), 0.0F};
+  EXPECT_NEAR(*trace_losses(trace).layers[0].switch_loss, 2 * 0.6, 1e-6);
+}
+
+TEST(TraceActivity, CountsWhatAStepTouches) {
+  RoutingTrace trace = by_hand(kThree);
+  trace.tokens.phase = {0, 1, 2};
+  trace.tokens.step = {0, 1, 1};
+  trace.step_begin = {0, 1, 3};
+  trace.header.policy.capacity.rule = CapacityRule::kShare;
+  trace.routing.chosen[2] = 3;  // step 1: 0 rerouted to 3, 2 dropped; its warm-up row is left out
+  trace.routing.outcome[2] = 2;
+  trace.routing.chosen[3] = kNoExpert;
+  trace.routing.outcome[3] = 4;
+  const TraceActivity a = trace_activity(trace);
+  ASSERT_EQ(a.steps.size(), 2U);
+  EXPECT_EQ(a.steps[0].mix, StepMix::kPrefill);
+  EXPECT_EQ(a.steps[0].accepted, 2U);
+  EXPECT_EQ(a.steps[0].touched, 2U);
+  EXPECT_EQ(a.steps[0].capacity, 1U);  // ceil(1 * 2 / 4)
+  EXPECT_EQ(a.steps[1].mix, StepMix::kDecode);
+  EXPECT_EQ(a.steps[1].tokens, 1U);
+  EXPECT_EQ(a.steps[1].accepted, 1U);
+  EXPECT_EQ(a.steps[1].touched, 1U);
+  EXPECT_EQ(a.steps[1].busiest, 1U);
+  EXPECT_EQ(a.steps[1].capacity, 1U);  // both rows of the step: ceil(2 * 2 / 4)
+  EXPECT_EQ(a.histogram, (std::vector<std::uint64_t>{5, 3}));  // 2 + 1 of 8 got one token
+  trace.header.policy.capacity.rule = CapacityRule::kNone;
+  EXPECT_FALSE(trace_activity(trace).steps[0].capacity);
+}
+
+TEST(TraceCohesion, IsTheMeanCosineOfCentredPairs) {
+  // Inputs (1,0), (3,0), (2,3), (2,-3): mean (2,0), centred (-1,0), (1,0), (0,3), (0,-3).
+  RoutingTrace trace = by_hand({{0, 1, 2, 3}, {0, 1, 2, 3}, {2, 1, 0, 3}, {2, 3, 0, 1}});
+  EXPECT_FALSE(trace_cohesion(trace));
+  trace.header.hidden = 2;
+  const auto bf16 = [](float v) {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16U);
+  };
+  for (const float v : {1.0F, 0.0F, 3.0F, 0.0F, 2.0F, 3.0F, 2.0F, -3.0F}) {
+    trace.routing.router_input.push_back(bf16(v));
+  }
+  const auto c = trace_cohesion(trace);
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c->layer, 5U);
+  EXPECT_NEAR(*c->experts[0], -1.0, 1e-12);      // tokens 0, 1: opposite
+  EXPECT_NEAR(*c->experts[1], -1.0 / 3, 1e-12);  // tokens 0, 1, 2: -1, 0, 0
+  EXPECT_NEAR(*c->experts[2], -1.0, 1e-12);
+  EXPECT_FALSE(c->experts[3]);  // one token
+  EXPECT_NEAR(*c->mean, -7.0 / 9, 1e-12);
+  EXPECT_TRUE(*c->baseline >= -1.0 && *c->baseline <= 0.0);
+  EXPECT_EQ(trace_cohesion(trace, 1)->baseline, c->baseline);
+}
+
+TEST(TraceCohesion, SamplesPairsOfManyTokens) {
+  // 140 tokens in two opposite bundles, each on its own pair of experts.
+  std::vector<std::vector<std::uint16_t>> rows;
+  for (int t = 0; t < 140; ++t) {
+    rows.push_back(t % 2 == 0 ? std::vector<std::uint16_t>{0, 1, 2, 3}
+                              : std::vector<std::uint16_t>{2, 3, 0, 1});
+  }
+  RoutingTrace trace = by_hand(rows);
+  trace.header.hidden = 1;
+  for (int t = 0; t < 140; ++t) {
+    trace.routing.router_input.push_back(t % 2 == 0 ? 0x3F80 : 0xBF80);  // 1, -1
+  }
+  const auto c = trace_cohesion(trace);
+  EXPECT_NEAR(*c->mean, 1.0, 1e-12);  // 70 * 69 / 2 = 2415 pairs, 2000 drawn
+  EXPECT_NEAR(*c->baseline, 0.0, 0.1);
 }
 
 }  // namespace

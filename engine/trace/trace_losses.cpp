@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/trace/trace_losses.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard {
+namespace {
+
+/// Sums over the rows of one sequence in one layer.
+struct SequenceSums {
+  std::vector<double> p;
+  std::vector<std::uint64_t> count;
+  std::uint64_t rows = 0;
+};
+
+double squared_variation(const std::vector<double>& x) {
+  const auto n = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
+  double squares = 0;
+  for (const double v : x) {
+    squares += (v - mean) * (v - mean);
+  }
+  return squares / (n - 1) / (mean * mean + 1e-10);
+}
+
+/// p[e] of one row over all E, in order of e. False when the row's logits are not numbers.
+bool probabilities(const RoutingTrace& trace, std::uint64_t row, std::uint32_t l,
+                   std::vector<double>& p) {
+  const TraceHeader& h = trace.header;
+  const std::uint64_t at = trace.candidate_at(row, l);
+  const double lse = trace.routing.lse[trace.layer_at(row, l)];
+  if (!std::isfinite(lse)) {
+    return false;
+  }
+  std::fill(p.begin(), p.end(), 0.0);
+  double sum = 0;
+  for (std::uint32_t m = 0; m < h.candidates; ++m) {
+    const std::uint16_t e = trace.routing.candidates[at + m];
+    if (e == kNoExpert) {
+      continue;
+    }
+    const double z = trace.routing.logit[at + m];
+    p[e] = h.gate.score == GateScore::kSigmoid ? 1.0 / (1.0 + std::exp(-z)) : std::exp(z - lse);
+    sum += p[e];
+  }
+  if (h.gate.score == GateScore::kSigmoid) {
+    if (sum <= 0) {
+      return false;
+    }
+    for (double& v : p) {
+      v /= sum;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+TraceLosses trace_losses(const RoutingTrace& trace) {
+  SWITCHYARD_ASSERT(trace.decisions_present, "replay() first");
+  const TraceHeader& h = trace.header;
+  const std::uint32_t experts = h.experts();
+  const double e_count = experts;
+  const double k = h.top_k();
+  const bool all = h.candidates == experts;
+  TraceLosses out;
+  std::vector<std::uint64_t> rows;
+  for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+    if (trace.tokens.phase[row] != static_cast<std::uint8_t>(Phase::kWarmUp)) {
+      rows.push_back(row);
+    }
+  }
+  out.tokens = rows.size();
+  const auto t_count = static_cast<double>(rows.size());
+
+  std::vector<double> every_p(experts, 0.0);  // summed over layers
+  std::vector<double> every_count(experts, 0.0);
+  bool complete = all && !rows.empty();  // every row has probabilities
+  std::vector<double> p(experts);
+  for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+    LayerLosses layer;
+    layer.layer = h.layers[l];
+    std::vector<double> p_sum(experts, 0.0);
+    std::vector<double> count(experts, 0.0);
+    std::vector<double> top(experts, 0.0);
+    std::vector<SequenceSums> sequences(trace.sequences.size());
+    double z = 0;
+    std::uint64_t z_rows = 0;
+    bool numbers = complete;
+    for (const std::uint64_t row : rows) {
+      const double lse = trace.routing.lse[trace.layer_at(row, l)];
+      if (std::isfinite(lse)) {
+        z += lse * lse;
+        ++z_rows;
+      }
+      SequenceSums& s = sequences[trace.tokens.sequence[row]];
+      if (s.p.empty()) {
+        s.p.assign(experts, 0.0);
+        s.count.assign(experts, 0);
+      }
+      ++s.rows;
+      for (std::uint32_t j = 0; j < h.slots; ++j) {
+        const std::uint16_t e = trace.routing.first[trace.slot_at(row, l, j)];
+        if (e == kNoExpert) {
+          continue;
+        }
+        count[e] += 1;
+        ++s.count[e];
+        if (j == 0) {
+          top[e] += 1;
+        }
+      }
+      if (numbers && !probabilities(trace, row, l, p)) {
+        numbers = false;
+      }
+      if (numbers) {
+        for (std::uint32_t e = 0; e < experts; ++e) {
+          p_sum[e] += p[e];
+          s.p[e] += p[e];
+        }
+      }
+    }
+    const double slots = std::accumulate(count.begin(), count.end(), 0.0);
+    if (z_rows > 0) {
+      layer.z = z / static_cast<double>(z_rows);
+    }
+    if (slots > 0) {
+      layer.max_violation = *std::max_element(count.begin(), count.end()) * e_count / slots - 1.0;
+      if (experts > 1) {
+        layer.load_cv2 = squared_variation(count);
+      }
+    }
+    if (numbers) {
+      double switch_sum = 0;
+      double megatron_sum = 0;
+      for (std::uint32_t e = 0; e < experts; ++e) {
+        switch_sum += top[e] * p_sum[e];
+        megatron_sum += count[e] * p_sum[e];
+        every_p[e] += p_sum[e];
+        every_count[e] += count[e];
+      }
+      layer.switch_loss = e_count * switch_sum / (t_count * t_count);
+      layer.megatron = e_count * megatron_sum / (k * t_count * t_count);
+      if (experts > 1) {
+        layer.importance_cv2 = squared_variation(p_sum);
+      }
+      double sequence_sum = 0;
+      double sequence_count = 0;
+      for (const SequenceSums& s : sequences) {
+        if (s.rows == 0) {
+          continue;
+        }
+        const auto n = static_cast<double>(s.rows);
+        double inner = 0;
+        for (std::uint32_t e = 0; e < experts; ++e) {
+          inner += static_cast<double>(s.count[e]) * e_count / (k * n) * s.p[e] / n;
+        }
+        sequence_sum += inner;
+        sequence_count += 1;
+      }
+      layer.deepseek_seq = sequence_sum / sequence_count;
+    }
+    complete = complete && numbers;
+    out.layers.push_back(layer);
+  }
+  if (complete && h.layer_count() > 0) {
+    const double n = t_count * h.layer_count();
+    double sum = 0;
+    for (std::uint32_t e = 0; e < experts; ++e) {
+      sum += every_count[e] / n * every_p[e] / n;
+    }
+    out.hugging_face = e_count * sum;
+  }
+  return out;
+}
+
+}  // namespace switchyard
