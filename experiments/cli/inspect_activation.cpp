@@ -130,7 +130,8 @@ Table batch_table(const RoutingTrace& trace, const TraceActivity& activity,
   row("tokens", "", 2, [](Row r) { return Value(r.tokens); });
   row("sequences", "", 2, [](Row r) { return Value(r.sequences); });
   if (layers > 0) {
-    row("distinct experts of a layer, mean", "", 2, [&](Row r) { return r.touched / layers; });
+    row("distinct experts of a layer, mean", "", 2,
+        [&](Row r) { return static_cast<double>(r.touched) / layers; });
     row("distinct experts of a layer, fewest", "", 2, [](Row r) { return Value(r.fewest); });
     row("distinct experts of a layer, most", "", 2, [](Row r) { return Value(r.most); });
     row("tokens of the busiest expert", "", 2, [](Row r) { return Value(r.busiest); });

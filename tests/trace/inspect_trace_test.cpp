@@ -149,7 +149,7 @@ TEST(InspectActivation, TakesParametersAndBytesFromTheModel) {
   const auto expert =
       static_cast<double>(model::expert_bytes(config, model::default_dtypes(config).experts));
   EXPECT_NEAR(std::stod(cell(tables[1], "of them routed experts", 3)),
-              touched * expert * config.num_moe_layers(), 0.006 * expert * 4);
+              touched * expert * static_cast<double>(config.num_moe_layers()), 0.006 * expert * 4);
   EXPECT_GT(std::stod(cell(tables[1], "keys and values attended to per token", 3)), 0.0);
 }
 
