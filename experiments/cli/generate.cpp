@@ -221,15 +221,8 @@ std::string generate_text(const GenerateOptions& options) {
 
 int run_generate(const GenerateOptions& options) {
   if (!options.perplexity.empty()) {
-    if (!options.prompt.empty()) {
-      throw InputError("--perplexity", "cannot be joined with --prompt", "ask for one of them");
-    }
     fmt::print("{}", render_all(perplexity_tables(options), options.format));
     return 0;
-  }
-  if (!options.policy.empty() || options.per_token) {
-    throw InputError(options.per_token ? "--per-token" : "--policy",
-                     "has no effect without --perplexity");
   }
   bool started = false;
   const auto write = [&](std::string_view text) {

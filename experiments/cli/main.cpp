@@ -218,6 +218,13 @@ int run(int argc, char** argv) {
   v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();
   rank_options(v_generate, generate.ranks);
   format.add(*v_generate);
+  for (const char* name : {"--prompt", "--max-new", "--temperature", "--top-p", "--top-k",
+                           "--kv-block", "--kv-memory"}) {
+    v_generate->get_option("--perplexity")->excludes(v_generate->get_option(name));
+  }
+  for (const char* name : {"--policy", "--batch", "--per-token", "--format", "--json"}) {
+    v_generate->get_option(name)->needs(v_generate->get_option("--perplexity"));
+  }
   v_generate->footer(
       "Example: switchyard generate --model scenarios/checkpoints/sy-16x2 --prompt \"The \"");
 

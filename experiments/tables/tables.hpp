@@ -40,6 +40,7 @@ struct TableEntry {
 std::vector<Table> make_account(const TableContext& context);
 std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
+std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_fits(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);

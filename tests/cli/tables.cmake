@@ -5,3 +5,4 @@ switchyard_test(tables_test SOURCES tables_test.cpp LINK switchyard::experiments
 switchyard_test(tables_golden_test SOURCES tables_golden_test.cpp LINK switchyard::experiments
   LABELS golden)
 switchyard_test(tables_weights_test SOURCES tables_weights_test.cpp LINK switchyard::experiments)
+switchyard_test(effective_parameters_test SOURCES effective_parameters_test.cpp LINK switchyard::experiments)
