@@ -150,7 +150,8 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
     run.policy = scenario::read_policy_file(options.policy.string());
   }
   const std::vector<PromptText> texts = read_prompts(options.perplexity);
-  const Engine engine = Engine::load(options.model, {options.threads});
+  const Engine engine = Engine::load(
+      options.model, {.threads = options.threads, .quantise = quantise_options(options.quantise)});
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   std::vector<std::vector<std::uint32_t>> ids;
   ids.reserve(texts.size());
@@ -205,6 +206,9 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   if (!options.policy.empty()) {
     t.notes.push_back(fmt::format("policy in closed loop, {} texts together: {}", options.batch,
                                   policy_to_text(run.policy)));
+  }
+  if (!options.quantise.empty()) {
+    t.notes.push_back("weights rounded: " + options.quantise);
   }
   std::vector<Table> out{std::move(t)};
   if (options.per_token) {

@@ -219,7 +219,7 @@ int run(int argc, char** argv) {
   rank_options(v_generate, generate.ranks);
   format.add(*v_generate);
   for (const char* name : {"--prompt", "--max-new", "--temperature", "--top-p", "--top-k",
-                           "--kv-block", "--kv-memory"}) {
+                           "--kv-block", "--kv-memory", "--health", "--flip"}) {
     v_generate->get_option("--perplexity")->excludes(v_generate->get_option(name));
   }
   for (const char* name : {"--policy", "--batch", "--per-token", "--format", "--json"}) {
