@@ -23,6 +23,7 @@ constexpr const char* kSpace =
     R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr const char* kNotSpace =
     R"(\x{00}-\x{08}\x{0e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{d7ff}\x{e000}-\x{10ffff})";
+constexpr std::size_t kMostGrowth = 32;  // U+FDFA grows 11 times under NFKC
 constexpr const char* kWord = R"(\p{L}\p{M}\p{N}\p{Pc})";
 // ByteLevel's own split.
 constexpr const char* kGpt2 =
@@ -268,6 +269,7 @@ std::string Pattern::replace(std::string_view text, const std::string& by) const
 Normalizer Normalizer::parse(const nlohmann::json& value, const std::string& where,
                              const std::string& pointer) {
   Normalizer out;
+  out.where_ = where + ": " + pointer;
   if (!value.is_null()) {
     out.add(value, where, pointer);
   }
@@ -323,6 +325,10 @@ std::string Normalizer::apply(std::string_view text, bool continues) const {
       case Kind::kReplace:
         out = step.pattern->replace(out, step.text);
         break;
+    }
+    if (out.size() > kMostGrowth * text.size() + 4096) {  // a chain of Replace can grow without end
+      throw InputError(where_, fmt::format("{} bytes of text grow to {}", text.size(), out.size()),
+                       fmt::format("supported: at most {} times", kMostGrowth));
     }
   }
   return out;
@@ -384,6 +390,9 @@ void PreTokenizer::add(const nlohmann::json& value, const std::string& where,
         o.flag_or("individual_digits", false) ? Behaviour::kIsolated : Behaviour::kContiguous;
   } else if (type == "Metaspace") {
     step.space = step.prefix = o.text("replacement");
+    if (utf8_length(step.space, 0) != step.space.size() || step.space.empty()) {
+      o.fail("replacement", "expected one character");
+    }
     // Older files have add_prefix_space in place of prepend_scheme.
     const std::string scheme =
         o.text_or("prepend_scheme", o.flag_or("add_prefix_space", true) ? "always" : "never");
@@ -478,6 +487,7 @@ std::vector<TextPiece> PreTokenizer::apply(TextPiece piece) const {
 TokenDecoder TokenDecoder::parse(const nlohmann::json& value, const std::string& where,
                                  const std::string& pointer) {
   TokenDecoder out;
+  out.where_ = where + ": " + pointer;
   if (!value.is_null()) {
     out.add(value, where, pointer);
   }
@@ -584,10 +594,26 @@ void TokenDecoder::run(const Step& step, std::vector<std::string>& tokens, bool 
   }
 }
 
-std::string TokenDecoder::apply(std::vector<std::string> tokens) const {
+void TokenDecoder::run_all(std::vector<std::string>& tokens, bool middle) const {
+  const auto bytes = [&] {
+    std::size_t n = 0;
+    for (const std::string& t : tokens) {
+      n += t.size();
+    }
+    return n;
+  };
+  const std::size_t given = bytes();
   for (const Step& step : steps_) {
-    run(step, tokens, false);
+    run(step, tokens, middle);
+    if (const std::size_t now = bytes(); now > kMostGrowth * given + 4096) {
+      throw InputError(where_, fmt::format("{} bytes of tokens grow to {}", given, now),
+                       fmt::format("supported: at most {} times", kMostGrowth));
+    }
   }
+}
+
+std::string TokenDecoder::apply(std::vector<std::string> tokens) const {
+  run_all(tokens, false);
   std::string out;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (steps_.empty() && i > 0) {
@@ -600,9 +626,7 @@ std::string TokenDecoder::apply(std::vector<std::string> tokens) const {
 
 std::string TokenDecoder::one(const std::string& token) const {
   std::vector<std::string> tokens{token};
-  for (const Step& step : steps_) {
-    run(step, tokens, true);
-  }
+  run_all(tokens, true);
   return tokens.front();
 }
 

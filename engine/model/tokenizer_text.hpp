@@ -53,7 +53,7 @@ class Normalizer {
  public:
   static Normalizer parse(const nlohmann::json& value, const std::string& where,
                           const std::string& pointer);
-  /// `text` is valid UTF-8.
+  /// `text` is valid UTF-8. InputError when it grows to more than 32 times its bytes.
   [[nodiscard]] std::string apply(std::string_view text, bool continues = false) const;
   [[nodiscard]] bool empty() const { return steps_.empty(); }
 
@@ -65,6 +65,7 @@ class Normalizer {
     std::optional<Pattern> pattern;
   };
   void add(const nlohmann::json& value, const std::string& where, const std::string& pointer);
+  std::string where_;
   std::vector<Step> steps_;
 };
 
@@ -101,7 +102,8 @@ class TokenDecoder {
  public:
   static TokenDecoder parse(const nlohmann::json& value, const std::string& where,
                             const std::string& pointer);
-  /// Texts of the tokens as the vocabulary spells them → bytes.
+  /// Texts of the tokens as the vocabulary spells them → bytes. InputError when they grow to more
+  /// than 32 times their size.
   [[nodiscard]] std::string apply(std::vector<std::string> tokens) const;
   /// Bytes of one token in the middle of a text: nothing is stripped.
   [[nodiscard]] std::string one(const std::string& token) const;
@@ -118,6 +120,8 @@ class TokenDecoder {
   };
   void add(const nlohmann::json& value, const std::string& where, const std::string& pointer);
   static void run(const Step& step, std::vector<std::string>& tokens, bool middle);
+  void run_all(std::vector<std::string>& tokens, bool middle) const;
+  std::string where_;
   std::vector<Step> steps_;
 };
 

@@ -172,6 +172,25 @@ TEST(Tokenizer, UnknownCharactersFuseOnlyWhenAsked) {
   }
 }
 
+TEST(Tokenizer, TextThatANormalizerBlowsUpIsRefused) {
+  auto j = sentencepiece();
+  const json twice{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  j["normalizer"]["normalizers"] = std::vector<json>(40, twice);
+  try {
+    (void)parse(j).encode("banana");
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(),
+                 "tokenizer.json: /normalizer: 6 bytes of text grow to 6147; supported: at most 32 "
+                 "times");
+  }
+  j = sentencepiece();
+  j["decoder"]["decoders"] = std::vector<json>(40, twice);
+  EXPECT_EQ(
+      error_of(j),
+      "tokenizer.json: /decoder: 1 bytes of tokens grow to 8192; supported: at most 32 times");
+}
+
 TEST(Tokenizer, AddedTokensTakeTheSpacesTheyAskFor) {
   auto j = small();
   j["added_tokens"][0]["lstrip"] = true;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// generate --perplexity: the tables, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/atomic_file.hpp"
+#include "experiments/cli/generate.hpp"
+#include "tests/cli/process.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+using test::source_path;
+
+GenerateOptions options_of(const std::string& texts) {
+  GenerateOptions o;
+  o.model = source_path("scenarios/checkpoints/sy-16x2");
+  o.perplexity = texts;
+  o.threads = 1;
+  return o;
+}
+
+TEST(PerplexityVerb, PrintsTheSurpriseOfTransformersPerTextAndToken) {
+  const auto cases =
+      nlohmann::json::parse(read_file(source_path("tests/fixtures/shipped/perplexity.json")));
+  std::string lines;
+  double sum = 0;
+  double count = 0;
+  for (const auto& c : cases) {
+    lines += nlohmann::json{{"text", c.at("text")}, {"domain", "d"}}.dump() + "\n";
+    for (const auto& v : c.at("nll")) {
+      sum += v.get<double>();
+      count += 1;
+    }
+  }
+  write_file("texts.jsonl", lines);
+  GenerateOptions o = options_of("texts.jsonl");
+  o.per_token = true;
+  const auto tables = perplexity_tables(o);
+  ASSERT_EQ(tables.size(), 2U);
+  ASSERT_EQ(tables[0].rows.size(), cases.size() + 1);
+  const auto& all = tables[0].rows.back();
+  EXPECT_EQ(all[0], "all");
+  EXPECT_EQ(std::stod(all[3]), count);
+  EXPECT_NEAR(std::stod(all[4]), sum / count, 1e-4);
+  EXPECT_NEAR(std::stod(all[5]), std::exp(sum / count), 1e-4 * std::exp(sum / count));
+  std::size_t row = 0;
+  for (const auto& c : cases) {
+    for (const auto& v : c.at("nll")) {
+      EXPECT_NEAR(std::stod(tables[1].rows.at(row++)[4]), v.get<double>(), 1e-4);
+    }
+  }
+  EXPECT_EQ(row, tables[1].rows.size());
+  // Bits per byte of the first text: all of it but its first token, " free operating …".
+  const std::string& first = cases[0].at("text").get_ref<const std::string&>();
+  double nll = 0;
+  for (const auto& v : cases[0].at("nll")) {
+    nll += v.get<double>();
+  }
+  const std::size_t left_out = first.find(tables[1].rows[0][3]);  // where the second token begins
+  EXPECT_NEAR(std::stod(tables[0].rows[0][6]),
+              nll / std::log(2.0) / static_cast<double>(first.size() - left_out), 1e-3);
+}
+
+TEST(PerplexityVerb, RefusesOptionsThatWouldDoNothing) {
+  write_file("two.txt", "one text\nanother text\n");
+  const std::string model = source_path("scenarios/checkpoints/sy-16x2").string();
+  const std::vector<std::vector<std::string>> bad{{"--perplexity", "two.txt", "--prompt", "x"},
+                                                  {"--perplexity", "two.txt", "--temperature", "0"},
+                                                  {"--prompt", "x", "--per-token"},
+                                                  {"--prompt", "x", "--json"},
+                                                  {"--perplexity", "missing.txt"},
+                                                  {"--perplexity", "two.txt", "--batch", "0"},
+                                                  {}};
+  for (const auto& extra : bad) {
+    std::vector<std::string> arguments{"generate", "--model", model};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    const auto r = test::run_switchyard(arguments);
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    EXPECT_TRUE(r.out.empty()) << r.out;
+  }
+  const auto good =
+      test::run_switchyard({"generate", "--model", model, "--perplexity", "two.txt", "--json"});
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_EQ(nlohmann::json::parse(good.out).size(), 1U);
+}
+
+}  // namespace
+}  // namespace switchyard::cli
