@@ -18,8 +18,8 @@
 namespace switchyard::tables {
 namespace {
 
-constexpr std::array<double, 13> kKept{1.0, 0.95, 0.9, 0.8, 0.7,  0.6, 0.5,
-                                       0.4, 0.3,  0.2, 0.1, 0.05, 0.01};
+constexpr std::array<double, 15> kKept{1.0, 0.99, 0.98, 0.95, 0.9, 0.8,  0.7, 0.6,
+                                       0.5, 0.4,  0.3,  0.2,  0.1, 0.05, 0.01};
 constexpr std::array<double, 3> kQuickKept{1.0, 0.9, 0.1};
 constexpr std::uint32_t kSeeds = 3;
 constexpr std::size_t kTexts = 64, kQuickTexts = 8;
@@ -172,7 +172,7 @@ std::vector<Table> effective_parameters_tables(const MaskRun& run,
       fmt::format("{}; {} texts of prompts/mixed.jsonl, {} tokens scored; engine in "
                   "closed loop",
                   run.subject, run.texts, run.tokens));
-  t.notes.push_back(fmt::format("effective share of the expert weights: {} %",
+  t.notes.push_back(fmt::format("effective share of the expert weights, of the shares tried: {} %",
                                 show(100.0 * effective_share(run))));
   t.notes.emplace_back(
       "masks are random, not chosen; a trained model of this size has little to spare: a large one "
