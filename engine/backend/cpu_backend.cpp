@@ -38,7 +38,9 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(unsigned threads) : pool_(threads) {}
 
-  [[nodiscard]] std::string name() const override { return fmt::format("cpu {}", cpu::kPathName); }
+  [[nodiscard]] std::string name() const override {
+    return fmt::format("cpu {}", cpu::path().name);
+  }
 
   std::unique_ptr<DeviceBuffer> allocate(std::size_t floats) override {
     return std::make_unique<HostBuffer>(floats);
@@ -76,13 +78,15 @@ class CpuBackend final : public Backend {
   }
 
   void linear(const float* x, std::size_t rows, const WeightView& w, float* out) override {
-    const std::size_t blocks = (w.rows + cpu::kBlockOutputs - 1) / cpu::kBlockOutputs;
+    const std::size_t block = block_outputs(rows, w.rows);
+    const std::size_t blocks = (w.rows + block - 1) / block;
     const std::size_t tiles = (rows + cpu::kTileRows - 1) / cpu::kTileRows;
     share(blocks * tiles, rows * w.rows * w.cols, [&](std::size_t item) {
-      const std::size_t first = item / tiles * cpu::kBlockOutputs;
+      const std::size_t first = item / tiles * block;
       const std::size_t row = item % tiles * cpu::kTileRows;
       cpu::linear_block(x + row * w.cols, w.cols, std::min(cpu::kTileRows, rows - row), w, first,
-                        std::min(w.rows, first + cpu::kBlockOutputs), out + row * w.rows, w.rows);
+                        std::min(w.rows, first + block), out + row * w.rows, w.rows,
+                        cpu::weight_row(w, (item + pool_.size()) / tiles * block));
     });
   }
 
@@ -115,9 +119,10 @@ class CpuBackend final : public Backend {
       return;
     }
     share(w.size(), rows * w.size() * w[0].rows * w[0].cols, [&](std::size_t j) {
-      for (std::size_t n = 0; n < w[j].rows; n += cpu::kBlockOutputs) {
+      const std::size_t block = block_outputs(rows, w[j].rows);
+      for (std::size_t n = 0; n < w[j].rows; n += block) {
         cpu::linear_block(x + j * in_stride, w.size() * in_stride, rows, w[j], n,
-                          std::min(w[j].rows, n + cpu::kBlockOutputs), out + j * out_stride,
+                          std::min(w[j].rows, n + block), out + j * out_stride,
                           w.size() * out_stride);
       }
     });
@@ -199,25 +204,24 @@ class CpuBackend final : public Backend {
     gate_.resize(total * inner);
     up_.resize(total * inner);
     expert_out_.resize(total * hidden);
-    // Two rounds of fixed units of work: (expert, block of inner outputs), (expert, block of H).
-    const std::size_t inner_blocks = (inner + cpu::kBlockOutputs - 1) / cpu::kBlockOutputs;
-    const std::size_t outer_blocks = (hidden + cpu::kBlockOutputs - 1) / cpu::kBlockOutputs;
-    active_.clear();
+    // Two rounds of units of work: (expert, block of inner outputs), (expert, block of H).
+    unit_.clear();
     for (std::size_t e = 0; e < experts.size(); ++e) {
-      if (start_[e + 1] > start_[e]) {
-        active_.push_back(e);
-      }
+      add_units(e, start_[e + 1] - start_[e], inner);
     }
-    share(active_.size() * inner_blocks, total * hidden * inner * 2, [&](std::size_t item) {
-      const std::size_t e = active_[item / inner_blocks];
-      const std::size_t first = item % inner_blocks * cpu::kBlockOutputs;
-      const std::size_t last = std::min(inner, first + cpu::kBlockOutputs);
+    share(unit_.size(), total * hidden * inner * 2, [&](std::size_t item) {
+      const auto [e, first, last] = unit_[item];
       const std::size_t n = start_[e + 1] - start_[e];
       const float* in = gathered_.data() + start_[e] * hidden;
       float* gate = gate_.data() + start_[e] * inner;
       float* up = up_.data() + start_[e] * inner;
-      cpu::linear_block(in, hidden, n, experts[e].gate, first, last, gate, inner);
-      cpu::linear_block(in, hidden, n, experts[e].up, first, last, up, inner);
+      const Unit* after =
+          item + pool_.size() < unit_.size() ? &unit_[item + pool_.size()] : nullptr;
+      cpu::linear_block(in, hidden, n, experts[e].gate, first, last, gate, inner,
+                        cpu::weight_row(experts[e].up, first));
+      cpu::linear_block(
+          in, hidden, n, experts[e].up, first, last, up, inner,
+          after != nullptr ? cpu::weight_row(experts[after->expert].gate, after->first) : nullptr);
       add_part_of_bias(gate, inner, n, experts[e].gate_bias, first, last);
       add_part_of_bias(up, inner, n, experts[e].up_bias, first, last);
       for (std::size_t r = 0; r < n; ++r) {
@@ -229,14 +233,19 @@ class CpuBackend final : public Backend {
         }
       }
     });
-    share(active_.size() * outer_blocks, total * hidden * inner, [&](std::size_t item) {
-      const std::size_t e = active_[item / outer_blocks];
-      const std::size_t first = item % outer_blocks * cpu::kBlockOutputs;
-      const std::size_t last = std::min(hidden, first + cpu::kBlockOutputs);
+    unit_.clear();
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      add_units(e, start_[e + 1] - start_[e], hidden);
+    }
+    share(unit_.size(), total * hidden * inner, [&](std::size_t item) {
+      const auto [e, first, last] = unit_[item];
       const std::size_t n = start_[e + 1] - start_[e];
       float* to = expert_out_.data() + start_[e] * hidden;
-      cpu::linear_block(gate_.data() + start_[e] * inner, inner, n, experts[e].down, first, last,
-                        to, hidden);
+      const Unit* after =
+          item + pool_.size() < unit_.size() ? &unit_[item + pool_.size()] : nullptr;
+      cpu::linear_block(
+          gate_.data() + start_[e] * inner, inner, n, experts[e].down, first, last, to, hidden,
+          after != nullptr ? cpu::weight_row(experts[after->expert].down, after->first) : nullptr);
       add_part_of_bias(to, hidden, n, experts[e].down_bias, first, last);
     });
     std::fill_n(out, rows * hidden, 0.0F);
@@ -249,17 +258,44 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  /// out[r * ldo + i] += bias[i], i in [first, last), last - first <= kBlockOutputs; null: nothing.
+  /// Outputs per unit of work: few rows stream the weights, in one piece for each thread; many rows
+  /// widen a block at a time.
+  [[nodiscard]] std::size_t block_outputs(std::size_t rows, std::size_t outputs) const {
+    if (rows > cpu::path().few_rows) {
+      return cpu::kBlockOutputs;
+    }
+    const std::size_t piece = (outputs + pool_.size() - 1) / pool_.size();
+    return (piece + cpu::kBlockOutputs - 1) / cpu::kBlockOutputs * cpu::kBlockOutputs;
+  }
+
+  /// Outputs [first, last) of one expert.
+  struct Unit {
+    std::size_t expert, first, last;
+  };
+  void add_units(std::size_t expert, std::size_t rows, std::size_t outputs) {
+    if (rows == 0) {
+      return;
+    }
+    const std::size_t block = block_outputs(rows, outputs);
+    for (std::size_t n = 0; n < outputs; n += block) {
+      unit_.push_back({expert, n, std::min(outputs, n + block)});
+    }
+  }
+
+  /// out[r * ldo + i] += bias[i], i in [first, last); a null bias adds nothing.
   static void add_part_of_bias(float* out, std::size_t ldo, std::size_t rows,
                                const WeightView& bias, std::size_t first, std::size_t last) {
     if (bias.data == nullptr) {
       return;
     }
     std::array<float, cpu::kBlockOutputs> wide;
-    cpu::widen(bias, first, last - first, wide.data());
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t i = first; i < last; ++i) {
-        out[r * ldo + i] += wide[i - first];
+    for (std::size_t begin = first; begin < last; begin += wide.size()) {
+      const std::size_t end = std::min(last, begin + wide.size());
+      cpu::widen(bias, begin, end - begin, wide.data());
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t i = begin; i < end; ++i) {
+          out[r * ldo + i] += wide[i - begin];
+        }
       }
     }
   }
@@ -272,13 +308,14 @@ class CpuBackend final : public Backend {
       }
       return;
     }
-    pool_.for_each(items, body);
+    pool_.for_each(items, std::ref(body));  // a reference needs no memory
   }
 
   ThreadPool pool_;
   cpu::CpuAttention attention_;
   std::vector<float> norm_, gathered_, gate_, up_, expert_out_;
-  std::vector<std::size_t> start_, cursor_, where_, active_;
+  std::vector<std::size_t> start_, cursor_, where_;
+  std::vector<Unit> unit_;
 };
 
 }  // namespace

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend/cpu_kernels.hpp"
 
+#include <fmt/format.h>
 #include <immintrin.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <type_traits>
+#include <memory>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "engine/backend/packed_weights.hpp"
@@ -18,156 +22,33 @@
 namespace switchyard::cpu {
 namespace {
 
-struct Bf16 {
-  std::uint16_t bits;
-};
-struct F16 {
-  std::uint16_t bits;
-};
-
-inline __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
-inline __m256 load8(const Bf16* p) {
-  const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-inline __m256 load8(const F16* p) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-/// The first n < 8 elements, the rest zero.
-template <class T>
-inline __m256 load_tail(const T* p, std::size_t n) {
-  std::array<T, 8> padded{};
-  std::memcpy(padded.data(), p, n * sizeof(T));
-  return load8(padded.data());
-}
-
+/// ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)).
 inline float reduce(__m256 s) {
   const __m256 pairs = _mm256_hadd_ps(s, s);
   const __m256 quads = _mm256_hadd_ps(pairs, pairs);
   return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1)));
 }
-/// reduce() of four vectors at once, same order of additions.
-inline __m128 reduce4(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256 quads = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-  return _mm_add_ps(_mm256_castps256_ps128(quads), _mm256_extractf128_ps(quads, 1));
-}
 
-/// R rows times N outputs, all sums in registers (R * N <= 12 of 16).
-template <int R, int N, class T>
-inline void tile(const float* x, std::size_t ldx, const T* w, std::size_t ldw, std::size_t depth,
-                 float* out, std::size_t ldo) {
-  __m256 acc[R][N];
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 12
-    for (int n = 0; n < N; ++n) {
-      acc[r][n] = _mm256_setzero_ps();
+/// Memory of one thread, aligned to cache lines, that only grows.
+class Scratch {
+ public:
+  float* floats(std::size_t n) {
+    if (n > size_) {
+      size_ = n;
+      data_.reset(
+          static_cast<float*>(::operator new (n * sizeof(float), std::align_val_t{kCacheLine})));
     }
+    return data_.get();
   }
-  std::size_t k = 0;
-  for (; k + 8 <= depth; k += 8) {
-    if (R < 3 && k % (64 / sizeof(T)) == 0) {
-      // Weights stream from memory: fetch a cache line of each of the next N rows, which are too
-      // short for the hardware to see as N streams. Fetching beyond the matrix's end is harmless.
-#pragma GCC unroll 12
-      for (int n = 0; n < N; ++n) {
-        _mm_prefetch(reinterpret_cast<const char*>(w + static_cast<std::size_t>(n + N) * ldw + k),
-                     _MM_HINT_T0);
-      }
-    }
-    __m256 xv[R];
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      xv[r] = load8(x + static_cast<std::size_t>(r) * ldx + k);
-    }
-#pragma GCC unroll 12
-    for (int n = 0; n < N; ++n) {
-      const __m256 wv = load8(w + static_cast<std::size_t>(n) * ldw + k);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        acc[r][n] = _mm256_fmadd_ps(xv[r], wv, acc[r][n]);
-      }
-    }
-  }
-  if (k < depth) {
-    const std::size_t rest = depth - k;
-#pragma GCC unroll 12
-    for (int n = 0; n < N; ++n) {
-      const __m256 wv = load_tail(w + static_cast<std::size_t>(n) * ldw + k, rest);
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        acc[r][n] = _mm256_fmadd_ps(load_tail(x + static_cast<std::size_t>(r) * ldx + k, rest), wv,
-                                    acc[r][n]);
-      }
-    }
-  }
-#pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    float* row = out + static_cast<std::size_t>(r) * ldo;
-    int n = 0;
-#pragma GCC unroll 3
-    for (; n + 4 <= N; n += 4) {
-      _mm_storeu_ps(row + n, reduce4(acc[r][n], acc[r][n + 1], acc[r][n + 2], acc[r][n + 3]));
-    }
-#pragma GCC unroll 12
-    for (; n < N; ++n) {
-      row[n] = reduce(acc[r][n]);
-    }
-  }
-}
 
-template <int R, int N, class T>
-inline void sweep(const float* x, std::size_t ldx, const T* w, std::size_t ldw, std::size_t depth,
-                  std::size_t outputs, float* out, std::size_t ldo) {
-  std::size_t n = 0;
-  for (; n + N <= outputs; n += N) {
-    tile<R, N>(x, ldx, w + n * ldw, ldw, depth, out + n, ldo);
-  }
-  for (; n < outputs; ++n) {
-    tile<R, 1>(x, ldx, w + n * ldw, ldw, depth, out + n, ldo);
-  }
-}
-
-template <class T>
-void all_rows(const float* x, std::size_t ldx, std::size_t rows, const T* w, std::size_t ldw,
-              std::size_t depth, std::size_t outputs, float* out, std::size_t ldo) {
-  std::size_t r = 0;
-  for (; r + 3 <= rows; r += 3) {
-    sweep<3, 4>(x + r * ldx, ldx, w, ldw, depth, outputs, out + r * ldo, ldo);
-  }
-  if (rows - r == 2) {
-    sweep<2, 4>(x + r * ldx, ldx, w, ldw, depth, outputs, out + r * ldo, ldo);
-  } else if (rows - r == 1) {
-    sweep<1, 8>(x + r * ldx, ldx, w, ldw, depth, outputs, out + r * ldo, ldo);
-  }
-}
-
-template <class T>
-void linear_typed(const float* x, std::size_t ldx, std::size_t rows, const T* w, std::size_t depth,
-                  std::size_t outputs, float* out, std::size_t ldo) {
-  if constexpr (!std::is_same_v<T, float>) {
-    if (rows > 3) {
-      // Several passes over the weights: widen them once.
-      thread_local std::vector<float> wide;
-      if (wide.size() < outputs * depth) {
-        wide.resize(outputs * depth);
-      }
-      for (std::size_t i = 0; i < outputs * depth; i += 8) {
-        const std::size_t rest = outputs * depth - i;
-        if (rest >= 8) {
-          _mm256_storeu_ps(wide.data() + i, load8(w + i));
-        } else {
-          alignas(32) std::array<float, 8> last;
-          _mm256_store_ps(last.data(), load_tail(w + i, rest));
-          std::memcpy(wide.data() + i, last.data(), rest * sizeof(float));
-        }
-      }
-      all_rows(x, ldx, rows, wide.data(), depth, depth, outputs, out, ldo);
-      return;
-    }
-  }
-  all_rows(x, ldx, rows, w, depth, depth, outputs, out, ldo);
-}
+ private:
+  static constexpr std::size_t kCacheLine = 64;
+  struct Free {
+    void operator()(float* p) const { ::operator delete (p, std::align_val_t{kCacheLine}); }
+  };
+  std::size_t size_ = 0;
+  std::unique_ptr<float, Free> data_;
+};
 
 /// All ones in the first n <= 8 lanes.
 inline __m256 mask_of(std::size_t n) {
@@ -243,41 +124,79 @@ inline void weighted_columns(const float* p, const float* values, std::size_t n,
 
 }  // namespace
 
-float dot(const float* a, const float* b, std::size_t n) {
-  float out;
-  tile<1, 1>(a, n, b, n, n, &out, 1);
-  return out;
+std::span<const Path* const> paths() {
+  static const std::vector<const Path*> runnable = [] {
+    std::vector<const Path*> out;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      out.push_back(&kAvx512Path);
+    }
+    out.push_back(&kAvx2Path);
+    return out;
+  }();
+  return runnable;
+}
+
+const Path& path() {
+  static const Path& chosen = []() -> const Path& {
+    const char* wanted = std::getenv("SWITCHYARD_CPU_PATH");
+    if (wanted == nullptr || *wanted == 0) {
+      return *paths().front();
+    }
+    std::string names;
+    for (const Path* p : paths()) {
+      if (std::strcmp(p->name, wanted) == 0) {
+        return *p;
+      }
+      names += names.empty() ? p->name : std::string(", ") + p->name;
+    }
+    throw InputError("SWITCHYARD_CPU_PATH",
+                     fmt::format("\"{}\" is no arithmetic path of this processor", wanted),
+                     "it has: " + names);
+  }();
+  return chosen;
+}
+
+float dot(const float* a, const float* b, std::size_t n) { return path().dot(a, b, n); }
+
+const void* weight_row(const WeightView& w, std::size_t output) {
+  return output < w.rows && !is_packed(w)
+             ? static_cast<const std::byte*>(w.data) + output * w.cols * weight_bytes(w.type)
+             : nullptr;
 }
 
 void linear_block(const float* x, std::size_t ldx, std::size_t rows, const WeightView& w,
-                  std::size_t first, std::size_t last, float* out, std::size_t ldo) {
-  const std::size_t begin = first * w.cols;
-  const std::size_t outputs = last - first;
-  if (is_packed(w)) {
-    thread_local std::vector<float> wide;  // of at most kBlockOutputs rows
-    if (wide.size() < outputs * w.cols) {
-      wide.resize(outputs * w.cols);
-    }
-    widen_rows(w, first, last, wide.data());
-    all_rows(x, ldx, rows, wide.data(), w.cols, w.cols, outputs, out + first, ldo);
+                  std::size_t first, std::size_t last, float* out, std::size_t ldo,
+                  const void* next) {
+  if (first >= last) {
     return;
   }
-  switch (w.type) {
-    case WeightType::kF32:
-      linear_typed(x, ldx, rows, static_cast<const float*>(w.data) + begin, w.cols, outputs,
-                   out + first, ldo);
-      break;
-    case WeightType::kBf16:
-      linear_typed(x, ldx, rows, static_cast<const Bf16*>(w.data) + begin, w.cols, outputs,
-                   out + first, ldo);
-      break;
-    case WeightType::kF16:
-      linear_typed(x, ldx, rows, static_cast<const F16*>(w.data) + begin, w.cols, outputs,
-                   out + first, ldo);
-      break;
-    default:
-      break;  // packed: above
+  if (is_packed(w)) {
+    thread_local Scratch wide;
+    for (std::size_t n = first; n < last; n += kBlockOutputs) {
+      const std::size_t end = std::min(last, n + kBlockOutputs);
+      float* rows_of_w = wide.floats(kBlockOutputs * w.cols);
+      widen_rows(w, n, end, rows_of_w);
+      multiply(path(), {x, ldx, rows, rows_of_w, WeightType::kF32, w.cols, end - n, out + n, ldo});
+    }
+    return;
   }
+  multiply(path(), {x, ldx, rows, weight_row(w, first), w.type, w.cols, last - first, out + first,
+                    ldo, next});
+}
+
+void multiply(const Path& on, const Product& p) {
+  if (p.rows == 0 || p.outputs == 0) {
+    return;
+  }
+  if (p.rows <= on.few_rows) {
+    on.few(p);
+    return;
+  }
+  thread_local Scratch packed;
+  thread_local Scratch sums;
+  on.many(p, packed.floats(on.packed_floats(p.outputs, p.depth)),
+          sums.floats(on.sums_floats(p.outputs, p.rows, p.depth)));
 }
 
 void widen(const WeightView& w, std::size_t offset, std::size_t count, float* out) {

@@ -1,35 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 // File: cpu_kernels.hpp. The arithmetic of the CPU backend, single-threaded.
 //
-// One order of summation for every dot product, whatever the shape of the call:
-//   lane i (0..7):  s_i = fma(x[8t+i], w[8t+i], s_i)  for t = 0, 1, …; K is padded with zeros to 8;
-//   result:         ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)).
-// A few rows stream the weights once; many rows first widen a block of kBlockOutputs weight rows to
-// float32 and then pass over the rows in tiles; both give the same bits, so prefill, chunked
-// prefill, decode, and any batch agree exactly.
+// One order of summation for every dot product, whatever the shape of the call and the processor:
+//   lane i (0..15):  s_i = fma(x[16t+i], w[16t+i], s_i)  for t = 0, 1, …; K is padded with zeros to
+//   16; result:          u_i = s_i + s_(i+8), i < 8;  v_i = u_i + u_(i+4), i < 4;
+//                    (v_0 + v_2) + (v_1 + v_3).
+// A few rows stream the weights once; many rows first widen a block of weight rows to float32 and
+// then pass over it in register tiles. All paths (cpu_path.hpp) give the same bits, so prefill,
+// chunked prefill, decode, and any batch agree exactly.
 #pragma once
 #include <cstddef>
 
 #include "engine/backend/backend.hpp"
+#include "engine/backend/cpu_path.hpp"
 
 namespace switchyard::cpu {
 
-/// Outputs per unit of work of linear_block(). Fixed, so that no result depends on threads.
-inline constexpr std::size_t kBlockOutputs = 32;
-/// Rows per unit of work. Fixed; any value gives the same bits, this one amortises the widening.
-inline constexpr std::size_t kTileRows = 48;
-
-/// Name of the arithmetic path, part of `--version`.
-inline constexpr const char* kPathName = "avx2";
+/// Outputs per unit of work of many rows: weights that are widened together. Any value gives the
+/// same bits; this one is a multiple of every register tile and lets the block stay in the second
+/// cache.
+inline constexpr std::size_t kBlockOutputs = 48;
+/// Rows per unit of work.
+inline constexpr std::size_t kTileRows = 512;
 
 /// Dot product of two float vectors of length n in the order above.
 [[nodiscard]] float dot(const float* a, const float* b, std::size_t n);
 
 /// out[r*ldo + n] = w[n] . x[r] for n in [first, last), r in [0, rows). x has leading dimension
-/// ldx >= w.cols. Callers share work in blocks of kBlockOutputs. Packed weights are widened to
-/// float32 first, block by block, and summed in the same order.
+/// ldx >= w.cols. For many rows last - first should be about kBlockOutputs. Packed weights are
+/// widened to float32 first, block by block, and summed in the same order. next: see Product.
 void linear_block(const float* x, std::size_t ldx, std::size_t rows, const WeightView& w,
-                  std::size_t first, std::size_t last, float* out, std::size_t ldo);
+                  std::size_t first, std::size_t last, float* out, std::size_t ldo,
+                  const void* next = nullptr);
+/// Where row `output` of the weights begins; null beyond the end and for packed weights.
+[[nodiscard]] const void* weight_row(const WeightView& w, std::size_t output);
+
+/// The product on one path, with this thread's scratch memory.
+void multiply(const Path& on, const Product& p);
 
 /// Widens elements [offset, offset + count) of a plain weight's data to float32, exactly.
 void widen(const WeightView& w, std::size_t offset, std::size_t count, float* out);
@@ -48,7 +55,7 @@ void swiglu_clamped(float* gate, const float* up, std::size_t n, float limit);
 /// depends on the C library). Below -87.33: 0. Above 88.37: 2.4e38. NaN stays NaN.
 void exponential(float* x, std::size_t n);
 
-/// x = softmax(scale * x); the sum in the order of dot(). A NaN anywhere makes all of it NaN.
+/// x = softmax(scale * x); summed in 8 lanes. A NaN anywhere makes all of it NaN.
 void softmax(float* x, std::size_t n, float scale);
 
 /// out[i] = sum_j p[j] * values[j*d + i], fused, j = 0, 1, … n-1.

@@ -42,6 +42,9 @@ Mapping::Mapping(const std::filesystem::path& path) {
       throw InputError(path.string(), fmt::format("cannot map: {}", std::strerror(error)));
     }
     data_ = static_cast<const std::byte*>(p);
+    // Weights are read from end to end for every token: huge pages raise that bandwidth by a tenth
+    // to a fifth. A kernel that has none for files says no, and nothing is lost.
+    (void)::madvise(p, size_, MADV_HUGEPAGE);
   } else {
     ::close(fd);
   }

@@ -158,7 +158,7 @@ void report_machine(Report& report) {
   }
   report.ok("CPU", model.empty() ? "not named by the system" : model);
   report.ok("CPU features", features);
-  report.ok("arithmetic path", cpu::kPathName);
+  report.ok("arithmetic path", cpu::path().name);
   report.ok("cores", fmt::format("{} usable by this process", usable_cores()));
   const auto memory = [](const char* key) {
     return gib(std::strtod(proc_value("/proc/meminfo", key).c_str(), nullptr));

@@ -109,7 +109,7 @@ int run(int argc, char** argv) {
       "A real Mixture-of-Experts engine and a deterministic simulator of the cluster under it"};
   app.name("switchyard");
   app.set_version_flag("--version",
-                       fmt::format("switchyard {} (cpu {})", version(), cpu::kPathName));
+                       fmt::format("switchyard {} (cpu {})", version(), cpu::path().name));
   app.require_subcommand(0, 1);
 
   const auto rank_options = [](CLI::App* verb, RankOptions& ranks) {

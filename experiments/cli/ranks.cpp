@@ -33,7 +33,7 @@ void require_same_program(Communicator& job, const std::string& verb,
                           std::vector<std::pair<std::string, std::string>> items) {
   items.insert(
       items.begin(),
-      {{"the program", fmt::format("{} (cpu {})", version(), cpu::kPathName)}, {"the verb", verb}});
+      {{"the program", fmt::format("{} (cpu {})", version(), cpu::path().name)}, {"the verb", verb}});
   require_agreement(job, items);
 }
 

@@ -42,55 +42,146 @@ float from_bf16(std::uint16_t v) {
 
 /// The documented order, in scalar code.
 float documented_dot(const float* a, const float* b, std::size_t n) {
-  std::array<float, 8> s{};
+  std::array<float, 16> s{};
   for (std::size_t k = 0; k < n; ++k) {
-    s[k % 8] = std::fma(a[k], b[k], s[k % 8]);
+    s[k % 16] = std::fma(a[k], b[k], s[k % 16]);
   }
-  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  std::array<float, 8> u{};
+  for (std::size_t i = 0; i < 8; ++i) {
+    u[i] = s[i] + s[i + 8];
+  }
+  std::array<float, 4> v{};
+  for (std::size_t i = 0; i < 4; ++i) {
+    v[i] = u[i] + u[i + 4];
+  }
+  return (v[0] + v[2]) + (v[1] + v[3]);
 }
 
-TEST(Dot, FollowsTheDocumentedOrderForEveryLength) {
+/// Weights of one type and the floats they widen to.
+struct Stored {
+  std::vector<float> wide;
+  std::vector<std::uint16_t> half;
+  WeightType type;
+  [[nodiscard]] const void* data() const {
+    return type == WeightType::kF32 ? static_cast<const void*>(wide.data()) : half.data();
+  }
+};
+Stored random_weights(std::size_t n, std::uint32_t stream, WeightType type) {
+  Stored out{random_floats(n, stream), std::vector<std::uint16_t>(n), type};
+  for (std::size_t i = 0; i < n; ++i) {
+    if (type == WeightType::kBf16) {
+      out.half[i] = to_bf16(out.wide[i]);
+      out.wide[i] = from_bf16(out.half[i]);
+    } else if (type == WeightType::kF16) {
+      const auto h = Eigen::half(out.wide[i]);
+      out.half[i] = h.x;
+      out.wide[i] = static_cast<float>(h);
+    }
+  }
+  return out;
+}
+
+TEST(Dot, FollowsTheDocumentedOrderForEveryLengthOnEveryPath) {
   const auto a = random_floats(300, 1);
   const auto b = random_floats(300, 2);
-  for (std::size_t n = 0; n <= 300; ++n) {
-    EXPECT_EQ(cpu::dot(a.data(), b.data(), n), documented_dot(a.data(), b.data(), n)) << n;
+  for (const cpu::Path* path : cpu::paths()) {
+    for (std::size_t n = 0; n <= 300; ++n) {
+      EXPECT_EQ(path->dot(a.data(), b.data(), n), documented_dot(a.data(), b.data(), n))
+          << path->name << ' ' << n;
+    }
   }
 }
 
-TEST(Linear, HasTheDocumentedBitsForEveryShapeAndWeightType) {
-  const auto backend = make_cpu_backend(1);
+constexpr std::array kTypes{WeightType::kF32, WeightType::kBf16, WeightType::kF16};
+
+/// One product on every path, in rows of a wider matrix, against the documented order.
+void expect_documented_bits(std::size_t depth, std::size_t outputs, std::size_t rows,
+                            WeightType type, std::uint32_t stream) {
+  const std::size_t ldx = depth + 3;
+  const std::size_t ldo = outputs + 5;
+  const auto x = random_floats(rows * ldx, stream);
+  const Stored w = random_weights(outputs * depth, stream + 1, type);
+  for (const cpu::Path* path : cpu::paths()) {
+    std::vector<float> out(rows * ldo, 99);
+    cpu::multiply(*path, {x.data(), ldx, rows, w.data(), type, depth, outputs, out.data(), ldo});
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t n = 0; n < outputs; ++n) {
+        ASSERT_EQ(out[r * ldo + n],
+                  documented_dot(x.data() + r * ldx, w.wide.data() + n * depth, depth))
+            << path->name << " depth " << depth << " outputs " << outputs << " rows " << rows
+            << " type " << static_cast<int>(type) << " at " << r << ',' << n;
+      }
+      for (std::size_t n = outputs; n < ldo; ++n) {
+        ASSERT_EQ(out[r * ldo + n], 99) << "written beyond the outputs";
+      }
+    }
+  }
+}
+
+TEST(Multiply, HasTheDocumentedBitsForEveryShapeWeightTypeAndPath) {
   std::uint32_t stream = 10;
-  for (const std::size_t depth : {1U, 7U, 8U, 9U, 32U, 61U, 128U}) {
-    for (const std::size_t outputs : {1U, 3U, 4U, 8U, 31U, 32U, 33U, 70U}) {
-      for (const std::size_t rows : {1U, 2U, 3U, 4U, 5U, 8U, 9U, 16U, 49U}) {
-        for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kF16}) {
-          const auto x = random_floats(rows * depth, ++stream);
-          auto w = random_floats(outputs * depth, ++stream);
-          std::vector<std::uint16_t> half(w.size());
-          for (std::size_t i = 0; i < w.size(); ++i) {
-            if (type == WeightType::kBf16) {
-              half[i] = to_bf16(w[i]);
-              w[i] = from_bf16(half[i]);
-            } else if (type == WeightType::kF16) {
-              const auto h = Eigen::half(w[i]);
-              half[i] = h.x;
-              w[i] = static_cast<float>(h);
-            }
-          }
-          const WeightView view{
-              type == WeightType::kF32 ? static_cast<const void*>(w.data()) : half.data(), type,
-              outputs, depth};
-          std::vector<float> out(rows * outputs, 99);
-          backend->linear(x.data(), rows, view, out.data());
-          for (std::size_t r = 0; r < rows; ++r) {
-            for (std::size_t n = 0; n < outputs; ++n) {
-              ASSERT_EQ(out[r * outputs + n],
-                        documented_dot(x.data() + r * depth, w.data() + n * depth, depth))
-                  << "depth " << depth << " outputs " << outputs << " rows " << rows << " type "
-                  << static_cast<int>(type) << " at " << r << ',' << n;
-            }
-          }
+  for (const std::size_t depth : {1U, 7U, 15U, 16U, 17U, 32U, 61U, 130U}) {
+    for (const std::size_t outputs : {1U, 2U, 3U, 4U, 6U, 7U, 13U, 33U}) {
+      for (const std::size_t rows : {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U, 9U, 18U}) {
+        for (const WeightType type : kTypes) {
+          expect_documented_bits(depth, outputs, rows, type, stream += 2);
         }
+      }
+    }
+  }
+}
+
+TEST(Multiply, HasTheDocumentedBitsBeyondEveryBlockSize) {
+  // Rows of 2, 4 and 8 KiB choose other tiles; 1024 inputs and 64 rows are the blocks of many rows.
+  std::uint32_t stream = 10000;
+  for (const WeightType type : kTypes) {
+    for (const std::size_t depth : {1000U, 1030U, 2048U, 2051U, 4200U}) {
+      expect_documented_bits(depth, 5, 1, type, stream += 2);
+      expect_documented_bits(depth, 5, 4, type, stream += 2);
+    }
+    expect_documented_bits(1024, 7, 66, type, stream += 2);
+    expect_documented_bits(2090, 7, 67, type, stream += 2);
+  }
+}
+
+TEST(Linear, HasTheDocumentedBitsForAnyThreadsBeyondOneUnitOfWork) {
+  const std::size_t depth = 40;
+  const std::size_t outputs = 250;
+  for (const std::size_t rows : {1U, 5U, 60U, 520U}) {
+    const auto x = random_floats(rows * depth, 21000);
+    const Stored w = random_weights(outputs * depth, 21001, WeightType::kBf16);
+    for (const unsigned threads : {1U, 2U, 3U}) {
+      std::vector<float> out(rows * outputs);
+      make_cpu_backend(threads)->linear(x.data(), rows, {w.data(), w.type, outputs, depth},
+                                        out.data());
+      for (std::size_t r = 0; r < rows; ++r) {
+        for (std::size_t n = 0; n < outputs; ++n) {
+          ASSERT_EQ(out[r * outputs + n],
+                    documented_dot(x.data() + r * depth, w.wide.data() + n * depth, depth))
+              << rows << " rows, " << threads << " threads, at " << r << ',' << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Multiply, KeepsNonFiniteRowsApart) {
+  // Padding must not turn an infinity of one row, or beyond the depth, into a NaN of another.
+  const std::size_t depth = 21;
+  const std::size_t rows = 11;
+  auto x = random_floats(rows * 24, 22000);
+  for (std::size_t r = 0; r < rows; ++r) {
+    x[r * 24 + 21] = x[r * 24 + 22] = INFINITY;  // beyond the depth
+  }
+  x[4 * 24 + 3] = INFINITY;
+  const auto w = random_floats(9 * depth, 22001);
+  for (const cpu::Path* path : cpu::paths()) {
+    for (const std::size_t count : {std::size_t{5}, rows}) {
+      std::vector<float> out(count * 9);
+      cpu::multiply(*path,
+                    {x.data(), 24, count, w.data(), WeightType::kF32, depth, 9, out.data(), 9});
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        EXPECT_EQ(std::isfinite(out[i]), i / 9 != 4) << path->name << ' ' << i;
       }
     }
   }
