@@ -22,7 +22,7 @@ if(SWITCHYARD_SANITIZE)
   # g++ 12 sees uninitialised values in libstdc++ itself once code is instrumented; the plain builds keep
   # the warning.
   target_compile_options(switchyard_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_compile_options(switchyard_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SWITCHYARD_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all>)

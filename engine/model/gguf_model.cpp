@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -35,9 +37,11 @@ constexpr std::uint64_t kSigmoidGate = 2;
 
 // tokenizer.ggml.token_type
 constexpr std::int64_t kNormalToken = 1;
+constexpr std::int64_t kUnknownToken = 2;
 constexpr std::int64_t kControlToken = 3;
 constexpr std::int64_t kUserToken = 4;
 constexpr std::int64_t kUnusedToken = 5;
+constexpr std::int64_t kByteToken = 6;
 
 std::string architectures() {
   std::vector<std::string> names;
@@ -279,36 +283,104 @@ ModelConfig read_gguf_config(const Gguf& file) {
   return out;
 }
 
-std::string gguf_tokenizer_json(const Gguf& file) {
-  const std::string kind =
-      file.has("tokenizer.ggml.model") ? file.text("tokenizer.ggml.model") : "no_vocab";
-  const std::string only = "supported: byte-level BPE (\"gpt2\" with pre-tokenizer \"gpt-2\")";
-  if (kind == "no_vocab" || kind == "none") {
-    file.fail("tokenizer.ggml.model", "the file holds no tokenizer",
-              "text needs one: export with a tokenizer.json in the folder");
+namespace {
+
+/// What a pre-tokenizer name of llama.cpp stands for, as the tokenizer.json files of those models
+/// say it: patterns that cut the text one after another (none: GPT-2's own), and what surrounds
+/// them.
+struct PreTokenizerRow {
+  const char* name;
+  std::vector<const char*> patterns;
+  bool nfc = false;
+  bool ignore_merges = false;
+};
+const std::vector<PreTokenizerRow>& pre_tokenizers() {
+  static const std::vector<PreTokenizerRow> rows{
+      {"gpt-2", {}},
+      {"olmo", {}, true},
+      {"qwen2",
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+       true},
+      {"llama-bpe",
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+       false,
+       true},
+      {"gpt-4o",
+       {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+      {"deepseek-v3",
+       {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+",
+        "[!\"#$%&'()*+,\\-./"
+        ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}"
+        "]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}}};
+  return rows;
+}
+
+std::string pre_tokenizer_names() {
+  std::vector<std::string> names;
+  for (const PreTokenizerRow& row : pre_tokenizers()) {
+    names.emplace_back(row.name);
   }
-  if (kind != "gpt2") {
-    file.fail("tokenizer.ggml.model", fmt::format("unsupported tokenizer \"{}\"", kind), only);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+json byte_level(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+json pre_tokenizer_json(const PreTokenizerRow& row) {
+  if (row.patterns.empty()) {
+    return byte_level(true);
   }
-  const std::string pre =
-      file.has("tokenizer.ggml.pre") ? file.text("tokenizer.ggml.pre") : "default";
-  if (pre != "gpt-2") {
-    file.fail("tokenizer.ggml.pre", fmt::format("unsupported pre-tokenizer \"{}\"", pre), only);
+  json list = json::array();
+  for (const char* pattern : row.patterns) {
+    list.push_back({{"type", "Split"},
+                    {"pattern", {{"Regex", pattern}}},
+                    {"behavior", "Isolated"},
+                    {"invert", false}});
   }
-  if (file.flag_or("tokenizer.ggml.add_bos_token", false)) {
-    file.fail("tokenizer.ggml.add_bos_token", "unsupported: a token put before every text");
-  }
-  const auto& tokens = file.texts("tokenizer.ggml.tokens");
-  const auto& merges = file.texts("tokenizer.ggml.merges");
-  std::vector<std::int64_t> types(tokens.size(), kNormalToken);
-  if (file.has("tokenizer.ggml.token_type")) {
-    types = file.integers("tokenizer.ggml.token_type");
-    if (types.size() != tokens.size()) {
-      file.fail("tokenizer.ggml.token_type",
-                fmt::format("{} entries for {} tokens", types.size(), tokens.size()));
+  list.push_back(byte_level(false));
+  return {{"type", "Sequence"}, {"pretokenizers", list}};
+}
+
+/// tokenizer.ggml.tokens and .token_type, checked.
+struct Vocabulary {
+  explicit Vocabulary(const Gguf& file)
+      : tokens(file.texts("tokenizer.ggml.tokens")), types(tokens.size(), kNormalToken) {
+    if (file.has("tokenizer.ggml.token_type")) {
+      types = file.integers("tokenizer.ggml.token_type");
+      if (types.size() != tokens.size()) {
+        file.fail("tokenizer.ggml.token_type",
+                  fmt::format("{} entries for {} tokens", types.size(), tokens.size()));
+      }
+    }
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      require_utf8(file, "tokenizer.ggml.tokens", i, tokens[i]);
+      if (types[i] < kNormalToken || types[i] > kByteToken) {
+        file.fail("tokenizer.ggml.token_type",
+                  fmt::format("entry {}: unknown type {}", i, types[i]));
+      }
+      if (types[i] == kUnusedToken) {
+        continue;
+      }
+      if (!ids.emplace(tokens[i], i).second) {
+        file.fail("tokenizer.ggml.tokens", fmt::format("entry {} is given twice", i));
+      }
+      if (types[i] == kControlToken || types[i] == kUnknownToken || types[i] == kUserToken) {
+        added.push_back({{"id", i},
+                         {"content", tokens[i]},
+                         {"single_word", false},
+                         {"lstrip", false},
+                         {"rstrip", false},
+                         {"normalized", false},
+                         {"special", types[i] != kUserToken}});
+      }
     }
   }
-  const auto require_utf8 = [&](const std::string& key, std::size_t i, const std::string& text) {
+  static void require_utf8(const Gguf& file, const std::string& key, std::size_t i,
+                           const std::string& text) {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t n = utf8_length(text, at);
       if (n == 0) {
@@ -316,63 +388,160 @@ std::string gguf_tokenizer_json(const Gguf& file) {
       }
       at += n;
     }
-  };
-  json vocab = json::object();
-  json added = json::array();
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    require_utf8("tokenizer.ggml.tokens", i, tokens[i]);
-    if (types[i] == kUnusedToken) {
-      continue;
-    }
-    if (vocab.contains(tokens[i])) {
-      file.fail("tokenizer.ggml.tokens", fmt::format("entry {} is given twice", i));
-    }
-    vocab[tokens[i]] = i;
-    if (types[i] == kControlToken || types[i] == kUserToken) {
-      added.push_back({{"id", i},
-                       {"content", tokens[i]},
-                       {"single_word", false},
-                       {"lstrip", false},
-                       {"rstrip", false},
-                       {"normalized", false},
-                       {"special", types[i] == kControlToken}});
-    } else if (types[i] != kNormalToken) {
-      file.fail("tokenizer.ggml.token_type",
-                fmt::format("entry {}: unsupported type {}", i, types[i]));
-    }
   }
+  const std::vector<std::string>& tokens;
+  std::vector<std::int64_t> types;
+  std::map<std::string, std::size_t> ids;
+  json added = json::array();
+};
+
+json stored_merges(const Gguf& file) {
+  const auto& merges = file.texts("tokenizer.ggml.merges");
   json pairs = json::array();
   for (std::size_t i = 0; i < merges.size(); ++i) {
-    require_utf8("tokenizer.ggml.merges", i, merges[i]);
-    const std::size_t space = merges[i].find(' ', 1);
-    if (merges[i].empty() || space == std::string::npos) {
+    Vocabulary::require_utf8(file, "tokenizer.ggml.merges", i, merges[i]);
+    const std::size_t space = merges[i].empty() ? std::string::npos : merges[i].find(' ', 1);
+    if (space == std::string::npos) {
       file.fail("tokenizer.ggml.merges", fmt::format("entry {} is no pair", i));
     }
     pairs.push_back({merges[i].substr(0, space), merges[i].substr(space + 1)});
   }
-  const json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", true}};
-  const json out = {{"version", "1.0"},
-                    {"truncation", nullptr},
-                    {"padding", nullptr},
-                    {"added_tokens", added},
-                    {"normalizer", nullptr},
-                    {"pre_tokenizer", byte_level},
-                    {"post_processor", nullptr},
-                    {"decoder", byte_level},
-                    {"model",
-                     {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", false},
-                      {"vocab", vocab},
-                      {"merges", pairs}}}};
+  return pairs;
+}
+
+/// SentencePiece files hold a score per token instead of merges. As transformers does: every way to
+/// cut a token into two tokens is a merge, best score first, then the longer left part.
+json merges_by_score(const Gguf& file, const Vocabulary& v) {
+  const auto it = file.metadata().find("tokenizer.ggml.scores");
+  const auto* scores =
+      it == file.metadata().end() ? nullptr : std::get_if<std::vector<double>>(&it->second);
+  if (scores == nullptr || scores->size() != v.tokens.size() ||
+      std::any_of(scores->begin(), scores->end(), [](double s) { return !std::isfinite(s); })) {
+    file.fail("tokenizer.ggml.scores", "missing, or not one number for each token");
+  }
+  constexpr std::size_t kMostBytes = 512;  // beyond any token; keeps hostile files linear
+  struct Merge {
+    double score;
+    std::size_t left_length, right_length;  // in characters
+    std::size_t left, right;                // ids
+  };
+  std::vector<Merge> merges;
+  for (const auto& [token, id] : v.ids) {
+    if (v.types[id] != kNormalToken && v.types[id] != kUserToken) {
+      continue;
+    }
+    if (token.size() > kMostBytes) {
+      file.fail("tokenizer.ggml.tokens", fmt::format("entry {} has {} bytes", id, token.size()));
+    }
+    std::vector<std::size_t> starts;
+    for (std::size_t at = 0; at < token.size(); at += utf8_length(token, at)) {
+      starts.push_back(at);
+    }
+    for (std::size_t i = 1; i < starts.size(); ++i) {
+      const auto left = v.ids.find(token.substr(0, starts[i]));
+      const auto right = v.ids.find(token.substr(starts[i]));
+      if (left != v.ids.end() && right != v.ids.end()) {
+        merges.push_back({(*scores)[id], i, starts.size() - i, left->second, right->second});
+      }
+    }
+  }
+  std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+    return std::tuple(-a.score, b.left_length, b.right_length, a.left, a.right) <
+           std::tuple(-b.score, a.left_length, a.right_length, b.left, b.right);
+  });
+  json pairs = json::array();
+  for (const Merge& m : merges) {
+    pairs.push_back({v.tokens[m.left], v.tokens[m.right]});
+  }
+  return pairs;
+}
+
+}  // namespace
+
+std::string gguf_tokenizer_json(const Gguf& file) {
+  const std::string kind =
+      file.has("tokenizer.ggml.model") ? file.text("tokenizer.ggml.model") : "no_vocab";
+  if (kind == "no_vocab" || kind == "none") {
+    file.fail("tokenizer.ggml.model", "the file holds no tokenizer",
+              "text needs one: export with a tokenizer.json in the folder");
+  }
+  const bool pieces = kind == "llama";
+  if (kind != "gpt2" && !pieces) {
+    file.fail("tokenizer.ggml.model", fmt::format("unsupported tokenizer \"{}\"", kind),
+              "supported: gpt2 (byte-level BPE), llama (SentencePiece BPE)");
+  }
+  if (file.flag_or("tokenizer.ggml.add_eos_token", false)) {
+    file.fail("tokenizer.ggml.add_eos_token", "unsupported: a token put after every text");
+  }
+  const Vocabulary v(file);
+  json model = {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", nullptr},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", pieces},
+                {"byte_fallback", pieces},
+                {"ignore_merges", false},
+                {"vocab", v.ids}};
+  json out = {{"version", "1.0"},         {"truncation", nullptr}, {"padding", nullptr},
+              {"added_tokens", v.added},  {"normalizer", nullptr}, {"pre_tokenizer", nullptr},
+              {"post_processor", nullptr}};
+  if (pieces) {
+    for (std::size_t i = 0; i < v.types.size(); ++i) {
+      if (v.types[i] == kUnknownToken) {
+        model["unk_token"] = v.tokens[i];
+      }
+    }
+    model["merges"] = merges_by_score(file, v);
+    const std::string space = "\xE2\x96\x81";
+    json steps = json::array();
+    if (file.flag_or("tokenizer.ggml.add_space_prefix", true)) {
+      steps.push_back({{"type", "Prepend"}, {"prepend", space}});
+    }
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", space}});
+    out["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+    out["decoder"] = {{"type", "Sequence"},
+                      {"decoders",
+                       {{{"type", "Replace"}, {"pattern", {{"String", space}}}, {"content", " "}},
+                        {{"type", "ByteFallback"}},
+                        {{"type", "Fuse"}},
+                        {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
+  } else {
+    std::string pre = file.has("tokenizer.ggml.pre") ? file.text("tokenizer.ggml.pre") : "default";
+    pre = pre == "llama3" || pre == "llama-v3" ? "llama-bpe" : pre;
+    const auto& rows = pre_tokenizers();
+    const auto row = std::find_if(rows.begin(), rows.end(),
+                                  [&](const PreTokenizerRow& r) { return pre == r.name; });
+    if (row == rows.end()) {
+      file.fail("tokenizer.ggml.pre", fmt::format("unsupported pre-tokenizer \"{}\"", pre),
+                "supported: " + pre_tokenizer_names());
+    }
+    if (row->nfc) {
+      out["normalizer"] = {{"type", "NFC"}};
+    }
+    out["pre_tokenizer"] = pre_tokenizer_json(*row);
+    out["decoder"] = byte_level(true);
+    model["ignore_merges"] = row->ignore_merges;
+    model["merges"] = stored_merges(file);
+  }
+  const bool begins = pieces || (file.has("tokenizer.ggml.pre") &&
+                                 file.text("tokenizer.ggml.pre").starts_with("llama"));
+  if (file.flag_or("tokenizer.ggml.add_bos_token", begins)) {
+    const std::uint64_t id =
+        file.count_or("tokenizer.ggml.bos_token_id", pieces ? 1 : v.tokens.size());
+    if (id >= v.tokens.size()) {
+      file.fail("tokenizer.ggml.bos_token_id", fmt::format("{} of {} tokens", id, v.tokens.size()));
+    }
+    const std::string& token = v.tokens[id];
+    out["post_processor"] = {
+        {"type", "TemplateProcessing"},
+        {"single",
+         {{{"SpecialToken", {{"id", token}, {"type_id", 0}}}},
+          {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+        {"pair", json::array()},
+        {"special_tokens", {{token, {{"id", token}, {"ids", {id}}, {"tokens", {token}}}}}}};
+  }
+  out["model"] = std::move(model);
   return out.dump();
 }
 
@@ -527,19 +696,55 @@ void write_gguf_config(GgufWriter& out, const ModelConfig& c) {
 
 namespace {
 
-/// tokenizer.json as GGUF can hold it: byte-level BPE with the GPT-2 pattern and nothing around.
-bool is_plain_byte_level(const json& t) {
-  const auto null_or_type = [&](const char* name, const char* type) {
+/// The pre-tokenizer's name for a tokenizer.json that GGUF can hold: byte-level BPE with patterns
+/// that llama.cpp knows. Null otherwise.
+const char* known_pre_tokenizer(const json& t) {
+  const auto part = [&](const char* name) {
     const auto it = t.find(name);
-    return it == t.end() || it->is_null() || (type != nullptr && it->value("type", "") == type);
+    return it == t.end() ? json() : *it;
   };
-  const auto pre = t.find("pre_tokenizer");
-  const auto model = t.find("model");
-  return null_or_type("normalizer", nullptr) && null_or_type("post_processor", "ByteLevel") &&
-         pre != t.end() && pre->is_object() && pre->value("type", "") == "ByteLevel" &&
-         !pre->value("add_prefix_space", true) && pre->value("use_regex", true) &&
-         model != t.end() && model->is_object() && model->value("type", "") == "BPE" &&
-         !model->value("byte_fallback", false) && !model->value("ignore_merges", false);
+  const json model = part("model");
+  const json post = part("post_processor");
+  const json normalizer = part("normalizer");
+  if (!model.is_object() || model.value("type", "") != "BPE" ||
+      model.value("byte_fallback", false) ||
+      !(post.is_null() || post.value("type", "") == "ByteLevel")) {
+    return nullptr;
+  }
+  // Patterns, from a ByteLevel alone or Splits and a ByteLevel without a pattern of its own.
+  json pre = part("pre_tokenizer");
+  if (!pre.is_object()) {
+    return nullptr;
+  }
+  std::vector<std::string> patterns;
+  if (pre.value("type", "") == "Sequence" && pre["pretokenizers"].is_array() &&
+      !pre["pretokenizers"].empty()) {
+    const json list = pre["pretokenizers"];
+    for (std::size_t i = 0; i + 1 < list.size(); ++i) {
+      const json& step = list[i];
+      if (step.value("type", "") != "Split" || step.value("behavior", "") != "Isolated" ||
+          step.value("invert", false) || !step["pattern"].contains("Regex")) {
+        return nullptr;
+      }
+      patterns.push_back(step["pattern"]["Regex"].get<std::string>());
+    }
+    pre = list.back();
+  }
+  if (pre.value("type", "") != "ByteLevel" || pre.value("add_prefix_space", true) ||
+      pre.value("use_regex", true) != patterns.empty()) {
+    return nullptr;
+  }
+  if (!normalizer.is_null() && normalizer != json{{"type", "NFC"}}) {
+    return nullptr;
+  }
+  for (const PreTokenizerRow& row : pre_tokenizers()) {
+    if (row.nfc == !normalizer.is_null() &&
+        row.ignore_merges == model.value("ignore_merges", false) &&
+        std::equal(row.patterns.begin(), row.patterns.end(), patterns.begin(), patterns.end())) {
+      return row.name;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -585,7 +790,8 @@ bool write_gguf_tokenizer(GgufWriter& out, const ModelConfig& c, const fs::path&
     (void)Tokenizer::load(path);  // refuses what is broken
     t = parse_json(read_file(path), path.string());
   }
-  if (!t.is_object() || !is_plain_byte_level(t)) {
+  const char* const pre = t.is_object() ? known_pre_tokenizer(t) : nullptr;
+  if (pre == nullptr) {
     out.text("tokenizer.ggml.model", "no_vocab");
     return false;
   }
@@ -621,7 +827,7 @@ bool write_gguf_tokenizer(GgufWriter& out, const ModelConfig& c, const fs::path&
                                    : m[0].get<std::string>() + " " + m[1].get<std::string>());
   }
   out.text("tokenizer.ggml.model", "gpt2");
-  out.text("tokenizer.ggml.pre", "gpt-2");
+  out.text("tokenizer.ggml.pre", pre);
   out.texts("tokenizer.ggml.tokens", tokens);
   out.integers("tokenizer.ggml.token_type", types);
   out.texts("tokenizer.ggml.merges", merges);

@@ -24,8 +24,10 @@ namespace switchyard::model {
 /// InputError names the key, or the architecture when it is not one of the above.
 [[nodiscard]] ModelConfig read_gguf_config(const Gguf& file);
 
-/// The tokenizer.json that the metadata stands for. Byte-level BPE (tokenizer.ggml.model "gpt2"
-/// with pre-tokenizer "gpt-2") only; anything else is refused by name.
+/// The tokenizer.json that the metadata stands for: byte-level BPE (tokenizer.ggml.model "gpt2")
+/// with the pre-tokenizers gpt-2, olmo, qwen2, llama-bpe, gpt-4o and deepseek-v3, or SentencePiece
+/// BPE
+/// ("llama": merges follow from the scores, as in transformers). Others are refused by name.
 [[nodiscard]] std::string gguf_tokenizer_json(const Gguf& file);
 
 /// Tokenizer::load() for a checkpoint folder, a tokenizer.json or a .gguf file.
@@ -36,7 +38,8 @@ namespace switchyard::model {
 /// Metadata of the architecture; gguf_architecture() accepted the model.
 void write_gguf_config(GgufWriter& out, const ModelConfig& config);
 /// Metadata of the tokenizer in `folder`, padded to the model's vocabulary; says "no_vocab" when
-/// the folder has none or it is no byte-level BPE. Returns whether it was written.
+/// the folder has none or it is no byte-level BPE with one of those pre-tokenizers. Returns whether
+/// it was written.
 bool write_gguf_tokenizer(GgufWriter& out, const ModelConfig& config,
                           const std::filesystem::path& folder);
 

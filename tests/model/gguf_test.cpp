@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -245,7 +246,7 @@ TEST(Gguf, AnotherArchitectureIsRefusedByName) {
             "llama, qwen2moe, qwen3moe, olmoe, deepseek2, gpt-oss");
 }
 
-TEST(Gguf, TokenizersOtherThanByteLevelBpeAreRefusedByName) {
+TEST(Gguf, OtherTokenizersAreRefusedByName) {
   const auto refused_tokenizer = [](const char* kind, const char* pre) {
     GgufWriter w;
     if (kind != nullptr) {
@@ -254,14 +255,58 @@ TEST(Gguf, TokenizersOtherThanByteLevelBpeAreRefusedByName) {
     if (pre != nullptr) {
       w.text("tokenizer.ggml.pre", pre);
     }
+    w.texts("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
+    w.texts("tokenizer.ggml.merges", {});
     w.write("tok.gguf", [](std::size_t, const GgufWriter::Sink&) {});
     return error_of([] { (void)load_tokenizer("tok.gguf"); });
   };
   EXPECT_NE(refused_tokenizer(nullptr, nullptr).find("holds no tokenizer"), std::string::npos);
-  EXPECT_NE(refused_tokenizer("llama", nullptr).find("unsupported tokenizer \"llama\""),
+  EXPECT_NE(refused_tokenizer("t5", nullptr).find("unsupported tokenizer \"t5\""),
             std::string::npos);
-  EXPECT_NE(refused_tokenizer("gpt2", "qwen2").find("unsupported pre-tokenizer \"qwen2\""),
+  EXPECT_NE(refused_tokenizer("gpt2", "starcoder")
+                .find("unsupported pre-tokenizer \"starcoder\"; supported: gpt-2, olmo, qwen2"),
             std::string::npos);
+}
+
+TEST(Gguf, SentencePieceScoresBecomeMerges) {
+  // abc can be cut as ab|c or a|bc; both pieces exist, and bc scores higher than ab.
+  std::vector<std::string> tokens{"<unk>", "<s>"};
+  std::vector<std::int32_t> types{2, 3};
+  std::vector<double> scores{0, 0};
+  for (int byte = 0; byte < 256; ++byte) {  // ids 2 + byte
+    tokens.push_back(fmt::format("<0x{:02X}>", byte));
+    types.push_back(6);
+    scores.push_back(0);
+  }
+  const std::string space = "\xE2\x96\x81";
+  std::map<std::string, std::uint32_t> id;
+  for (const auto& [token, score] : {std::pair{space, -9.0},
+                                     std::pair<std::string, double>{"a", -9},
+                                     {"b", -9},
+                                     {"c", -9},
+                                     {"ab", -3},
+                                     {"bc", -2},
+                                     {"abc", -4},
+                                     {space + space, -5}}) {
+    id[token] = static_cast<std::uint32_t>(tokens.size());
+    tokens.push_back(token);
+    types.push_back(1);
+    scores.push_back(score);
+  }
+  GgufWriter w;
+  w.text("tokenizer.ggml.model", "llama");
+  w.texts("tokenizer.ggml.tokens", tokens);
+  w.integers("tokenizer.ggml.token_type", types);
+  w.numbers("tokenizer.ggml.scores", scores);
+  w.u32("tokenizer.ggml.bos_token_id", 1);
+  w.write("pieces.gguf", [](std::size_t, const GgufWriter::Sink&) {});
+  const auto t = load_tokenizer("pieces.gguf");
+  using Ids = std::vector<std::uint32_t>;
+  EXPECT_EQ(t.encode("abc"), (Ids{id[space], id["abc"]}));  // bc first, then a + bc
+  EXPECT_EQ(t.encode("ab c"), (Ids{id[space], id["ab"], id[space], id["c"]}));
+  EXPECT_EQ(t.encode("  a!"), (Ids{id[space + space], id[space], id["a"], 2 + '!'}));
+  EXPECT_EQ(t.encode("abc", true, true), (Ids{1, id[space], id["abc"]}));
+  EXPECT_EQ(t.decode(t.encode("ab c!")), "ab c!");
 }
 
 }  // namespace
