@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ids come from Hugging Face's tokenizers library (tests/fixtures/make_tokenizer_cases.py and
-// make_tokenizer_pipelines.py).
+// make_tokenizer_pipelines.py), published ones from make_tokenizer_parity.py.
 #include "engine/model/tokenizer.hpp"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/atomic_file.hpp"
@@ -104,6 +105,28 @@ TEST(Tokenizer, TheRealGpt2VocabularyGivesThePublishedIds) {
     EXPECT_EQ(t.encode(text), c.at("ids").get<Ids>()) << text;
     EXPECT_EQ(t.decode(c.at("ids").get<Ids>()), text);
   }
+}
+
+TEST(Tokenizer, RealVocabulariesOfDeepSeekAndQwenGiveThePublishedIds) {
+  const fs::path folder = fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/tokenizer";
+  std::map<std::string, Tokenizer> tokenizers;
+  std::map<std::string, int> published;
+  for (const auto& c : json::parse(read_file(folder / "parity_cases.json"))) {
+    const auto name = c.at("tokenizer").get<std::string>();
+    const auto text = c.at("text").get<std::string>();
+    SCOPED_TRACE(name + ", " + c.at("source").get<std::string>() + ": " + text);
+    auto t = tokenizers.find(name);
+    if (t == tokenizers.end()) {
+      t = tokenizers.emplace(name, Tokenizer::load(folder / (name + ".json"))).first;
+    }
+    const auto ids = c.at("ids").get<Ids>();
+    EXPECT_EQ(t->second.encode(text), ids);
+    if (c.at("source") != "tokenizers") {
+      ++published[name];
+      EXPECT_EQ(t->second.decode(ids, false), text);
+    }
+  }
+  EXPECT_EQ(published, (std::map<std::string, int>{{"real_deepseek_v3", 3}, {"real_qwen3", 3}}));
 }
 
 /// A space is U+2581 and stands before the text; a, b, ▁, ▁a, ab and the byte tokens.
