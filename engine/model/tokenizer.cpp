@@ -520,7 +520,9 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& where) {
     }
   }
   for (std::size_t id = 0; id < s.token_of.size(); ++id) {
-    s.bytes_of[id] = s.decoder.one(s.token_of[id]);
+    if (!s.token_of[id].empty()) {
+      s.bytes_of[id] = s.decoder.one(s.token_of[id]);
+    }
   }
   // An added token decodes to what it matched: under Prepend and Replace the space before it too.
   for (const Added& a : s.added) {

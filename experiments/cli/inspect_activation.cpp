@@ -352,7 +352,7 @@ std::vector<Table> inspect_activation(const std::filesystem::path& path,
                                               config->num_moe_layers(), h.experts(), h.top_k(),
                                               h.layer_count()));
     }
-  } else {
+  } else if (!h.model.empty() && h.model.size() < 100 && h.model.find('/') == std::string::npos) {
     for (const auto& name : {h.model, (options.root / "checkpoints" / h.model).string()}) {
       try {
         auto found = model::read_model_config(model::find_model(name, options.root));
