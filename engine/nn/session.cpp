@@ -250,8 +250,7 @@ Session::Session(const Engine& engine, const SessionOptions& options)
     throw InputError("policy", "the model is dense: there is no expert to choose");
   }
   const CapacityPolicy& capacity = options.policy.capacity;
-  if (capacity.rule != CapacityRule::kNone && capacity.exhausted == Exhausted::kQueue &&
-      capacity.queue == QueueMode::kDefer) {
+  if (capacity.rule != CapacityRule::kNone && capacity.queue == QueueMode::kDefer) {
     throw InputError("policy", "unsupported by the engine: capacity.queue = defer",
                      "use capacity.queue = wave, or replay the trace with defer in the simulator");
   }
@@ -265,6 +264,12 @@ Session::Session(const Engine& engine, const SessionOptions& options)
 
 void Session::prepare_policy() {
   const RoutingPolicy& p = options_.policy;
+  if (p.table.on() != (options_.table != nullptr)) {
+    throw InputError("policy", "policy.table.file needs its table");
+  }
+  if (p.two_tier.on() != (options_.tiers != nullptr)) {
+    throw InputError("policy", "policy.two_tier.scorer needs its weights");
+  }
   conditioned_ = p.condition.layer_norm || p.noise.jitter > 0;
   needs_hidden_ = !policy_needs(p).hidden.empty();
   if (!p.condition.adapter.empty()) {
@@ -311,6 +316,12 @@ const float* Session::condition(const StepContext& context, std::size_t rows, co
   }
   b.upload(own_values_, out);
   return out;
+}
+
+void Session::describe(std::uint32_t sequence, std::span<const std::uint32_t> prompt,
+                       std::string_view text, std::uint16_t expert, const std::string& where) {
+  require_text(options_.policy, options_.table, text, where);
+  state_.request(sequence) = request_info(options_.policy, options_.table, prompt, text, expert);
 }
 
 std::uint32_t Session::add_sequence() {
@@ -435,6 +446,7 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   }
   r.nan_rows = 0;
   r.nan_logits = 0;
+  r.tier1_agreed = r.tier2_agreed = 0;
 
   Backend& b = engine_.backend();
   const ModelWeights& weights = engine_.weights();
@@ -607,6 +619,12 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
       std::span(r.router_logits).subspan(moe_layer * r.tokens() * experts, r.tokens() * experts);
   download_rows(router, row_owner_, experts, ExpertExchange::What::kRouter, logits);
   LayerRouting& routing = r.layers[moe_layer];
+  if (options_.tiers != nullptr) {
+    exact_.assign(logits.begin(), logits.end());
+    options_.tiers->propose(moe_layer, router_rows_, logits);
+    tier2_.resize(logits.size());
+    options_.tiers->score(moe_layer, router_rows_, tier2_);
+  }
   rank_candidates(engine_.gate(), logits, layer.selection_bias, width_, rank_, routing.candidates);
   r.nan_rows += routing.candidates.nan_rows;
   RouteInput input;
@@ -614,6 +632,8 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   input.logits = logits;
   input.gate_bias = layer.selection_bias;
   input.requests = state_.requests();
+  input.table = options_.table;
+  input.tier2 = tier2_;
   input.hidden = router_rows_;
   input.weights = options_.weights == nullptr ? nullptr : options_.weights->layer(moe_layer);
   Signals signals;
@@ -623,6 +643,9 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   }
   route_layer(engine_.gate(), options_.policy, context, input, state_.layer(moe_layer), route_,
               routing.decision);
+  if (options_.tiers != nullptr) {
+    count_agreement(layer, routing);
+  }
   if (exchange_) {
     exchange_->moe(normed, layer.experts, engine_.config().hidden_size,
                    engine_.config().expert_intermediate, routing.decision.chosen,
@@ -630,6 +653,22 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   } else {
     b.moe(normed, rows, layer.experts, routing.decision.chosen, routing.decision.weights,
           routing.decision.slots, out);
+  }
+}
+
+void Session::count_agreement(const LayerWeights& layer, const LayerRouting& routing) {
+  const std::uint32_t k = engine_.gate().top_k;
+  rank_candidates(engine_.gate(), exact_, layer.selection_bias, width_, rank_, exact_candidates_);
+  const auto same = [k](const std::uint16_t* a, const std::uint16_t* b) {
+    return std::all_of(a, a + k, [&](std::uint16_t e) { return std::find(b, b + k, e) != b + k; });
+  };
+  for (std::uint32_t t = 0; t < routing.candidates.tokens; ++t) {
+    const std::uint16_t* exact = exact_candidates_.ids.data() + row_offset(t, width_);
+    const std::uint16_t* tier1 = routing.candidates.ids.data() + row_offset(t, width_);
+    const std::uint16_t* tier2 =
+        routing.decision.first.data() + row_offset(t, routing.decision.slots);
+    result_.tier1_agreed += same(exact, tier1) ? 1 : 0;
+    result_.tier2_agreed += same(exact, tier2) ? 1 : 0;
   }
 }
 

@@ -34,6 +34,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/backend/backend.hpp"
@@ -41,6 +42,7 @@
 #include "engine/model/model_config.hpp"
 #include "engine/nn/expert_exchange.hpp"
 #include "engine/nn/quantise.hpp"
+#include "engine/nn/two_tier_router.hpp"
 #include "engine/nn/weights.hpp"
 #include "engine/routing/candidates.hpp"
 #include "engine/routing/decide.hpp"
@@ -152,7 +154,9 @@ struct StepResult {
   std::vector<std::uint16_t> router_input;
   std::vector<float> logits;  ///< [rows, V]; see SessionOptions::all_logits
   std::size_t vocab = 0;
-  std::uint64_t nan_rows = 0;    ///< Router rows (all layers) with a NaN or +inf logit.
+  std::uint64_t nan_rows = 0;  ///< Router rows (all layers) with a NaN or +inf logit.
+  /// M18: router rows whose k experts are those of the FP32 router, after tier 1 and after tier 2.
+  std::uint64_t tier1_agreed = 0, tier2_agreed = 0;
   std::uint64_t nan_logits = 0;  ///< Rows of `logits` with a NaN.
   [[nodiscard]] std::size_t tokens() const { return token.size(); }
   /// Logits of row i: of the i-th sequence of the step (or of row i with all_logits).
@@ -169,6 +173,8 @@ struct SessionOptions {
   KvOptions kv{};             ///< Paging of keys and values; no result depends on it.
   const PolicyWeights* weights = nullptr;  ///< Of the files that the policy names; borrowed.
   const SignalTable* signals = nullptr;    ///< For policies that look at the machine; borrowed.
+  const RoutingTable* table = nullptr;     ///< Of policy.table; borrowed.
+  const TwoTierRouter* tiers = nullptr;    ///< Of policy.two_tier; borrowed.
 };
 
 class Session {
@@ -179,6 +185,14 @@ class Session {
 
   /// A new, empty sequence; numbers ascend in order of arrival.
   std::uint32_t add_sequence();
+  /// Tells what the request brings beside its tokens, for policies that look at it (M14, M17, M22):
+  /// its whole prompt as tokens and text, the expert that it names or kNoExpert. Before its first
+  /// step. InputError(`where`, …): the policy needs a text and there is none.
+  void describe(std::uint32_t sequence, std::span<const std::uint32_t> prompt,
+                std::string_view text, std::uint16_t expert, const std::string& where);
+  [[nodiscard]] const RequestInfo& request(std::uint32_t sequence) {
+    return state_.request(sequence);
+  }
   /// Gives the blocks of a sequence back; it can take no more tokens.
   void end_sequence(std::uint32_t sequence);
   /// Tokens of the sequence so far.
@@ -216,6 +230,8 @@ class Session {
              const float* normed, float* out);
   /// The gate's input under the policy: `normed` itself, or a conditioned copy.
   const float* condition(const StepContext& context, std::size_t rows, const float* normed);
+  /// Compares both tiers' choices with the FP32 router's.
+  void count_agreement(const LayerWeights& layer, const LayerRouting& routing);
   /// out = what every row passes through: shared experts, or a dense layer's feed-forward.
   void feed_all(const LayerWeights& layer, std::size_t rows, const float* normed, float* out);
 
@@ -242,6 +258,8 @@ class Session {
   std::vector<std::uint16_t> every_chosen_;
   std::vector<float> every_weight_;
   std::vector<float> router_rows_;
+  std::vector<float> tier2_, exact_;
+  Candidates exact_candidates_;
   std::array<std::unique_ptr<DeviceBuffer>, kSlots> scratch_;
 };
 

@@ -89,7 +89,9 @@ class Recorder {
                           .router_input = options.router_input,
                           .kv = options.kv,
                           .weights = options.weights,
-                          .signals = options.signals}),
+                          .signals = options.signals,
+                          .table = options.table,
+                          .tiers = options.tiers}),
         job_(engine.job()) {
     if (engine.grid().rank == 0) {
       writer_.emplace(output, header, selection_bias(engine));
@@ -108,6 +110,10 @@ class Recorder {
                                  prompt.name, prompt.text, prompt.expert});
       SWITCHYARD_ASSERT(index == s, fmt::format("sequence {} is row {} of the table", s, index));
     }
+    session_.describe(s, prompt.tokens, prompt.text, prompt.expert, "prompt " + prompt.name);
+    const RequestInfo& request = session_.request(s);
+    summary.table_hits += request.table_entry != kNoTableEntry ? 1 : 0;
+    summary.collisions += request.table_collision ? 1 : 0;
     ++summary.sequences;
     return s;
   }
@@ -132,6 +138,7 @@ class Recorder {
       summary.overflowed += d.overflowed;
       summary.truncated += d.truncated_slots;
       summary.linear_fallbacks += d.linear_fallbacks;
+      summary.sets += d.sets;
       for (std::uint32_t e = 0; e < summary.experts; ++e) {
         summary.load[std::size_t{l} * summary.experts + e] += d.load[e];
       }
@@ -151,6 +158,8 @@ class Recorder {
     const auto [bytes, blocks] = over_ranks(session_.kv_bytes(), kv.live + kv.freed - freed);
     summary.peak_kv_bytes = std::max(summary.peak_kv_bytes, bytes);
     summary.kv_peak = std::max(summary.kv_peak, blocks);
+    summary.tier1_agreed += r.tier1_agreed;
+    summary.tier2_agreed += r.tier2_agreed;
     return r;
   }
 
@@ -240,6 +249,24 @@ std::optional<double> TraceRunSummary::load_cv() const {
     if (total > 0) {
       const double mean = total / experts;
       sum += std::sqrt(std::max(0.0, squares / experts - mean * mean)) / mean;
+      ++counted;
+    }
+  }
+  return counted > 0 ? std::optional(sum / counted) : std::nullopt;
+}
+
+std::optional<double> TraceRunSummary::top_share() const {
+  double sum = 0;
+  std::uint32_t counted = 0;
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    const auto row = std::span(load).subspan(std::size_t{l} * experts, experts);
+    std::uint64_t total = 0;
+    for (const std::uint64_t n : row) {
+      total += n;
+    }
+    if (total > 0) {
+      sum += static_cast<double>(*std::max_element(row.begin(), row.end())) /
+             static_cast<double>(total);
       ++counted;
     }
   }

@@ -47,6 +47,8 @@ struct TraceRunOptions {
   SamplingOptions sampling{};  ///< Greedy by default; has a seed of its own.
   const PolicyWeights* weights = nullptr;  ///< As SessionOptions.
   const SignalTable* signals = nullptr;    ///< As SessionOptions.
+  const RoutingTable* table = nullptr;     ///< As SessionOptions.
+  const TwoTierRouter* tiers = nullptr;    ///< As SessionOptions.
   KvOptions kv{};              ///< Paging; no effect on the trace but through a memory limit.
   /// Called before and after each step when set (health checks).
   std::function<void(std::uint32_t step)> before_step{};
@@ -67,12 +69,17 @@ struct TraceRunSummary {
   std::uint64_t peak_kv_bytes = 0;
   std::uint64_t kv_block = 0;                                 ///< Tokens per block.
   std::uint64_t kv_allocated = 0, kv_freed = 0, kv_peak = 0;  ///< Blocks, see KvLedger.
+  SetCounts sets;                                    ///< What step 10 did, all layers and steps.
+  std::uint64_t table_hits = 0, collisions = 0;      ///< M14: requests, of `sequences`.
+  std::uint64_t tier1_agreed = 0, tier2_agreed = 0;  ///< M18, of rows x layers.
   std::uint32_t layers = 0, experts = 0, top_k = 0;
   std::vector<std::uint64_t> load;          ///< [L][E] kept + rerouted
   std::optional<ExchangeTotals> exchanged;  ///< With several ranks.
   /// Population standard deviation / mean of load[l], the whole run as one window, mean over
   /// layers; no value without load.
   [[nodiscard]] std::optional<double> load_cv() const;
+  /// Largest share of one expert in its layer's load, mean over layers; no value without load.
+  [[nodiscard]] std::optional<double> top_share() const;
 };
 
 /// `phase` is "prefill" or "decode"; counts are tokens, `total` an upper bound known beforehand.

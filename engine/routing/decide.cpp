@@ -163,6 +163,7 @@ class Decider {
     out_.waves = 0;
     out_.assignments = out_.kept = out_.rerouted = out_.queued_slots = out_.dropped = 0;
     out_.overflowed = out_.truncated_slots = out_.linear_fallbacks = 0;
+    out_.sets = {};
     // A scope of several token sets is several experts of the same number: "place" counts them all.
     w_.partition.clear();
     partitions_ = 1;
@@ -325,7 +326,8 @@ class Decider {
   /// The slot has no candidate left. Returns true if the whole token was dropped.
   bool exhaust(std::uint32_t t, std::uint32_t j) {
     const std::uint64_t i = slot_at(t, j);
-    switch (cap_.exhausted) {
+    const bool waits = rows_ != nullptr && rows_->waits[t] != 0;
+    switch (waits ? Exhausted::kQueue : cap_.exhausted) {
       case Exhausted::kTop1:
         out_.outcome[i] = kDropped;
         return false;
@@ -520,13 +522,26 @@ class Decider {
            !(gate_.exclusive_scale && gate_.top_k == 1);
   }
 
+  /// p of each running slot, or its share in their sum, times the family's scale.
+  void weigh_by_p(std::uint32_t t, bool share) {
+    float sum = 0;
+    for (std::uint32_t j = 0; j < slots_; ++j) {
+      const std::uint64_t i = slot_at(t, j);
+      sum += out_.chosen[i] == kNoExpert ? 0.0F : probability(t, w_.slot_rank[i]);
+    }
+    const float divisor = share ? sum : 1.0F;
+    for (std::uint32_t j = 0; j < slots_; ++j) {
+      const std::uint64_t i = slot_at(t, j);
+      if (out_.chosen[i] != kNoExpert && divisor > 0) {
+        out_.weights[i] = probability(t, w_.slot_rank[i]) / divisor * gate_.scale;
+      }
+    }
+  }
+
   /// The family's weights over the slots that run; sums in slot order.
   void weigh(std::uint32_t t) {
-    if (rows_ != nullptr && rows_->weights[t] == RowWeights::kPlain) {
-      for (std::uint32_t j = 0; j < slots_; ++j) {
-        const std::uint64_t i = slot_at(t, j);
-        out_.weights[i] = out_.chosen[i] == kNoExpert ? 0.0F : probability(t, w_.slot_rank[i]);
-      }
+    if (rows_ != nullptr && rows_->weights[t] != RowWeights::kFamily) {
+      weigh_by_p(t, rows_->weights[t] == RowWeights::kShare);
       return;
     }
     // Slots of the denominator: those that run, or (renorm = first) the first choices.
@@ -669,6 +684,20 @@ class Decider {
 
 }  // namespace
 
+SetCounts& SetCounts::operator+=(const SetCounts& o) {
+  balanced += o.balanced;
+  unbalanced += o.unbalanced;
+  third += o.third;
+  rebalanced += o.rebalanced;
+  table_tokens += o.table_tokens;
+  table_slots += o.table_slots;
+  table_agreed += o.table_agreed;
+  soft_tokens += o.soft_tokens;
+  reranked += o.reranked;
+  pinned_tokens += o.pinned_tokens;
+  return *this;
+}
+
 StepContext make_step(std::span<const std::uint32_t> sequence,
                       std::span<const std::uint32_t> position, std::span<const std::uint8_t> phase,
                       std::uint64_t seed, std::uint32_t layer, std::uint32_t step) {
@@ -712,6 +741,7 @@ void RouteRows::resize(std::uint32_t token_count, std::uint32_t row_width,
   set_size.assign(tokens, 0);
   usable.assign(tokens, 0);
   open.assign(tokens, 0);
+  waits.assign(tokens, 0);
   weights.assign(tokens, RowWeights::kFamily);
 }
 

@@ -55,6 +55,22 @@ struct StepContext {
                                     std::span<const std::uint8_t> phase, std::uint64_t seed,
                                     std::uint32_t layer, std::uint32_t step);
 
+/// What the mechanisms of step 10 did in one layer of one step (or, summed, in a run).
+struct SetCounts {
+  std::uint64_t balanced = 0;       ///< M12: slots that left a long queue.
+  std::uint64_t unbalanced = 0;     ///< M12: slots above their limit with nowhere to go.
+  std::uint64_t third = 0;          ///< M12: tokens for which a third expert was taken.
+  std::uint64_t rebalanced = 0;     ///< M13: slots that moved.
+  std::uint64_t table_tokens = 0;   ///< M14: tokens decided by the table.
+  std::uint64_t table_slots = 0;    ///< M14: their slots …
+  std::uint64_t table_agreed = 0;   ///< M14: … of which the live router would have taken as many.
+  std::uint64_t soft_tokens = 0;    ///< M17
+  std::uint64_t reranked = 0;       ///< M18: tokens whose set differs from tier 1's.
+  std::uint64_t pinned_tokens = 0;  ///< M22
+  SetCounts& operator+=(const SetCounts& o);
+  bool operator==(const SetCounts&) const = default;
+};
+
 /// Caller-owned result for one layer of one step; decide() resizes and overwrites all of it.
 struct LayerDecision {
   std::uint32_t tokens = 0, slots = 0;  ///< T, K = top_k.
@@ -81,6 +97,7 @@ struct LayerDecision {
   std::uint64_t truncated_slots = 0;
   /// Tokens of score.rule = linear whose logits were not all > 0 and became a softmax.
   std::uint64_t linear_fallbacks = 0;
+  SetCounts sets;  ///< What step 10 did.
   [[nodiscard]] bool truncated() const { return truncated_slots > 0; }
 };
 

@@ -9,7 +9,10 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
+#include "engine/routing/batch_set.hpp"
+#include "engine/routing/round_robin.hpp"
 #include "engine/routing/selection.hpp"
+#include "engine/routing/two_tier.hpp"
 
 namespace switchyard {
 namespace {
@@ -119,6 +122,10 @@ void Pipeline::run(const GateSpec& gate, const RoutingPolicy& policy, const Step
     change_logits(t);
     score(t);
   }
+  if (policy.set == SetRule::kBatch) {
+    batch_set_.resize(gate.top_k);
+    batch_level_set(p_, experts_, batch_sum_, batch_set_);
+  }
   decide_rows(gate, policy, step, *this, decide_workspace, out);
   end_step(out);
 }
@@ -150,10 +157,32 @@ void Pipeline::begin_step() {
       state_->queue_level.assign(experts_, 0.0F);
     }
   }
+  begin_sets();
   transformed_ = p.condition.clamp > 0 || noise_std_ > 0 || temperature_ != 1.0 ||
                  p.semantic.mode == SemanticMode::kMlp || p.semantic.mode == SemanticMode::kEma ||
                  p.gumbel.mode != GumbelMode::kOff || p.load_aware.u != LoadLevel::kOff;
   additive_ = !input_->gate_bias.empty() || p.bonus.lambda > 0 || p.window.beta > 0;
+}
+
+void Pipeline::begin_sets() {
+  const RoutingPolicy& p = *policy_;
+  counts_ = {};
+  balance_ = {};
+  rebalance_ = {};
+  level_.clear();
+  free_.clear();
+  if ((p.soft_balance.needs_memory() || p.decode_rebalance.on()) && input_->signals != nullptr) {
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      level_.push_back(input_->signals->least(input_->signals->used, e));
+      free_.push_back(1.0 - level_.back());
+    }
+  }
+  if (p.decode_rebalance.on()) {
+    state_->rebalance.credit.resize(experts_, 0);
+    if (step_->tokens[static_cast<std::size_t>(Phase::kDecode)] != 0) {
+      begin_decode_step(p.decode_rebalance, level_, state_->rebalance);
+    }
+  }
 }
 
 void Pipeline::load_logits(std::uint32_t t) {
@@ -518,9 +547,110 @@ void Pipeline::set_score(std::uint16_t e, float p) {
   row_z_[e] = p > 0 ? std::log(p) : kMinusInf;
 }
 
-void Pipeline::choose_set(std::uint32_t, std::span<const std::uint32_t>) {}
-void Pipeline::rerank(std::uint32_t) {}
-void Pipeline::substitute(std::uint32_t, std::span<const std::uint32_t>) {}
+void Pipeline::choose_set(std::uint32_t t) {
+  const std::uint32_t s = step_->sequence[t];
+  const RequestInfo request = s < input_->requests.size() ? input_->requests[s] : RequestInfo{};
+  const std::uint32_t k = gate_->top_k;
+  if (request.expert != kNoExpert) {
+    set_.assign(1, request.expert);
+    set_score(request.expert, 1.0F);
+    row_weights_ = RowWeights::kRaw;
+    tail_begin_ = static_cast<std::uint32_t>(order_.size());
+    replaced_ = waits_ = true;
+    rows_.open[t] = 0;
+    ++counts_.pinned_tokens;
+  } else if (request.table_entry != kNoTableEntry) {
+    SWITCHYARD_ASSERT(input_->table != nullptr, "a table entry without its table");
+    const auto ids = input_->table->ids(request.table_entry, step_->layer);
+    const auto p = input_->table->p(request.table_entry, step_->layer);
+    ++counts_.table_tokens;
+    counts_.table_slots += k;
+    for (const std::uint16_t e : ids) {
+      counts_.table_agreed += holds(set_, e) ? 1 : 0;
+    }
+    set_.assign(ids.begin(), ids.end());
+    for (std::size_t j = 0; j < ids.size(); ++j) {
+      set_score(ids[j], p[j]);
+    }
+    replaced_ = true;
+  } else if (policy_->set == SetRule::kRoundRobin) {
+    set_.assign(k, kNoExpert);
+    state_->round_robin = round_robin_set(experts_, k, state_->round_robin, set_);
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      set_score(static_cast<std::uint16_t>(e), 1.0F / static_cast<float>(k));
+    }
+    row_weights_ = RowWeights::kRaw;
+    replaced_ = true;
+  } else if (policy_->set == SetRule::kBatch) {
+    set_.assign(batch_set_.begin(), batch_set_.end());
+    row_weights_ = RowWeights::kShare;
+    replaced_ = true;
+  } else if (request.soft) {
+    set_size_ =
+        std::min<std::uint32_t>(policy_->soft.experts, static_cast<std::uint32_t>(order_.size()));
+    set_.assign(order_.begin(), order_.begin() + set_size_);
+    tail_begin_ = set_size_;
+    row_weights_ = policy_->soft.renorm ? RowWeights::kShare : RowWeights::kRaw;
+    ++counts_.soft_tokens;
+  }
+}
+
+RankedRow Pipeline::ranked_row() {
+  ordered_p_.clear();
+  ordered_sel_.clear();
+  for (const std::uint16_t e : order_) {
+    ordered_p_.push_back(row_p_[e]);
+    ordered_sel_.push_back(masked_[e] != 0 ? kMinusInf : sel_[e]);
+  }
+  return {order_, ordered_p_, ordered_sel_};
+}
+
+void Pipeline::open_set() { set_.resize(slots_, kNoExpert); }
+void Pipeline::close_set() { set_.resize(set_size(set_)); }
+
+void Pipeline::rerank(std::uint32_t t) {
+  if (!policy_->two_tier.on() || replaced_) {
+    return;
+  }
+  const auto size = static_cast<std::uint32_t>(set_.size());
+  const auto width = std::min(size + 2, static_cast<std::uint32_t>(order_.size()));
+  const auto score = input_->tier2.subspan(row_offset(t, experts_), experts_);
+  proposed_.assign(width, kNoExpert);
+  // All of the proposed in the scorer's order; the reroute targets follow it too.
+  (void)rerank_proposed(ranked_row(), width, width, score, proposed_);
+  std::copy(proposed_.begin(), proposed_.end(), order_.begin());
+  const bool changed = std::any_of(order_.begin(), order_.begin() + size,
+                                   [&](std::uint16_t e) { return !holds(set_, e); });
+  counts_.reranked += changed ? 1 : 0;
+  set_.assign(order_.begin(), order_.begin() + size);
+}
+
+void Pipeline::substitute(std::uint32_t t, std::span<const std::uint32_t> queue) {
+  if (waits_) {
+    return;  // a pinned token stays where it is
+  }
+  const bool decode = step_->phase.empty()
+                          ? step_->tokens[static_cast<std::size_t>(Phase::kDecode)] != 0
+                          : step_->phase[t] == static_cast<std::uint8_t>(Phase::kDecode);
+  const bool balance = policy_->soft_balance.on();
+  const bool rebalance = policy_->decode_rebalance.on() && decode;
+  if (!balance && !rebalance) {
+    return;
+  }
+  const RankedRow row = ranked_row();
+  const auto before = static_cast<std::uint32_t>(set_.size());
+  open_set();
+  if (balance) {
+    soft_balance(policy_->soft_balance, {row, queue, free_, state_->third_next}, set_, balance_);
+  }
+  if (rebalance) {
+    decode_rebalance(policy_->decode_rebalance, {row, queue, level_}, state_->rebalance, set_,
+                     rebalance_);
+  }
+  close_set();
+  // A third expert moves the reroute targets on: they begin after the first k_t candidates.
+  tail_begin_ += static_cast<std::uint32_t>(set_.size()) - before;
+}
 
 void Pipeline::make_row(std::uint32_t t, std::span<const std::uint32_t> queue,
                         std::span<const std::uint16_t> sets) {
@@ -544,12 +674,13 @@ void Pipeline::make_row(std::uint32_t t, std::span<const std::uint32_t> queue,
                               static_cast<std::uint32_t>(order_.size()));
   set_.assign(order_.begin(), order_.begin() + set_size_);
   tail_begin_ = set_size_;
+  replaced_ = waits_ = false;
+  choose_set(t);
   if (partial_) {
     for (const std::uint16_t e : set_) {
-      unsure_slots_ += key_[e] < unsure_ ? 1 : 0;
+      unsure_slots_ += (replaced_ ? !known(e) : key_[e] < unsure_) ? 1 : 0;
     }
   }
-  choose_set(t, queue);
   rerank(t);
   substitute(t, queue);
   write_row(t);
@@ -579,6 +710,7 @@ void Pipeline::write_row(std::uint32_t t) {
   }
   rows_.usable[t] = static_cast<std::uint16_t>(entries);
   rows_.weights[t] = row_weights_;
+  rows_.waits[t] = waits_ ? 1 : 0;
 }
 
 double Pipeline::now() const {
@@ -587,6 +719,22 @@ double Pipeline::now() const {
 
 void Pipeline::end_step(LayerDecision& out) {
   out.truncated_slots += unsure_slots_;
+  counts_.balanced = balance_.replaced;
+  counts_.unbalanced = balance_.stuck;
+  counts_.third = balance_.third;
+  counts_.rebalanced = rebalance_.replaced;
+  out.sets = counts_;
+  if (policy_->soft_balance.on()) {
+    // The queues as the step leaves them: what waited, ran and waits again.
+    queue_at_end_.assign(out.load.begin(), out.load.end());
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      queue_at_end_[e] += out.queued[e];
+      for (std::size_t place = e; place < step_->backlog.size(); place += experts_) {
+        queue_at_end_[e] += step_->backlog[place];
+      }
+    }
+    state_->third_next = third_in_next_step(policy_->soft_balance, queue_at_end_);
+  }
   const CandidatesView& c = input_->candidates;
   if (c.width < experts_ && !partial_) {
     // Decided with all logits: a replay from the candidates could not give these slots.

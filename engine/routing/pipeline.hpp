@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/routing/ranked.hpp"
 #include "engine/routing/route.hpp"
 #include "engine/routing/rows.hpp"
 
@@ -24,6 +25,7 @@ class Pipeline final : public RowMaker {
   // ---- the step ----
   /// Before any row: controllers take effect.
   void begin_step();
+  void begin_sets();
   /// After step 12: controllers and histories learn from the decision.
   void end_step(LayerDecision& out);
   [[nodiscard]] double now() const;
@@ -38,8 +40,14 @@ class Pipeline final : public RowMaker {
   void select(std::uint32_t t, std::span<const std::uint16_t> sets);
   void add_bonuses(std::uint32_t t, std::span<const std::uint16_t> sets);
   void mask_groups(std::uint32_t t);
-  /// M14, M17, M19, M21, M22: replaces set_ (and tail_begin_, row_weights_, set_score()).
-  void choose_set(std::uint32_t t, std::span<const std::uint32_t> queue);
+  /// M14, M17, M19, M21, M22: replaces set_ (and tail_begin_, row_weights_, set_score()). The first
+  /// that applies: pinned, table, rule for all, soft.
+  void choose_set(std::uint32_t t);
+  /// Steps 8 to 10 of token t as the other mechanisms take them: order_, open or not.
+  RankedRow ranked_row();
+  /// set_ as an array of slots_ entries, and back.
+  void open_set();
+  void close_set();
   /// M18: re-ranks the first candidates of order_, then takes S anew.
   void rerank(std::uint32_t t);
   /// M12, M13: replace experts of set_ one by one.
@@ -84,6 +92,18 @@ class Pipeline final : public RowMaker {
   float unsure_ = 0;                              // best key an unknown expert may have
   std::uint64_t unsure_slots_ = 0;                // slots of the step that such a one may have won
   RowWeights row_weights_ = RowWeights::kFamily;
+  bool replaced_ = false;  // the row's set does not come from order_
+  bool waits_ = false;     // M22
+  // Step 10.
+  std::vector<double> level_, free_;         // [E] of the GPU of each expert; empty: not known
+  std::vector<double> batch_sum_;            // [E] M21
+  std::vector<std::uint16_t> batch_set_;     // [k] M21
+  std::vector<std::uint32_t> queue_at_end_;  // [E] M12
+  std::vector<float> ordered_p_, ordered_sel_;
+  std::vector<std::uint16_t> proposed_;
+  SoftBalanceCounts balance_;
+  DecodeRebalanceCounts rebalance_;
+  SetCounts counts_;
   std::vector<float> group_score_;
   std::vector<std::uint8_t> group_kept_;
   std::vector<std::uint32_t> group_best_;

@@ -124,6 +124,107 @@ void check_steps(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t to
   }
 }
 
+/// Step 10's mechanisms.
+void check_sets(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t top_k,
+                const Fail& fail) {
+  static const RoutingPolicy kDefault;
+  const auto only_with = [&](std::string_view key, bool used, std::string_view condition) {
+    if (!used && get_policy_field(p, key) != get_policy_field(kDefault, key)) {
+      fail(key, fmt::format("{} unless {}", get_policy_field(kDefault, key), condition));
+    }
+  };
+  const auto fraction = [&](std::string_view key, double v) {
+    if (!(v >= 0 && v <= 1)) {
+      fail(key, "0 <= value <= 1");
+    }
+  };
+  const SoftRoutingPolicy& soft = p.soft;
+  if (soft.experts > std::min(experts, 255U)) {
+    fail("soft.experts", fmt::format("experts <= {}", std::min(experts, 255U)));
+  }
+  if (p.set != SetRule::kTopK && (soft.on() || p.two_tier.on())) {
+    fail(soft.on() ? "soft.experts" : "two_tier.first", "off unless set.rule = top_k",
+         "set.rule decides every token's experts alone");
+  }
+  for (const std::string_view key : {"soft.renorm", "soft.requests", "soft.keywords"}) {
+    only_with(key, soft.on(), "soft.experts > 0");
+  }
+  if (soft.on() && soft.all_requests != soft.keywords.empty()) {
+    fail("soft.keywords",
+         soft.all_requests ? "off with soft.requests = all"
+                           : "at least one with soft.requests = keyword",
+         "keywords choose the requests that are soft");
+  }
+  only_with("table.hash", p.table.on(), "there is a table.file");
+  const PinnedPolicy& pinned = p.pinned;
+  only_with("pinned.expert", pinned.requests == PinnedRequests::kAll, "pinned.requests = all");
+  only_with("pinned.names", pinned.on(), "pinned.requests is named or all");
+  if (pinned.requests == PinnedRequests::kAll && !pinned.expert) {
+    fail("pinned.expert", "an expert with pinned.requests = all");
+  }
+  if (pinned.expert && *pinned.expert >= experts) {
+    fail("pinned.expert", fmt::format("expert < {}", experts));
+  }
+  for (const auto& [name, expert] : pinned.names) {
+    if (expert >= experts) {
+      fail("pinned.names", fmt::format("experts < {}", experts));
+    }
+  }
+  const TwoTierPolicy& tiers = p.two_tier;
+  only_with("two_tier.rank", tiers.first == FirstTier::kRank, "two_tier.first = rank");
+  only_with("two_tier.scorer", tiers.on(), "two_tier.first is int4 or rank");
+  only_with("two_tier.hash", tiers.on(), "two_tier.first is int4 or rank");
+  if (tiers.on() && !p.condition.adapter.empty()) {
+    fail("condition.adapter", "off with two_tier.first", "tier 1 takes the router's place");
+  }
+  if (tiers.first == FirstTier::kRank && (tiers.rank < 1 || tiers.rank > experts)) {
+    fail("two_tier.rank", fmt::format("1 <= rank <= experts = {}", experts));
+  }
+  if (tiers.on() && tiers.scorer.empty()) {
+    fail("two_tier.scorer", "a file with two_tier.first");
+  }
+  const SoftBalancePolicy& balance = p.soft_balance;
+  for (const std::string_view key :
+       {"soft_balance.low_limit", "soft_balance.low_memory", "soft_balance.k3_memory",
+        "soft_balance.k3", "soft_balance.batch_limit"}) {
+    only_with(key, balance.on(), "there is a soft_balance.limit");
+  }
+  fraction("soft_balance.low_memory", balance.low_memory);
+  fraction("soft_balance.k3_memory", balance.k3_memory);
+  only_with("soft_balance.low_limit", balance.low_memory > 0, "soft_balance.low_memory > 0");
+  if (balance.on() && balance.low_memory > 0 && balance.low_limit > *balance.limit) {
+    fail("soft_balance.low_limit", fmt::format("low_limit <= limit = {}", *balance.limit));
+  }
+  if (balance.takes_third()) {
+    if (top_k >= SoftBalancePolicy::kThree || experts < SoftBalancePolicy::kThree) {
+      fail(balance.k3_memory > 0 ? "soft_balance.k3_memory" : "soft_balance.batch_limit",
+           fmt::format("top_k < 3 <= experts for a third expert (top_k = {}, experts = {})", top_k,
+                       experts),
+           "write k3_memory = 0 and batch_limit = \"off\"");
+    }
+  } else {
+    only_with("soft_balance.k3", false, "k3_memory or batch_limit is on");
+  }
+  const DecodeRebalancePolicy& rebalance = p.decode_rebalance;
+  for (const std::string_view key :
+       {"decode_rebalance.period", "decode_rebalance.credits", "decode_rebalance.target",
+        "decode_rebalance.max_score_drop"}) {
+    only_with(key, rebalance.on(), "there is a decode_rebalance.level");
+  }
+  if (rebalance.level && !(*rebalance.level > 0 && *rebalance.level <= 1)) {
+    fail("decode_rebalance.level", "0 < level <= 1");
+  }
+  if (rebalance.period < 1) {
+    fail("decode_rebalance.period", "period >= 1");
+  }
+  if (rebalance.credits < 1) {
+    fail("decode_rebalance.credits", "credits >= 1");
+  }
+  if (rebalance.max_score_drop) {
+    fraction("decode_rebalance.max_score_drop", *rebalance.max_score_drop);
+  }
+}
+
 }  // namespace
 
 bool has_policy_steps(const RoutingPolicy& policy) {
@@ -143,6 +244,11 @@ std::uint32_t policy_slots(const RoutingPolicy& policy, const GateSpec& gate) {
   if (policy.groups.k_in_group == GroupTake::kAll && policy.groups.count > 0) {
     slots = std::max(slots, gate.experts / policy.groups.count);
   }
+  slots = std::max(slots, policy.soft.experts);
+  const SoftBalancePolicy& balance = policy.soft_balance;
+  if (balance.takes_third() && balance.k3 == ThirdExpert::kActivate) {
+    slots = std::max(slots, SoftBalancePolicy::kThree);
+  }
   return slots;
 }
 
@@ -153,6 +259,19 @@ PolicyNeeds policy_needs(const RoutingPolicy& p) {
   }
   if (p.groups.by == GroupBy::kPlacement) {
     needs.placement = "groups.by";
+  }
+  if (p.soft_balance.needs_memory()) {
+    needs.memory =
+        p.soft_balance.k3_memory > 0 ? "soft_balance.k3_memory" : "soft_balance.low_memory";
+  }
+  if (p.decode_rebalance.on()) {
+    needs.memory = "decode_rebalance.level";
+  }
+  if (p.set == SetRule::kBatch) {
+    needs.all_logits = "set.rule";
+  }
+  if (p.two_tier.on()) {
+    needs.hidden = "two_tier.first";
   }
   if (p.temperature.controller != TemperatureController::kOff) {
     needs.clock = "temperature.controller";
@@ -199,7 +318,8 @@ void require_supply(const RoutingPolicy& policy, const PolicySupply& supply,
   }
   if (supply.recorded != nullptr) {
     for (const std::string_view key :
-         {"condition.layer_norm", "condition.adapter", "condition.adapter_hash", "noise.jitter"}) {
+         {"condition.layer_norm", "condition.adapter", "condition.adapter_hash", "noise.jitter",
+          "two_tier.first", "two_tier.rank"}) {
       const std::string want = get_policy_field(policy, key);
       const std::string have = get_policy_field(*supply.recorded, key);
       const bool any = key == "condition.adapter_hash" && (want == "any" || have == "any");
@@ -340,7 +460,7 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
          "sequential takes tokens by position");
   }
   if (c.queue == QueueMode::kDefer) {
-    if (c.exhausted != Exhausted::kQueue) {
+    if (c.exhausted != Exhausted::kQueue && !policy.pinned.on()) {
       fail("capacity.queue", "queue = wave unless exhausted = queue");
     }
     if (resolved_scope(c) == CapacityScope::kGroup) {
@@ -348,13 +468,15 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
            "a group of tokens has no next step");
     }
   }
-  if (c.exhausted == Exhausted::kQueue && !no_rule) {
+  if ((c.exhausted == Exhausted::kQueue || policy.pinned.on()) && !no_rule) {
+    const std::string_view with =
+        c.exhausted == Exhausted::kQueue ? "exhausted = queue" : "pinned requests";
     if (c.rule == CapacityRule::kAbsolute) {
       if (c.absolute == 0) {
-        fail("capacity.absolute", "absolute >= 1 with exhausted = queue");
+        fail("capacity.absolute", fmt::format("absolute >= 1 with {}", with));
       }
     } else if (resolved_min_capacity(c) == 0) {
-      fail("capacity.min_capacity", "min_capacity >= 1 with exhausted = queue",
+      fail("capacity.min_capacity", fmt::format("min_capacity >= 1 with {}", with),
            "an expert of capacity 0 would never empty its queue");
     }
   }
@@ -367,6 +489,7 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
     }
   }
   check_steps(policy, experts, top_k, fail);
+  check_sets(policy, experts, top_k, fail);
   if (c.rule == CapacityRule::kFairseqTrain && top_k != 2) {
     fail("capacity.rule", fmt::format("top_k = 2 (it is {})", top_k),
          "fairseq's rule is written for its top-2 gate");

@@ -14,9 +14,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "engine/routing/decode_rebalance.hpp"
 #include "engine/routing/gate.hpp"
+#include "engine/routing/soft_balance.hpp"
+#include "engine/routing/soft_routing.hpp"
 
 namespace switchyard {
 
@@ -198,6 +202,40 @@ struct GroupPolicy {
   bool operator==(const GroupPolicy&) const = default;
 };
 
+/// M14, step 10: requests whose prompt begins like one of the table's take that one's experts
+/// (static_table.hpp).
+struct TablePolicy {
+  std::string file;          ///< Name without folder; empty: off.
+  std::string hash = "any";  ///< 16 hex digits of the file's bytes.
+  [[nodiscard]] bool on() const { return !file.empty(); }
+  bool operator==(const TablePolicy&) const = default;
+};
+
+/// Step 10, rules that replace every token's S: M19 (round_robin.hpp) and M21 (batch_set.hpp).
+enum class SetRule : std::uint8_t { kTopK, kRoundRobin, kBatch };
+
+/// M22, step 10: one expert in every MoE layer, weight 1, k = 1; full: waits, never rerouted.
+/// named: for requests that name one. all: `expert` for those that name none.
+enum class PinnedRequests : std::uint8_t { kOff, kNamed, kAll };
+struct PinnedPolicy {
+  PinnedRequests requests = PinnedRequests::kOff;
+  std::optional<std::uint32_t> expert;                       ///< < E, with `all`.
+  std::vector<std::pair<std::string, std::uint32_t>> names;  ///< Names that requests may use.
+  bool operator==(const PinnedPolicy&) const = default;
+  [[nodiscard]] bool on() const { return requests != PinnedRequests::kOff; }
+};
+
+/// M18, step 10 (two_tier.hpp): tier 1 replaces the gate, tier 2 re-ranks its first k + 2.
+enum class FirstTier : std::uint8_t { kOff, kInt4, kRank };
+struct TwoTierPolicy {
+  FirstTier first = FirstTier::kOff;
+  std::uint32_t rank = 0;    ///< Of first = rank, 1…E.
+  std::string scorer;        ///< Tier 2's .safetensors file, name without folder.
+  std::string hash = "any";  ///< 16 hex digits of the file's bytes.
+  [[nodiscard]] bool on() const { return first != FirstTier::kOff; }
+  bool operator==(const TwoTierPolicy&) const = default;
+};
+
 /// A policy that was default-constructed changes nothing: every token gets its first k choices.
 struct RoutingPolicy {
   double step_time = 0;  ///< Seconds per step, the clock of a run without signals; 0: none.
@@ -211,6 +249,13 @@ struct RoutingPolicy {
   BonusPolicy bonus;
   WindowPolicy window;
   GroupPolicy groups;
+  SoftRoutingPolicy soft;                  ///< M17
+  TablePolicy table;                       ///< M14
+  SetRule set = SetRule::kTopK;            ///< M19, M21
+  PinnedPolicy pinned;                     ///< M22
+  TwoTierPolicy two_tier;                  ///< M18
+  SoftBalancePolicy soft_balance;          ///< M12
+  DecodeRebalancePolicy decode_rebalance;  ///< M13
   CapacityPolicy capacity;
   /// final: the family rule over the set that really runs. none: the family rule without its
   /// normalisation (p of each, times scale). first: the denominator of the first choices.
@@ -266,6 +311,7 @@ struct PolicyField {
   std::string_view legal;  ///< Legal values, for messages and help.
   /// The value is the name of a file, without its folder; whoever reads a policy keeps the path.
   bool file = false;
+  bool list = false;  ///< Takes a list, or a table of whole numbers, in TOML.
 };
 /// Where the files that a policy names lie, by key.
 using PolicyFiles = std::map<std::string, std::filesystem::path>;
@@ -278,6 +324,10 @@ void set_policy_field(RoutingPolicy& policy, std::string_view key, std::string_v
                       const std::string& where);
 /// The current value of a field as set_policy_field takes it.
 [[nodiscard]] std::string get_policy_field(const RoutingPolicy& policy, std::string_view key);
+
+/// A word of a list (soft.keywords, pinned.names) as the one-line text holds it: spaces, '=', '|',
+/// ':', '%' and control characters become %XX.
+[[nodiscard]] std::string policy_word(std::string_view text);
 
 /// Canonical line "capacity.rule=share capacity.factor=1.25 …" in fixed order: the capacity and
 /// weights keys, and every other key that has not its default; and its exact inverse.

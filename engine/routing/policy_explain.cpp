@@ -115,6 +115,71 @@ void explain_logits(const RoutingPolicy& p, std::vector<std::string>& lines) {
   }
 }
 
+std::string off_or(const std::optional<std::uint32_t>& v) {
+  return v ? fmt::format("{}", *v) : std::string("off");
+}
+
+/// Step 10 beyond the first k.
+void explain_sets(const RoutingPolicy& p, const GateSpec& g, std::vector<std::string>& lines) {
+  if (p.pinned.on()) {
+    lines.push_back(
+        fmt::format("10 pinned: S = the expert that the request names{}, weight 1; full: waits",
+                    p.pinned.expert ? fmt::format(" (or {})", *p.pinned.expert) : std::string()));
+  }
+  if (p.table.on()) {
+    lines.push_back(fmt::format(
+        "10 table: S and p from {} where the prompt's prefix is in it, else the live router",
+        p.table.file));
+  }
+  if (p.set == SetRule::kRoundRobin) {
+    lines.push_back(fmt::format("10 round-robin: S = the next {} of 0…{}, weights 1/{}", g.top_k,
+                                g.experts - 1, g.top_k));
+  }
+  if (p.set == SetRule::kBatch) {
+    lines.push_back(fmt::format(
+        "10 batch: S = the {} best by sum of p over the step's tokens, one set for all; "
+        "weights p / sum p",
+        g.top_k));
+  }
+  if (p.soft.on()) {
+    lines.push_back(
+        fmt::format("10 soft: {} run {} experts, weights {}",
+                    p.soft.all_requests
+                        ? std::string("all requests")
+                        : fmt::format("requests with one of {} keywords", p.soft.keywords.size()),
+                    p.soft.experts, p.soft.renorm ? "p / sum p" : "p"));
+  }
+  if (p.two_tier.on()) {
+    lines.push_back(fmt::format("10 two-tier: the gate is the router {}; {} re-ranks its first {}",
+                                p.two_tier.first == FirstTier::kInt4
+                                    ? std::string("in INT4")
+                                    : fmt::format("of rank {}", p.two_tier.rank),
+                                p.two_tier.scorer, g.top_k + 2));
+  }
+  const SoftBalancePolicy& b = p.soft_balance;
+  if (b.on()) {
+    lines.push_back(fmt::format(
+        "10 soft balance: q > {} ({} where < {} of memory is free): next candidate with room",
+        *b.limit, b.low_limit, b.low_memory));
+    if (b.takes_third()) {
+      lines.push_back(
+          fmt::format("10 soft balance: k = 3 ({}) where < {} is free, or after a step with q > {}",
+                      b.k3 == ThirdExpert::kActivate ? "three run" : "the best of three by queue",
+                      b.k3_memory, off_or(b.batch_limit)));
+    }
+  }
+  const DecodeRebalancePolicy& d = p.decode_rebalance;
+  if (d.on()) {
+    lines.push_back(fmt::format(
+        "10 decode rebalance: every {} decode steps an expert whose GPU is above {} gives its next "
+        "{} tokens to {}{}",
+        d.period, *d.level, d.credits,
+        d.target == RebalanceTarget::kThird ? "the third candidate"
+                                            : "the least loaded of the top 3",
+        d.max_score_drop ? fmt::format(" if sel >= {} sel", 1 - *d.max_score_drop) : ""));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> explain_policy(const GateSpec& g, const RoutingPolicy& policy) {
@@ -177,6 +242,7 @@ std::vector<std::string> explain_policy(const GateSpec& g, const RoutingPolicy& 
   lines.push_back(
       fmt::format("10 S = first {} by sel; ties: lower expert id",
                   policy.groups.k_in_group == GroupTake::kAll ? policy_slots(policy, g) : g.top_k));
+  explain_sets(policy, g, lines);
   if (c.rule == CapacityRule::kNone) {
     lines.emplace_back("11 capacity: no limit (rule = none)");
   } else {

@@ -26,6 +26,7 @@ struct Field {
   void (*set)(RoutingPolicy&, const Place&);
   std::string (*get)(const RoutingPolicy&);
   bool file = false;
+  bool list = false;
 };
 
 /// The member `Member` of the part `Part` of a policy.
@@ -120,6 +121,64 @@ constexpr Field maybe_real(std::string_view key, std::string_view legal) {
           }};
 }
 
+/// An optional whole number; "off" is unset.
+template <auto Part, auto Member>
+constexpr Field maybe_count(std::string_view key, std::string_view legal) {
+  return {key, legal,
+          [](RoutingPolicy& p, const Place& s) {
+            member<Part, Member>(p).reset();
+            if (s.text != "off") {
+              member<Part, Member>(p) = text_fields::parse_count(s.text, s.where, s.key);
+            }
+          },
+          [](const RoutingPolicy& p) {
+            const auto& v = member<Part, Member>(p);
+            return v ? fmt::format("{}", *v) : std::string("off");
+          }};
+}
+void set_keywords(RoutingPolicy& p, const Place& s) {
+  p.soft.keywords.clear();
+  for (const std::string_view piece : text_fields::split_list(s.text == "off" ? "" : s.text)) {
+    p.soft.keywords.push_back(text_fields::unescape(piece, s.where, s.key));
+    if (piece.empty()) {
+      throw InputError(s.where, fmt::format("{}: an empty keyword is in every prompt", s.key));
+    }
+  }
+}
+std::string get_keywords(const RoutingPolicy& p) {
+  std::string out;
+  for (const std::string& keyword : p.soft.keywords) {
+    out += (out.empty() ? "" : "|") + text_fields::escape(keyword);
+  }
+  return out.empty() ? "off" : out;
+}
+
+void set_names(RoutingPolicy& p, const Place& s) {
+  p.pinned.names.clear();
+  for (const std::string_view piece : text_fields::split_list(s.text == "off" ? "" : s.text)) {
+    const std::size_t colon = piece.find(':');
+    if (colon == std::string_view::npos || colon == 0) {
+      throw InputError(s.where, fmt::format("{}: \"{}\" is not name:expert", s.key, piece),
+                       "e.g. names = [\"code:3\", \"poetry:5\"]");
+    }
+    std::string name = text_fields::unescape(piece.substr(0, colon), s.where, s.key);
+    for (const auto& [known, expert] : p.pinned.names) {
+      if (known == name) {
+        throw InputError(s.where, fmt::format("{}: \"{}\" stands twice", s.key, name));
+      }
+    }
+    p.pinned.names.emplace_back(std::move(name),
+                                text_fields::parse_count(piece.substr(colon + 1), s.where, s.key));
+  }
+}
+std::string get_names(const RoutingPolicy& p) {
+  std::string out;
+  for (const auto& [name, expert] : p.pinned.names) {
+    out += fmt::format("{}{}:{}", out.empty() ? "" : "|", text_fields::escape(name), expert);
+  }
+  return out.empty() ? "off" : out;
+}
+
 constexpr std::string_view kOff = "off";
 constexpr std::string_view kAuto = "auto";
 using P = RoutingPolicy;
@@ -173,6 +232,56 @@ constexpr std::array kFields{
     name<&P::groups, &GroupPolicy::by, names::kGroupBys>("groups.by", "off, block, placement"),
     count<&P::groups, &GroupPolicy::count>("groups.count", "whole number, with groups.by = block"),
     name<&P::groups, &GroupPolicy::k_in_group, names::kGroupTakes>("groups.k_in_group", "k, all"),
+    count<&P::soft, &SoftRoutingPolicy::experts>("soft.experts", "whole number; 0: off"),
+    name<&P::soft, &SoftRoutingPolicy::renorm, names::kBools>("soft.renorm", "false, true"),
+    name<&P::soft, &SoftRoutingPolicy::all_requests, names::kSoftRequests>("soft.requests",
+                                                                           "keyword, all"),
+    Field{"soft.keywords", "off or [keyword|keyword|…] with soft.requests = keyword", set_keywords,
+          get_keywords, false, true},
+    file<&P::table, &TablePolicy::file>("table.file", "off or a file"),
+    hash<&P::table, &TablePolicy::hash>("table.hash", "any or 16 hex digits; with table.file"),
+    Field{"set.rule", "top_k, round_robin, batch",
+          [](P& p, const Place& s) {
+            p.set = text_fields::parse_name(names::kSetRules, s.text, s.where, s.key);
+          },
+          [](const P& p) { return std::string(names::name_of(names::kSetRules, p.set)); }},
+    name<&P::pinned, &PinnedPolicy::requests, names::kPinnedRequests>("pinned.requests",
+                                                                      "off, named, all"),
+    maybe_count<&P::pinned, &PinnedPolicy::expert>("pinned.expert",
+                                                   "[expert] with pinned.requests = all"),
+    Field{"pinned.names", "off or [name:expert|…] with pinned.requests", set_names, get_names,
+          false, true},
+    name<&P::two_tier, &TwoTierPolicy::first, names::kFirstTiers>("two_tier.first",
+                                                                  "off, int4, rank"),
+    count<&P::two_tier, &TwoTierPolicy::rank>("two_tier.rank",
+                                              "whole number, with two_tier.first = rank"),
+    file<&P::two_tier, &TwoTierPolicy::scorer>("two_tier.scorer",
+                                               "off or a file; with two_tier.first"),
+    hash<&P::two_tier, &TwoTierPolicy::hash>("two_tier.hash",
+                                             "any or 16 hex digits; with two_tier.scorer"),
+    maybe_count<&P::soft_balance, &SoftBalancePolicy::limit>("soft_balance.limit",
+                                                             "off or [whole number]"),
+    count<&P::soft_balance, &SoftBalancePolicy::low_limit>(
+        "soft_balance.low_limit", "whole number, with soft_balance.low_memory"),
+    real<&P::soft_balance, &SoftBalancePolicy::low_memory>(
+        "soft_balance.low_memory", "number in [0, 1]; 0: off, with soft_balance.limit"),
+    real<&P::soft_balance, &SoftBalancePolicy::k3_memory>(
+        "soft_balance.k3_memory", "number in [0, 1]; 0: off, with soft_balance.limit"),
+    name<&P::soft_balance, &SoftBalancePolicy::k3, names::kThirdExperts>("soft_balance.k3",
+                                                                         "activate, choose"),
+    maybe_count<&P::soft_balance, &SoftBalancePolicy::batch_limit>(
+        "soft_balance.batch_limit", "off or [whole number] with soft_balance.limit"),
+    maybe_real<&P::decode_rebalance, &DecodeRebalancePolicy::level, kOff>("decode_rebalance.level",
+                                                                          "off or > 0 and <= 1"),
+    count<&P::decode_rebalance, &DecodeRebalancePolicy::period>(
+        "decode_rebalance.period", "whole number >= 1, with decode_rebalance.level"),
+    count<&P::decode_rebalance, &DecodeRebalancePolicy::credits>(
+        "decode_rebalance.credits", "whole number >= 1, with decode_rebalance.level"),
+    name<&P::decode_rebalance, &DecodeRebalancePolicy::target, names::kRebalanceTargets>(
+        "decode_rebalance.target", "least_loaded, third"),
+    maybe_real<&P::decode_rebalance, &DecodeRebalancePolicy::max_score_drop, kOff>(
+        "decode_rebalance.max_score_drop",
+        "off or a number in [0, 1], with decode_rebalance.level"),
     name<&P::capacity, &C::rule, names::kRules>(
         "capacity.rule",
         "none, share, batch_tokens, batch_seqs, absolute, mesh, flaxformer, deepspeed, "
@@ -215,7 +324,7 @@ constexpr std::array kFields{
 constexpr auto kPublicFields = [] {
   std::array<PolicyField, kFields.size()> out{};
   for (std::size_t i = 0; i < kFields.size(); ++i) {
-    out[i] = {kFields[i].key, kFields[i].legal, kFields[i].file};
+    out[i] = {kFields[i].key, kFields[i].legal, kFields[i].file, kFields[i].list};
   }
   return out;
 }();
@@ -258,6 +367,8 @@ std::string get_policy_field(const RoutingPolicy& policy, std::string_view key) 
   SWITCHYARD_ASSERT(field != nullptr, std::string(key));
   return field->get(policy);
 }
+
+std::string policy_word(std::string_view text) { return text_fields::escape(text); }
 
 std::string policy_to_text(const RoutingPolicy& policy) {
   static const RoutingPolicy kDefault;

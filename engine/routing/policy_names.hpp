@@ -83,4 +83,21 @@ inline constexpr std::array kGroupBys{Name<GroupBy>{"off", GroupBy::kOff},
 inline constexpr std::array kGroupTakes{Name<GroupTake>{"k", GroupTake::kTopK},
                                         Name<GroupTake>{"all", GroupTake::kAll}};
 
+inline constexpr std::array kSoftRequests{Name<bool>{"keyword", false}, Name<bool>{"all", true}};
+inline constexpr std::array kBools{Name<bool>{"false", false}, Name<bool>{"true", true}};
+inline constexpr std::array kSetRules{Name<SetRule>{"top_k", SetRule::kTopK},
+                                      Name<SetRule>{"round_robin", SetRule::kRoundRobin},
+                                      Name<SetRule>{"batch", SetRule::kBatch}};
+inline constexpr std::array kPinnedRequests{Name<PinnedRequests>{"off", PinnedRequests::kOff},
+                                            Name<PinnedRequests>{"named", PinnedRequests::kNamed},
+                                            Name<PinnedRequests>{"all", PinnedRequests::kAll}};
+inline constexpr std::array kFirstTiers{Name<FirstTier>{"off", FirstTier::kOff},
+                                        Name<FirstTier>{"int4", FirstTier::kInt4},
+                                        Name<FirstTier>{"rank", FirstTier::kRank}};
+inline constexpr std::array kThirdExperts{Name<ThirdExpert>{"activate", ThirdExpert::kActivate},
+                                          Name<ThirdExpert>{"choose", ThirdExpert::kChoose}};
+inline constexpr std::array kRebalanceTargets{
+    Name<RebalanceTarget>{"least_loaded", RebalanceTarget::kLeastLoaded},
+    Name<RebalanceTarget>{"third", RebalanceTarget::kThird}};
+
 }  // namespace switchyard::policy_names

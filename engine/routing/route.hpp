@@ -34,7 +34,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/routing/candidates.hpp"
@@ -43,6 +46,7 @@
 #include "engine/routing/policy.hpp"
 #include "engine/routing/policy_weights.hpp"
 #include "engine/routing/rows.hpp"
+#include "engine/routing/static_table.hpp"
 
 namespace switchyard {
 
@@ -60,10 +64,31 @@ struct Signals {
   [[nodiscard]] double least(std::span<const double> level, std::uint32_t e) const;
 };
 
-/// What a request brings to routing beside its tokens.
+inline constexpr std::uint32_t kNoTableEntry = 0xFFFFFFFFU;
+
+/// What a request brings to routing beside its tokens; decided once (request_info()).
 struct RequestInfo {
+  bool soft = false;                          ///< M17
+  bool table_collision = false;               ///< M14: the entry is of another prompt.
+  std::uint16_t expert = kNoExpert;           ///< M22: the expert of all its tokens.
+  std::uint32_t table_entry = kNoTableEntry;  ///< M14: a hit.
   bool operator==(const RequestInfo&) const = default;
 };
+
+/// Reads the table that the policy names (none: no value), checks it against the model and
+/// policy.table.hash, and sets the latter. InputError names the file.
+[[nodiscard]] std::optional<RoutingTable> load_table(RoutingPolicy& policy,
+                                                     const PolicyFiles& files, const GateSpec& gate,
+                                                     std::uint32_t moe_layers);
+
+/// What `policy` makes of a request: its prompt's tokens and text, and the expert that it names
+/// (kNoExpert: none). `table` is load_table()'s; null only when the policy names none (asserted).
+[[nodiscard]] RequestInfo request_info(const RoutingPolicy& policy, const RoutingTable* table,
+                                       std::span<const std::uint32_t> tokens, std::string_view text,
+                                       std::uint16_t expert);
+/// Throws InputError(where, …) when the policy reads prompts' texts and `text` is empty.
+void require_text(const RoutingPolicy& policy, const RoutingTable* table, std::string_view text,
+                  const std::string& where);
 
 /// Per layer and sequence.
 struct SequenceState {
@@ -83,6 +108,9 @@ struct LayerState {
   std::uint32_t noise_steps = 0;           ///< M10: steps of the window so far.
   std::vector<std::uint64_t> noise_taken;  ///< [E] M10: assignments of the window.
   std::vector<float> queue_level;          ///< [E] M04 queue: q_e / C at the last step's end.
+  std::uint32_t round_robin = 0;           ///< M19: the next expert.
+  bool third_next = false;                 ///< M12: the batch rule fired in the last step.
+  DecodeRebalanceState rebalance;          ///< M13
   std::vector<SequenceState> sequences;    ///< By sequence number.
   SequenceState& of(std::uint32_t sequence);
 };
@@ -114,6 +142,8 @@ struct RouteInput {
   std::span<const RequestInfo> requests;        ///< By sequence number; shorter: defaults.
   std::span<const float> hidden;                ///< [T][H] the router's input, or empty.
   const LayerPolicyWeights* weights = nullptr;  ///< Of this layer, or null.
+  const RoutingTable* table = nullptr;          ///< Of the requests' table entries.
+  std::span<const float> tier2;                 ///< [T][E] M18: the scorer's values, when it is on.
 };
 
 class Pipeline;

@@ -18,7 +18,8 @@ namespace switchyard {
 /// How the weights of a row come about.
 enum class RowWeights : std::uint8_t {
   kFamily,  ///< The family's rule on the set that runs (policy's weights.renorm).
-  kPlain,   ///< p as it is: no normalisation, no scale.
+  kRaw,     ///< p of each, times the family's scale.
+  kShare,   ///< p / sum of p over the set that runs, times the family's scale.
 };
 
 /// T rows of width W: first the set S[t] in slot order, then the reroute targets in order.
@@ -32,6 +33,7 @@ struct RouteRows {
   std::vector<std::uint16_t> set_size;  ///< [T] k_t <= K.
   std::vector<std::uint16_t> usable;    ///< [T] set and targets together: entries of the row.
   std::vector<std::uint8_t> open;       ///< [T] experts outside the known ones might follow.
+  std::vector<std::uint8_t> waits;      ///< [T] a full expert makes the slot wait: no reroute.
   std::vector<RowWeights> weights;      ///< [T]
   void resize(std::uint32_t token_count, std::uint32_t row_width, std::uint32_t slot_count);
 };

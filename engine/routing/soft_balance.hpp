@@ -34,6 +34,7 @@ struct SoftBalancePolicy {
   std::optional<std::uint32_t> batch_limit = 64;
   bool operator==(const SoftBalancePolicy&) const = default;
   [[nodiscard]] bool on() const { return limit.has_value(); }
+  [[nodiscard]] bool takes_third() const { return on() && (k3_memory > 0 || batch_limit); }
   /// True when a rule reads the memory of GPUs, which replay and engine know from signals only.
   [[nodiscard]] bool needs_memory() const { return on() && (low_memory > 0 || k3_memory > 0); }
   /// k_t when the third expert is taken.

@@ -5,7 +5,8 @@
 //   soft(request) = some keyword is a substring of the prompt, ignoring the case of A-Z
 //   soft tokens:  k_t = N,  w = p of each (their sum stays below 1), or renormalised on request
 //
-// Source: routing.md M17. Not modelled: case folding beyond ASCII (other letters match exactly).
+// Source: routing.md M17. Not modelled: case folding beyond ASCII (other letters match exactly);
+// cost = stacked (the simulator reads the weights of the experts that run: gathered).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,14 +16,9 @@
 
 namespace switchyard {
 
-/// How the N experts' first matrices are read (the simulator's cost, mechanisms.md M17 and M66):
-/// gathered: only the chosen experts'; stacked: all experts' as one matrix product.
-enum class SoftCost : std::uint8_t { kGathered, kStacked };
-
 struct SoftRoutingPolicy {
-  std::uint32_t experts = 0;  ///< N, 1…E; 0: M17 is off.
-  bool renorm = false;        ///< Divide the N weights by their sum.
-  SoftCost cost = SoftCost::kGathered;
+  std::uint32_t experts = 0;          ///< N, 1…E; 0: M17 is off.
+  bool renorm = false;                ///< Divide the N weights by their sum.
   bool all_requests = false;          ///< Every request is soft, whatever its prompt.
   std::vector<std::string> keywords;  ///< None empty; looked for in the prompt.
   bool operator==(const SoftRoutingPolicy&) const = default;
@@ -31,12 +27,5 @@ struct SoftRoutingPolicy {
 
 /// Does the prompt hold one of the keywords?
 [[nodiscard]] bool holds_keyword(std::span<const std::string> keywords, std::string_view prompt);
-
-/// "a|b" from a list and back; '%', '|', '=', space and control characters become %XX, so that a
-/// list fits into a policy's one-line text. keywords_from_text throws InputError(where, …): an
-/// empty keyword, a bad escape.
-[[nodiscard]] std::string keywords_to_text(std::span<const std::string> keywords);
-[[nodiscard]] std::vector<std::string> keywords_from_text(std::string_view text,
-                                                          const std::string& where);
 
 }  // namespace switchyard

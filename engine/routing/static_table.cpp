@@ -232,7 +232,7 @@ RoutingTable RoutingTable::from_text(std::string_view text, const std::string& w
   std::string_view header = next_line();
   if (!header.starts_with(kMagic)) {
     throw InputError(first, "not a routing table",
-                     "make one with switchyard inspect TRACE --routing-table FILE");
+                     "make one with switchyard inspect TRACE --build-table FILE");
   }
   header.remove_prefix(kMagic.size());
   TableSpec spec;

@@ -3,6 +3,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -70,6 +71,51 @@ inline bool parse_bool(std::string_view text, const std::string& where, std::str
   }
   throw InputError(where, fmt::format("{} = \"{}\": unknown value", key, text),
                    "known: true, false");
+}
+
+/// A word that may hold anything, in a form without spaces, '=', '|', ':' and control characters
+/// (they become %XX); and back. `key` and `where` name the place of a bad escape.
+inline std::string escape(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto u = static_cast<unsigned char>(c);
+    if (u <= 0x20 || u == 0x7F || c == '%' || c == '|' || c == '=' || c == ':') {
+      out += fmt::format("%{:02X}", u);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+inline std::string unescape(std::string_view text, const std::string& where, std::string_view key) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    unsigned value = 0;
+    const char* digits = text.data() + i + 1;
+    if (i + 2 >= text.size() || std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2) {
+      throw InputError(where,
+                       fmt::format("{} = \"{}\": % is not followed by two hex digits", key, text),
+                       "write %25 for a percent sign");
+    }
+    out += static_cast<char>(value);
+    i += 2;
+  }
+  return out;
+}
+
+/// Pieces between '|'; none for an empty text.
+inline std::vector<std::string_view> split_list(std::string_view text) {
+  std::vector<std::string_view> out;
+  for (std::size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const std::size_t end = std::min(text.find('|', begin), text.size());
+    out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
 }
 
 /// Splits "a=1 b=2"; every key at most once.

@@ -15,6 +15,50 @@ std::span<const T> rows_of(const std::vector<T>& all, std::uint64_t begin, std::
 }
 }  // namespace
 
+std::vector<std::vector<std::uint32_t>> prompt_prefixes(const RoutingTrace& trace,
+                                                        const std::string& where) {
+  std::vector<std::vector<std::uint32_t>> out(trace.sequences.size());
+  for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+    // Rows of a sequence ascend by position.
+    std::vector<std::uint32_t>& prefix = out[trace.tokens.sequence[row]];
+    if (trace.tokens.position[row] == prefix.size() && prefix.size() < kTablePrefixLength &&
+        prefix.size() < trace.sequences[trace.tokens.sequence[row]].prompt_length) {
+      prefix.push_back(trace.tokens.token[row]);
+    }
+  }
+  for (std::size_t s = 0; s < out.size(); ++s) {
+    if (out[s].size() <
+        std::min<std::size_t>(kTablePrefixLength, trace.sequences[s].prompt_length)) {
+      throw InputError(where, fmt::format("the trace lacks the first tokens of prompt {}", s),
+                       "keys of a routing table are made of them");
+    }
+  }
+  return out;
+}
+
+std::vector<RequestInfo> trace_requests(const RoutingTrace& trace, const RoutingPolicy& policy,
+                                        const RoutingTable* table, const std::string& where) {
+  if (policy.table.on() && table == nullptr) {
+    throw InputError(where,
+                     fmt::format("policy.table.file = {} needs the table", policy.table.file),
+                     "name the policy file, which says where it is");
+  }
+  std::vector<RequestInfo> out;
+  if (!policy.table.on() && !policy.soft.on() && !policy.pinned.on()) {
+    return out;
+  }
+  std::vector<std::vector<std::uint32_t>> prefixes(trace.sequences.size());
+  if (table != nullptr && table->spec().prefix == TablePrefix::kTokens) {
+    prefixes = prompt_prefixes(trace, where);
+  }
+  for (std::size_t s = 0; s < trace.sequences.size(); ++s) {
+    const TraceSequence& sequence = trace.sequences[s];
+    require_text(policy, table, sequence.text, where);
+    out.push_back(request_info(policy, table, prefixes[s], sequence.text, sequence.expert));
+  }
+  return out;
+}
+
 Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
     : trace_(trace),
       options_(options),
@@ -40,6 +84,11 @@ Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
                         options_.rank_of_sequence.size() == trace.sequences.size(),
                     fmt::format("ranks of {} sequences for {}", options_.rank_of_sequence.size(),
                                 trace.sequences.size()));
+  const std::vector<RequestInfo> requests =
+      trace_requests(trace, options_.policy, options_.table, "replay");
+  for (std::uint32_t s = 0; s < requests.size(); ++s) {
+    state_.request(s) = requests[s];
+  }
 }
 
 void Replayer::next_step(std::vector<LayerDecision>& decisions) {
@@ -75,6 +124,7 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
     input.candidates = candidates_.view();
     input.gate_bias = trace_.bias_of(l);
     input.requests = state_.requests();
+    input.table = options_.table;
     input.weights = options_.weights == nullptr ? nullptr : options_.weights->layer(l);
     Signals signals;
     if (options_.signals != nullptr) {

@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/routing/route.hpp"
@@ -28,7 +29,8 @@ struct ReplayOptions {
   std::uint32_t ranks = 1;                 ///< > every rank.
   const PolicyWeights* weights = nullptr;  ///< Of the files that the policy names; borrowed.
   const SignalTable* signals = nullptr;    ///< As the recorded run had; borrowed.
-                                           /// The options of the recorded run.
+  const RoutingTable* table = nullptr;     ///< Of policy.table; borrowed.
+  /// The options of the recorded run, but for what is borrowed.
   static ReplayOptions recorded(const TraceHeader& header) {
     ReplayOptions options;
     options.policy = header.policy;
@@ -59,6 +61,18 @@ class Replayer {
   Candidates candidates_;
   std::vector<std::uint16_t> rank_;
 };
+
+/// What `policy` makes of the trace's requests, by sequence. InputError(where, …): a prompt's text
+/// or first tokens are needed and not in the trace; the table is.
+[[nodiscard]] std::vector<RequestInfo> trace_requests(const RoutingTrace& trace,
+                                                      const RoutingPolicy& policy,
+                                                      const RoutingTable* table,
+                                                      const std::string& where);
+
+/// The first tokens of each prompt as far as keys of routing tables need them, by sequence.
+/// InputError(where, …): some are not in the trace.
+[[nodiscard]] std::vector<std::vector<std::uint32_t>> prompt_prefixes(const RoutingTrace& trace,
+                                                                      const std::string& where);
 
 /// Replays the whole trace and replaces its decisions (first, chosen, weights, outcome,
 /// truncated_slots); header.policy and header.seed become those of `options`, header.slots grows to

@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "experiments/cli/inspect_activation.hpp"
 #include "experiments/cli/inspect_gguf.hpp"
 #include "experiments/cli/inspect_profile.hpp"
 #include "experiments/cli/inspect_run.hpp"
 #include "experiments/cli/inspect_trace.hpp"
+#include "experiments/cli/routing_table.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/cluster/report.hpp"
 #include "sim/scenario/hardware.hpp"
@@ -67,8 +69,34 @@ int run_inspect(const InspectOptions& options) {
   if (!options.model.empty() && !options.activation) {
     throw InputError("--model", "has no effect without --activation");
   }
+  const bool tables_asked = !options.build_table.empty() || !options.use_table.empty();
+  const bool is_trace = magic == "SWYTRACE";
+  if (tables_asked && !is_trace) {
+    throw InputError(options.build_table.empty() ? "--use-table" : "--build-table",
+                     "works on routing traces only");
+  }
+  if (tables_asked && (options.activation || options.topology || options.window > 0)) {
+    throw InputError(options.build_table.empty() ? "--use-table" : "--build-table",
+                     "cannot be joined with --activation, --window or --topology");
+  }
+  if (options.build_table.empty() &&
+      (options.table_prefix != "tokens" || options.table_digest_bits != 256)) {
+    throw InputError("--table-prefix, --table-digest-bits", "say how --build-table makes its keys");
+  }
   std::vector<Table> tables;
-  if (is_toml) {
+  if (tables_asked) {
+    const RoutingTrace trace = read_trace(options.file, {!options.no_verify, false});
+    if (!options.build_table.empty()) {
+      const BuiltTable built =
+          build_routing_table(trace, options.table_prefix, options.table_digest_bits);
+      write_file(options.build_table, built.table.to_text());
+      tables.push_back(built_table_summary(built));
+    }
+    if (!options.use_table.empty()) {
+      tables.push_back(routing_table_report(trace, RoutingTable::read(options.use_table),
+                                            options.use_table.filename().string()));
+    }
+  } else if (is_toml) {
     refuse_scenario(options.file);
     const scenario::HardwareSpec hardware = scenario::read_hardware(options.file.string());
     const cluster::ClusterGraph graph = cluster::build_cluster(hardware);

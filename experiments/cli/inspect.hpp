@@ -19,6 +19,10 @@ struct InspectOptions {
   std::string model;           ///< --activation: the trace's model, for parameters and bytes.
   std::filesystem::path root;  ///< The scenarios folder.
   bool no_verify = false;      ///< Traces and runs above 4 GiB only.
+  std::filesystem::path build_table;  ///< Traces: write a routing table (M14) of its prompts here.
+  std::string table_prefix = "tokens";  ///< tokens, characters or bytes of the prompt make the key.
+  std::uint32_t table_digest_bits = 256;  ///< 256, 64 or 32.
+  std::filesystem::path use_table;  ///< Traces: what this table would do to the trace's requests.
   TableFormat format = TableFormat::kText;
 };
 

@@ -295,6 +295,17 @@ int run(int argc, char** argv) {
                         "--activation: the trace's model (config.json, preset or checkpoint)");
   v_inspect->add_flag("--no-verify", inspect.no_verify,
                       "skip the content hash (files above 4 GiB only)");
+  v_inspect->add_option(
+      "--build-table", inspect.build_table,
+      "write a static routing table of a trace's prompts (policy key table.file)");
+  v_inspect
+      ->add_option("--table-prefix", inspect.table_prefix,
+                   "what makes a key: the first 32 tokens, characters or bytes of the prompt")
+      ->capture_default_str();
+  v_inspect->add_option("--table-digest-bits", inspect.table_digest_bits, "256, 64 or 32")
+      ->capture_default_str();
+  v_inspect->add_option("--use-table", inspect.use_table,
+                        "hit rate, agreement and load of a trace under a routing table");
   format.add(*v_inspect);
   v_inspect->footer("Example: switchyard inspect t.h5 --activation");
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -30,22 +31,28 @@ namespace {
 /// Phase of the progress that counts bytes, not tokens.
 constexpr std::string_view kLoading = "load";
 
-/// The expert that a prompt names, kNoExpert for an empty text.
-std::uint16_t named_expert(const std::string& text, std::uint32_t experts,
-                           const std::string& where) {
+/// The expert that a prompt names by id or by a name of the policy, kNoExpert for an empty text.
+std::uint16_t named_expert(const std::string& text, const PinnedPolicy& policy,
+                           std::uint32_t experts, const std::string& where) {
   if (text.empty()) {
     return kNoExpert;
+  }
+  for (const auto& [name, expert] : policy.names) {
+    if (name == text) {
+      return static_cast<std::uint16_t>(expert);
+    }
   }
   std::uint32_t id = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), id);
   if (ec != std::errc{} || end != text.data() + text.size() || id >= experts) {
-    throw InputError(where, fmt::format("expert \"{}\" is not an id below {}", text, experts));
+    throw InputError(where, fmt::format("expert \"{}\" is not an id below {}", text, experts),
+                     "names come from pinned.names of the policy");
   }
   return static_cast<std::uint16_t>(id);
 }
 
-std::vector<TracePrompt> tokenize(const TraceOptions& options, const Engine& engine,
-                                  const model::Tokenizer& tokenizer) {
+std::vector<TracePrompt> tokenize(const TraceOptions& options, const RoutingPolicy& policy,
+                                  const Engine& engine, const model::Tokenizer& tokenizer) {
   std::vector<TracePrompt> out;
   for (PromptText& p : read_prompts(options.prompts)) {
     TracePrompt prompt{std::move(p.name),
@@ -53,7 +60,7 @@ std::vector<TracePrompt> tokenize(const TraceOptions& options, const Engine& eng
                        tokenizer.encode(p.text, true, true),
                        p.max_new.value_or(options.max_new),
                        std::move(p.text),
-                       named_expert(p.expert, engine.gate().experts,
+                       named_expert(p.expert, policy.pinned, engine.gate().experts,
                                     fmt::format("{}:{}", options.prompts.string(), p.line))};
     for (const std::uint32_t token : prompt.tokens) {
       if (token >= engine.config().vocab_size) {
@@ -78,6 +85,40 @@ std::string hash_of(const std::vector<TracePrompt>& prompts) {
     hasher.update(std::as_bytes(std::span(p.tokens)));
   }
   return hasher.digest().hex();
+}
+
+/// What the mechanisms of step 10 did; only those that did something.
+void set_rows(const TraceRunSummary& s, Table& table) {
+  const auto row = [&](std::string name, std::uint64_t n) {
+    if (n > 0) {
+      table.rows.push_back({std::move(name), std::to_string(n)});
+    }
+  };
+  const auto share = [&](std::string name, std::uint64_t part, std::uint64_t whole) {
+    if (whole > 0) {
+      table.rows.push_back(
+          {std::move(name),
+           fmt::format("{:.4f}", static_cast<double>(part) / static_cast<double>(whole))});
+    }
+  };
+  const SetCounts& c = s.sets;
+  row("soft balance: slots moved", c.balanced);
+  row("soft balance: slots without a free expert", c.unbalanced);
+  row("soft balance: tokens with a third expert", c.third);
+  row("decode rebalance: slots moved", c.rebalanced);
+  row("soft routing: tokens x layers", c.soft_tokens);
+  row("pinned: tokens x layers", c.pinned_tokens);
+  if (c.table_tokens > 0 || s.table_hits > 0) {
+    share("table: hit rate of requests", s.table_hits, s.sequences);
+    row("table: requests with another prompt's entry", s.collisions);
+    share("table: agreement@k with the live router", c.table_agreed, c.table_slots);
+  }
+  if (c.reranked + s.tier1_agreed + s.tier2_agreed > 0) {
+    const std::uint64_t rows = (s.prefill_tokens + s.decode_tokens) * s.layers;
+    share("two-tier: sets changed by tier 2", c.reranked, rows);
+    share("two-tier: sets of tier 1 = FP32 router", s.tier1_agreed, rows);
+    share("two-tier: sets of tier 2 = FP32 router", s.tier2_agreed, rows);
+  }
 }
 
 void print_json(const nlohmann::ordered_json& event) {
@@ -199,8 +240,11 @@ Table trace_summary_table(const TraceRunSummary& s) {
   if (s.linear_fallbacks > 0) {
     row("linear scores made a softmax", s.linear_fallbacks);
   }
+  set_rows(s, table);
   const auto cv = s.load_cv();
   table.rows.push_back({"load_cv", cv ? fmt::format("{:.4f}", *cv) : "n/a"});
+  const auto top = s.top_share();
+  table.rows.push_back({"top share", top ? fmt::format("{:.4f}", *top) : "n/a"});
   row("router rows with NaN", s.nan_rows);
   row("output rows with NaN", s.nan_logits);
   row("KV cache peak [B]", s.peak_kv_bytes);
@@ -222,6 +266,7 @@ Table trace_summary_table(const TraceRunSummary& s) {
   table.notes = {"assignments = kept + rerouted + queued + dropped, over tokens x layers x slots",
                  "overflow = first choices that found their expert full",
                  "load_cv = std/mean of kept + rerouted per expert, whole run, mean over layers",
+                 "top share = of the busiest expert in its layer's load, mean over layers",
                  fmt::format("a KV block holds {} tokens", s.kv_block)};
   if (s.exchanged) {
     table.notes.emplace_back(
@@ -304,6 +349,14 @@ int run_trace(const TraceOptions& options) {
   const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
                                                            layers, engine.config().hidden_size);
   run.weights = weights.layers.empty() ? nullptr : &weights;
+  const std::optional<RoutingTable> table = load_table(run.policy, policy_files, engine.gate(),
+                                                       static_cast<std::uint32_t>(layers.size()));
+  run.table = table ? &*table : nullptr;
+  std::optional<TwoTierRouter> tiers;
+  if (run.policy.two_tier.on()) {
+    tiers = TwoTierRouter::load(run.policy, policy_files, engine.weights(), engine.config());
+    run.tiers = &*tiers;
+  }
   SignalTable signals;
   if (!options.signals.empty()) {
     signals = read_signals(options.signals, static_cast<std::uint32_t>(layers.size()),
@@ -316,7 +369,7 @@ int run_trace(const TraceOptions& options) {
     run.after_step = [&](const StepResult& result) { monitor->after_step(result); };
   }
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
-  const std::vector<TracePrompt> prompts = tokenize(options, engine, tokenizer);
+  const std::vector<TracePrompt> prompts = tokenize(options, run.policy, engine, tokenizer);
   if (job) {
     require_same_program(
         *job, "trace",

@@ -121,14 +121,17 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
   return cost;
 }
 
-OpCost CostModel::router(std::uint64_t tokens) const {
+OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
   if (tokens == 0) return {};
   const double t = real(tokens), hidden = real(model_.hidden_size), e = real(model_.num_experts);
+  const double r = real(routed);
   const double router_w = width_of(dtype_.router);
   OpCost cost = roofline(2 * t * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
-  cost += roofline(hidden * e * router_w + t * hidden * a_ + t * e * 4, 2 * t * hidden * e,
-                   dtype_.router, gpu_.mfu, 1);
-  cost += roofline(t * e * 4, 0, dtype_.router, gpu_.mfu, 1);
+  if (routed > 0) {
+    cost += roofline(hidden * e * router_w + r * hidden * a_ + r * e * 4, 2 * r * hidden * e,
+                     dtype_.router, gpu_.mfu, 1);
+    cost += roofline(r * e * 4, 0, dtype_.router, gpu_.mfu, 1);
+  }
   cost += roofline(t * (1 + real(model_.top_k)) * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
   return cost;
 }

@@ -68,8 +68,9 @@ class CostModel {
   /// honoured), 2·h·(d_qk + d_v) FLOPs per pair, cache bytes read once per sequence.
   [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work) const;
   /// RMSNorm, gate GEMM (T·H·E), top-k, then the permutation of T·k rows: T·H·a read,
-  /// T·k·H·a written.
-  [[nodiscard]] OpCost router(std::uint64_t tokens) const;
+  /// T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a policy may decide the
+  /// others without the router.
+  [[nodiscard]] OpCost router(std::uint64_t tokens, std::uint64_t routed) const;
   /// Grouped gate+up GEMM with SwiGLU, then grouped down GEMM, over this GPU's local experts.
   /// `rows[i]` is the number of assignments of local expert i; experts with 0 rows cost nothing.
   [[nodiscard]] OpCost experts(std::span<const std::uint32_t> rows) const;

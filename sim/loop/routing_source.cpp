@@ -88,6 +88,9 @@ class TraceSource final : public RoutingSource {
   }
 
   [[nodiscard]] std::span<const float> logits() const override { return {}; }
+  [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const override {
+    return trace_.tokens.sequence[pool_[rows_of_sequence_[b % rows_of_sequence_.size()][0]]];
+  }
   [[nodiscard]] std::span<const float> gate_bias(std::uint32_t layer) const override {
     return trace_.bias_of(layer % trace_.header.layer_count());
   }
@@ -198,6 +201,9 @@ class SyntheticSource final : public RoutingSource {
                                   : entropy / std::log(2.0) / static_cast<double>(tokens.size());
   }
   [[nodiscard]] std::span<const float> logits() const override { return logits_; }
+  [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t) const override {
+    return std::nullopt;
+  }
   [[nodiscard]] std::span<const float> gate_bias(std::uint32_t) const override { return {}; }
   [[nodiscard]] const GateSpec& gate() const override { return gate_; }
   [[nodiscard]] double mean_entropy() const override { return entropy_; }

@@ -17,6 +17,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,6 +44,8 @@ class RoutingSource {
   virtual ~RoutingSource() = default;
   /// Candidates of every token of the step in MoE layer `layer` (index among MoE layers).
   virtual void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) = 0;
+  /// Sequence of the trace that simulated sequence b follows; no value: a synthetic request.
+  [[nodiscard]] virtual std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const = 0;
   /// All E logits of the last call's tokens, [T][E], or empty when only the candidates are known.
   [[nodiscard]] virtual std::span<const float> logits() const = 0;
   /// Selection bias of the layer, [E] or empty.

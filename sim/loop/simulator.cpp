@@ -17,6 +17,7 @@
 #include "engine/model/accounting.hpp"
 #include "engine/model/policy_weights.hpp"
 #include "engine/routing/route.hpp"
+#include "engine/trace/replay.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/exchange_timer.hpp"
@@ -102,6 +103,8 @@ class Simulator {
                          "trace the model with the policy in force");
       }
       state_ = RoutingState(std::size_t{layers_} * (gpus_ / s_.parallel.ep));
+      table_ = load_table(policy_, s_.policy_files, source_->gate(), layers_);
+      describe_requests(trace);
     }
     ready_.assign(gpus_, 0);
     path_.assign(gpus_, PhaseTimes{});
@@ -159,6 +162,10 @@ class Simulator {
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
                 std::int64_t& floor);
+  /// What the policy makes of the requests of this workload.
+  void describe_requests(const RoutingTrace* trace);
+  /// Whether the tokens of a sequence pass through the router.
+  [[nodiscard]] bool uses_router(std::uint32_t sequence) const;
   void sample_memory();
   /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
   void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
@@ -193,6 +200,7 @@ class Simulator {
   std::vector<CostModel> cost_;
   std::unique_ptr<RoutingSource> source_;
   PolicyWeights weights_;
+  std::optional<RoutingTable> table_;
   RoutingState state_;  // [L][copies of the experts]
   std::uint64_t truncated_ = 0, linear_fallbacks_ = 0;
   std::uint32_t slots_ = 0;  // K of a decision
@@ -213,6 +221,7 @@ class Simulator {
   StepTokens tokens_;
   std::vector<std::vector<SequenceWork>> sequences_;  // [G]
   std::vector<std::uint64_t> tokens_of_;              // [G]
+  std::vector<std::uint64_t> routed_of_;              // [G] of these, what the router sees
   run::StepRecord record_;
   Candidates candidates_;
   RouteWorkspace workspace_;
@@ -308,12 +317,14 @@ void Simulator::compose_step(std::uint64_t step) {
   tokens_.ordinal.resize(n);
   sequences_.assign(gpus_, {});
   tokens_of_.assign(gpus_, 0);
+  routed_of_.assign(gpus_, 0);
   std::size_t i = 0;
   for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
     const std::uint32_t g = home(b);
     const std::uint64_t had = s_.workload.context + step * fresh;
     sequences_[g].push_back({fresh, had});
     tokens_of_[g] += fresh;
+    routed_of_[g] += uses_router(b) ? fresh : 0;
     for (std::uint32_t j = 0; j < fresh; ++j, ++i) {
       tokens_.sequence[i] = b;
       tokens_.position[i] = static_cast<std::uint32_t>(had + j);
@@ -535,6 +546,43 @@ void Simulator::check_time(std::int64_t ps) const {
   }
 }
 
+void Simulator::describe_requests(const RoutingTrace* trace) {
+  const RoutingTable* table = table_ ? &*table_ : nullptr;
+  if (s_.workload.routing.source == scenario::RoutingSource::kTrace) {
+    const std::vector<RequestInfo> requests =
+        trace_requests(*trace, policy_, table, s_.workload.routing.trace_path);
+    for (std::uint32_t b = 0; b < s_.workload.batch && !requests.empty(); ++b) {
+      state_.request(b) = requests[*source_->trace_sequence(b)];
+    }
+    return;
+  }
+  const auto refuse = [](bool on, std::string_view key, std::string_view what) {
+    if (on) {
+      throw InputError("policy",
+                       fmt::format("policy.{} needs {}: synthetic requests have none", key, what),
+                       "give a trace");
+    }
+  };
+  refuse(policy_.table.on(), "table.file", "prompts");
+  refuse(policy_.soft.on() && !policy_.soft.all_requests, "soft.keywords", "prompts");
+  refuse(policy_.pinned.requests == PinnedRequests::kNamed, "pinned.requests = named",
+         "requests that name an expert");
+  if (policy_.soft.on() || policy_.pinned.on()) {
+    for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+      state_.request(b) = request_info(policy_, nullptr, {}, "", kNoExpert);
+    }
+  }
+}
+
+bool Simulator::uses_router(std::uint32_t sequence) const {
+  if (policy_.set == SetRule::kRoundRobin) {
+    return false;
+  }
+  const std::vector<RequestInfo>& requests = state_.requests();
+  return sequence >= requests.size() || (requests[sequence].expert == kNoExpert &&
+                                         requests[sequence].table_entry == kNoTableEntry);
+}
+
 /// Memory levels as the policies of this step see them.
 void Simulator::sample_memory() {
   memory_used_.resize(gpus_);
@@ -571,6 +619,7 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   input.gate_bias = source_->gate_bias(moe);
   input.signals = &signals;
   input.requests = state_.requests();
+  input.table = table_ ? &*table_ : nullptr;
   input.weights = weights_.layer(moe);
   const std::size_t copies = gpus_ / s_.parallel.ep;
   route_layer(source_->gate(), policy_, context, input, state_.layer(moe * copies + copy),
@@ -662,6 +711,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
     all.overflowed += part.overflowed;
     all.truncated_slots += part.truncated_slots;
     all.linear_fallbacks += part.linear_fallbacks;
+    all.sets += part.sets;
     all.waves = std::max(all.waves, part.waves);
     // The copies of an expert together hold the sum of the groups' capacities.
     all.capacity = part.capacity == kUnlimitedCapacity || all.capacity == kUnlimitedCapacity
@@ -686,7 +736,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
 
   std::int64_t slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    const OpCost c = cost_[g].router(tokens_of_[g]);
+    const OpCost c = cost_[g].router(tokens_of_[g], routed_of_[g]);
     work(g, run::Phase::kRouter, c);
     slowest = std::max(slowest, c.time.ps());
   }

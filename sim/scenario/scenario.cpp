@@ -531,14 +531,41 @@ void read_workload(Context& context, const Node& root, const fs::path& folder,
 // ---- policy ----
 
 /// Value of a policy key as set_policy_field takes it.
-std::string policy_value(const Node& node, const std::string& shown) {
-  switch (node.kind) {
+std::string policy_value(const Node& node, const std::string& shown, bool list) {
+  const bool parts = node.kind == Node::Kind::kArray || node.kind == Node::Kind::kTable;
+  switch (parts && !list ? Node::Kind::kOther : node.kind) {
     case Node::Kind::kString:
       return node.text;
     case Node::Kind::kInteger:
       return fmt::format("{}", node.integer);
     case Node::Kind::kFloat:
       return fmt::format("{}", node.number);
+    case Node::Kind::kBoolean:
+      return node.boolean ? "true" : "false";
+    case Node::Kind::kArray: {  // ["a poem", "a story"]
+      std::string list;
+      for (const Node& item : node.children) {
+        if (item.kind != Node::Kind::kString) {
+          throw InputError(item.where(), fmt::format("{}: {} is {}; expected text", shown,
+                                                     brief(item), item.kind_name()));
+        }
+        list += (list.empty() ? "" : "|") + policy_word(item.text);
+      }
+      return list.empty() ? "off" : list;
+    }
+    case Node::Kind::kTable: {  // { code = 3, poetry = 5 }
+      std::string list;
+      for (const Node& item : node.children) {
+        if (item.kind != Node::Kind::kInteger) {
+          throw InputError(item.where(),
+                           fmt::format("{}.{} = {} is {}; expected a whole number", shown, item.key,
+                                       brief(item), item.kind_name()));
+        }
+        list +=
+            fmt::format("{}{}:{}", list.empty() ? "" : "|", policy_word(item.key), item.integer);
+      }
+      return list.empty() ? "off" : list;
+    }
     default:
       throw InputError(node.where(), fmt::format("{} = {} is {}; expected a number or text", shown,
                                                  brief(node), node.kind_name()));
@@ -558,10 +585,10 @@ RoutingPolicy policy_from(Context& context, const Node* table, const Node& paren
   }
   Section s(context, table, "policy", top, parent);
   RoutingPolicy policy;
-  const auto names_file = [](const std::string& key) {
+  const auto is = [](bool PolicyField::*kind, const std::string& key) {
     const auto fields = policy_fields();
     return std::any_of(fields.begin(), fields.end(),
-                       [&](const PolicyField& f) { return f.file && f.key == key; });
+                       [&](const PolicyField& f) { return f.*kind && f.key == key; });
   };
   for (const std::string& head : top) {
     std::vector<std::string> members;
@@ -578,9 +605,9 @@ RoutingPolicy policy_from(Context& context, const Node* table, const Node& paren
       if (node != nullptr) {
         const std::string shown = in.shown_key(key, *node);
         try {
-          const std::string value = policy_value(*node, shown);
+          const std::string value = policy_value(*node, shown, is(&PolicyField::list, field));
           set_policy_field(policy, field, value, node->where());
-          if (names_file(field) && value != "off") {
+          if (is(&PolicyField::file, field) && value != "off") {
             const fs::path path = named_path(value, *node, folder);
             std::error_code ignored;
             if (!fs::exists(path, ignored)) {

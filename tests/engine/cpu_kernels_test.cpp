@@ -249,7 +249,7 @@ std::vector<double> naive_expert(const ExpertView& e, const float* x) {
   return out;
 }
 
-TEST(Moe, EqualsTheNaiveSumOverSlotsAndTreatsEmptySlotsAsNothing) {
+TEST(IssueRow11, ExpertsWithoutTokensAndEmptySlotsCountAsNothing) {
   const std::size_t hidden = 20;
   const std::size_t inner = 37;
   const std::size_t rows = 6;
@@ -280,12 +280,12 @@ TEST(Moe, EqualsTheNaiveSumOverSlotsAndTreatsEmptySlotsAsNothing) {
   }
 }
 
-TEST(Moe, AcceptsNoRowsAtAll) {
+TEST(IssueRow11, NoRowsAtAllAreFine) {
   const Experts experts = random_experts(2, 8, 8);
   make_cpu_backend(1)->moe(nullptr, 0, experts.views, {}, {}, 2, nullptr);
 }
 
-TEST(Moe, GivesARowTheSameBitsAloneAndInAnyBatchAndForAnyThreads) {
+TEST(IssueRow22, ARowHasTheSameBitsAloneInAnyBatchAndForAnyThreads) {
   const std::size_t hidden = 64;
   const std::size_t inner = 96;
   const std::size_t rows = 40;

@@ -3,6 +3,9 @@
 // does not depend on chunks or on the batch (where tokens do not compete).
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <optional>
+
 #include <cmath>
 
 #include "engine/base/error.hpp"
@@ -24,8 +27,9 @@ std::vector<TracePrompt> prompts(std::uint32_t max_new) {
   const auto expected = model::Safetensors::open(fixture("bf16") / "expected.safetensors");
   std::vector<TracePrompt> out;
   for (int n = 0; n < 3; ++n) {
-    out.push_back({"p" + std::to_string(n), "",
-                   ids_of(expected, "seq" + std::to_string(n) + ".ids"), max_new});
+    out.push_back(
+        {"p" + std::to_string(n), "", ids_of(expected, "seq" + std::to_string(n) + ".ids"), max_new,
+         "prompt " + std::to_string(n), n == 1 ? static_cast<std::uint16_t>(3) : kNoExpert});
   }
   return out;
 }
@@ -86,6 +90,7 @@ struct Case {
   bool independent;  ///< A row depends on its own sequence only.
   bool replays = true;
   std::uint32_t semantic_inputs = 8;
+  bool all_slots = true;  ///< Every token fills policy_slots().
 };
 
 const Case kCases[] = {
@@ -113,12 +118,69 @@ const Case kCases[] = {
     {"groups.by=block groups.count=2", true},
     {"groups.by=block groups.count=2 groups.k_in_group=all", true},
     {"groups.by=placement bonus.lambda=0.05", true},
+    {"soft_balance.limit=3 soft_balance.low_limit=1 soft_balance.batch_limit=off", false, true, 8,
+     false},
+    {"soft_balance.limit=2 soft_balance.low_memory=0 soft_balance.k3_memory=0 "
+     "soft_balance.k3=choose soft_balance.batch_limit=4 capacity.rule=share",
+     false},
+    {"decode_rebalance.level=0.6 decode_rebalance.period=1", false},
+    {"table.file=t.table", true},
+    {"table.file=t.table capacity.rule=share capacity.factor=1", false},
+    {"soft.experts=4 soft.requests=all", true},
+    {"soft.experts=4 soft.renorm=true soft.keywords=T%202", true, true, 8, false},
+    {"set.rule=round_robin", false},
+    {"set.rule=batch", false},
+    {"pinned.requests=named", true, true, 8, false},
+    {"pinned.requests=all pinned.expert=2 capacity.rule=share", false, true, 8, false},
+    {"two_tier.first=int4 two_tier.scorer=s.safetensors", true, false},
+    {"two_tier.first=rank two_tier.rank=3 two_tier.scorer=s.safetensors capacity.rule=share", false,
+     false},
 };
+
+/// Prompt 2 takes experts 6, 7 and 0, 1.
+RoutingTable some_table() {
+  RoutingTable table({TablePrefix::kTokens, 256, 2, 8, 2, "m", "0123456789abcdef"});
+  (void)table.add(table_key(TablePrefix::kTokens, prompts(0)[2].tokens, ""),
+                  std::vector<std::uint16_t>{6, 7, 0, 1}, std::vector<float>{.5F, .25F, .5F, .5F});
+  return table;
+}
+
+/// A scorer of random weights, one hidden layer of 5.
+std::filesystem::path write_scorer(const std::filesystem::path& folder) {
+  std::vector<model::TensorData> tensors;
+  for (std::uint32_t l = 0; l < 2; ++l) {
+    const std::pair<const char*, std::vector<std::uint64_t>> parts[] = {
+        {"w1", {5, 32}}, {"b1", {5}}, {"w2", {8, 5}}, {"b2", {8}}};
+    for (const auto& [name, shape] : parts) {
+      std::vector<float> values;
+      const std::uint64_t n = shape.size() == 1 ? shape[0] : shape[0] * shape[1];
+      for (std::uint32_t i = 0; i < n; ++i) {
+        values.push_back(static_cast<float>(random_normal(6, random_purpose(name), {l, 0, 0, i})));
+      }
+      tensors.push_back(model::TensorData::from_floats("layers." + std::to_string(l) + "." + name,
+                                                       model::DType::kF32, shape, values));
+    }
+  }
+  model::write_safetensors(folder / "s.safetensors", tensors);
+  return folder / "s.safetensors";
+}
+
+/// The two routers of the policy, or none.
+std::optional<TwoTierRouter> some_tiers(const Engine& engine, const RoutingPolicy& policy,
+                                        const std::filesystem::path& scorer) {
+  if (!policy.two_tier.on()) {
+    return std::nullopt;
+  }
+  return TwoTierRouter(policy.two_tier.first, policy.two_tier.rank, scorer, engine.weights(),
+                       engine.config());
+}
 
 TEST(PolicyInTheEngine, ConservesAndIsReplayedToTheSameDecisions) {
   const auto folder = fresh_folder("replay");
   const Engine engine = Engine::load(fixture("bf16"), {});
   const SignalTable signals = some_signals();
+  const RoutingTable table = some_table();
+  const auto scorer = write_scorer(folder);
   (void)record_trace(engine, prompts(6), {}, folder / "plain.h5");
   const RoutingTrace plain = read_trace(folder / "plain.h5");
   for (const Case& c : kCases) {
@@ -128,10 +190,15 @@ TEST(PolicyInTheEngine, ConservesAndIsReplayedToTheSameDecisions) {
     options.seed = 7;
     options.weights = &weights;
     options.signals = &signals;
+    options.table = options.policy.table.on() ? &table : nullptr;
+    const auto tiers = some_tiers(engine, options.policy, scorer);
+    options.tiers = tiers ? &*tiers : nullptr;
     const TraceRunSummary s = record_trace(engine, prompts(6), options, folder / "t.h5");
     EXPECT_EQ(s.assignments, s.kept + s.rerouted + s.queued + s.dropped) << c.policy;
     const std::uint32_t slots = policy_slots(options.policy, engine.gate());
-    EXPECT_EQ(s.assignments, (s.prefill_tokens + s.decode_tokens) * 2 * slots) << c.policy;
+    if (c.all_slots) {
+      EXPECT_EQ(s.assignments, (s.prefill_tokens + s.decode_tokens) * 2 * slots) << c.policy;
+    }
     EXPECT_EQ(s.truncated, 0U);
     const RoutingTrace recorded = read_trace(folder / "t.h5");
     EXPECT_EQ(recorded.header.slots, slots);
@@ -147,6 +214,7 @@ TEST(PolicyInTheEngine, ConservesAndIsReplayedToTheSameDecisions) {
     ReplayOptions replaying = ReplayOptions::recorded(again.header);
     replaying.weights = &weights;
     replaying.signals = &signals;
+    replaying.table = options.table;
     if (c.replays) {
       replay(again, replaying);
       EXPECT_TRUE(again.routing == recorded.routing) << c.policy;
@@ -160,6 +228,8 @@ TEST(PolicyInTheEngine, DoesNotSeeChunksOrTheBatchWhereTokensDoNotCompete) {
   const Engine engine = Engine::load(fixture("bf16"), {});
   const auto all = prompts(0);
   const SignalTable signals = some_signals();
+  const RoutingTable table = some_table();
+  const auto scorer = write_scorer(fresh_folder("independent"));
   for (const Case& c : kCases) {
     if (!c.independent) {
       continue;
@@ -169,6 +239,12 @@ TEST(PolicyInTheEngine, DoesNotSeeChunksOrTheBatchWhereTokensDoNotCompete) {
     options.policy = policy_from_text(c.policy, "test");
     options.weights = &weights;
     options.signals = &signals;
+    options.table = options.policy.table.on() ? &table : nullptr;
+    const auto tiers = some_tiers(engine, options.policy, scorer);
+    options.tiers = tiers ? &*tiers : nullptr;
+    const auto describe = [&](Session& session) {
+      session.describe(1, all[2].tokens, all[2].text, 3, "test");
+    };
     const auto& ids = all[2].tokens;
     // Sequence 1 of a batch, at once.
     Session batch(engine, options);
@@ -176,6 +252,7 @@ TEST(PolicyInTheEngine, DoesNotSeeChunksOrTheBatchWhereTokensDoNotCompete) {
     for (const TracePrompt& p : all) {
       work.push_back({batch.add_sequence(), p.tokens});
     }
+    describe(batch);
     std::vector<std::uint16_t> chosen[2];
     std::vector<float> logits[2];
     std::vector<SequenceTokens> order{{0, all[0].tokens}, {1, ids}};
@@ -189,6 +266,7 @@ TEST(PolicyInTheEngine, DoesNotSeeChunksOrTheBatchWhereTokensDoNotCompete) {
     Session alone(engine, options);
     (void)alone.add_sequence();
     const std::uint32_t s = alone.add_sequence();
+    describe(alone);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const SequenceTokens one{s, {&ids[i], 1}};
       const StepResult& step = alone.step({&one, 1}, Phase::kPrefill);
@@ -293,6 +371,58 @@ TEST(PolicyInTheEngine, LayerNormAndJitterChangeWhatTheGateSeesAndTheRecordedInp
   EXPECT_TRUE(moved);
 }
 
+TEST(PolicyInTheEngine, CountsWhatStepTenDid) {
+  const auto folder = fresh_folder("counts");
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  const RoutingTable table = some_table();
+  const auto run = [&](const char* text, const TwoTierRouter* tiers = nullptr) {
+    TraceRunOptions options;
+    options.policy = policy_from_text(text, "test");
+    options.table = options.policy.table.on() ? &table : nullptr;
+    options.tiers = tiers;
+    return record_trace(engine, prompts(3), options, folder / "t.h5");
+  };
+  // Prompts of 1, 7 and 33 tokens, 2 of 3 new tokens fed each, 2 layers.
+  const TraceRunSummary hit = run("table.file=t.table");
+  EXPECT_EQ(hit.table_hits, 1U);
+  EXPECT_EQ(hit.sets.table_tokens, 2U * 35U);
+  EXPECT_EQ(hit.sets.table_slots, 2U * 2U * 35U);
+  EXPECT_LT(hit.sets.table_agreed, hit.sets.table_slots);
+  const TraceRunSummary pinned = run("pinned.requests=named");
+  EXPECT_EQ(pinned.sets.pinned_tokens, 2U * 9U);
+  EXPECT_EQ(pinned.assignments, 2U * (9 + 2 * (3 + 35)));
+  const TraceRunSummary soft = run("soft.experts=4 soft.keywords=PROMPT%200");
+  EXPECT_EQ(soft.sets.soft_tokens, 2U * 3U);
+  // A first tier of full rank is the router itself, but for rounding; the random scorer is not.
+  const auto scorer = write_scorer(folder);
+  const TwoTierRouter full(FirstTier::kRank, 8, scorer, engine.weights(), engine.config());
+  const TraceRunSummary tiers =
+      run("two_tier.first=rank two_tier.rank=8 two_tier.scorer=s.safetensors", &full);
+  EXPECT_EQ(tiers.tier1_agreed, 2U * 47U);
+  EXPECT_LT(tiers.tier2_agreed, 2U * 47U);
+  EXPECT_EQ(tiers.sets.reranked, 2U * 47U - tiers.tier2_agreed);
+}
+
+// All tokens of a pinned request run its expert with weight 1, in every layer.
+TEST(PolicyInTheEngine, APinnedRequestRunsItsExpertAlone) {
+  const auto folder = fresh_folder("pinned");
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  TraceRunOptions options;
+  options.policy = policy_from_text("pinned.requests=named", "test");
+  (void)record_trace(engine, prompts(3), options, folder / "t.h5");
+  const RoutingTrace t = read_trace(folder / "t.h5");
+  for (std::uint64_t row = 0; row < t.rows(); ++row) {
+    for (std::uint32_t l = 0; l < 2; ++l) {
+      const bool pinned = t.tokens.sequence[row] == 1;
+      EXPECT_EQ(t.routing.chosen[t.slot_at(row, l, 1)] == kNoExpert, pinned);
+      if (pinned) {
+        EXPECT_EQ(t.routing.chosen[t.slot_at(row, l, 0)], 3);
+        EXPECT_EQ(t.routing.weights[t.slot_at(row, l, 0)], 1.0F);
+      }
+    }
+  }
+}
+
 TEST(PolicyInTheEngine, SaysWhatIsMissing) {
   const Engine engine = Engine::load(fixture("bf16"), {});
   const auto refusal = [&](const char* text) {
@@ -308,6 +438,13 @@ TEST(PolicyInTheEngine, SaysWhatIsMissing) {
   EXPECT_EQ(refusal("load_aware.u=total"),
             "policy: policy.load_aware.u = total needs the memory use of each GPU; give --signals, "
             "or use the simulator");
+  EXPECT_EQ(refusal("table.file=t"), "policy: policy.table.file needs its table");
+  EXPECT_EQ(refusal("two_tier.first=int4 two_tier.scorer=s"),
+            "policy: policy.two_tier.scorer needs its weights");
+  EXPECT_NE(refusal("decode_rebalance.level=0.85").find("--signals"), std::string::npos);
+  EXPECT_NE(refusal("pinned.requests=named capacity.rule=share capacity.queue=defer")
+                .find("capacity.queue = defer"),
+            std::string::npos);
   EXPECT_EQ(refusal("condition.adapter=a.safetensors"),
             "policy: policy.condition.adapter needs its weights");
   EXPECT_EQ(refusal("semantic.mode=mlp semantic.file=w.safetensors"),

@@ -43,8 +43,9 @@ TEST(GateGolden, SoftmaxOfTheFourLogits) {
   }
 }
 
-// Also bug row 6: the renormalise flag decides, both values are pinned.
-TEST(GateGolden, EveryFamilyOnTheFourLogits) {
+// engines.md 1.9, and 5, row 6 (sglang#35160): the renormalise flag decides, both values are
+// pinned.
+TEST(IssueRow6, EveryFamilyOnTheFourLogitsWithItsOwnRenormalisation) {
   const std::vector<float> z{1, 3, 2, 0};
   const std::vector<int> idx{1, 2};
   const RoutingPolicy plain;
@@ -63,13 +64,14 @@ TEST(GateGolden, EveryFamilyOnTheFourLogits) {
 
 const std::vector<float> kEight{-2, -1.5F, .5F, .25F, -.5F, 1, -3, 2};
 
-TEST(GateGolden, DeepSeekV3KeepsItsGroupsUnderANegativeBias) {
+TEST(IssueRow4, DeepSeekV3KeepsItsGroupsUnderANegativeBias) {
   const std::vector<float> bias(8, -0.9F);
   GateSpec gate = gate_deepseek_v3(8, 3, 4, 2, 2.5F);
   const LayerDecision d = route(gate, {}, kEight, bias);
   EXPECT_EQ(ids(d), (std::vector<int>{5, 2, 3}));
   expect_weights(d, {0.9540386, 0.8123155, 0.7336458});
-  // Bug row 4: with the mask value 0.0 experts of unselected groups win.
+  // engines.md 5, row 4 (transformers#45440): with the mask value 0.0 experts of unselected groups
+  // win.
   gate.group_mask = GroupMask::kZero;
   EXPECT_EQ(ids(route(gate, {}, kEight, bias)), (std::vector<int>{0, 1, 6}));
 }
@@ -86,8 +88,9 @@ TEST(GateGolden, DeepSeekV2ScalesInsteadOfRenormalising) {
   expect_weights(one, {8.4116691});
 }
 
-// Bug row 1: a NaN row gives k distinct ids and finite weights, and is counted.
-TEST(GateBugReports, ARowOfNanGivesDistinctIdsAndFiniteWeights) {
+// engines.md 5, row 1 (vllm#39391): a NaN row gives k distinct ids and finite weights, and is
+// counted.
+TEST(IssueRow1, ARowOfNanGivesDistinctIdsAndFiniteWeights) {
   std::vector<float> z(16, kNan);
   std::iota(z.begin() + 8, z.end(), 0.0F);
   for (const GateSpec& gate : {gate_mixtral(8, 2), gate_deepseek_v3(8, 2, 4, 2), gate_gpt_oss(8, 2),
@@ -106,7 +109,7 @@ TEST(GateBugReports, ARowOfNanGivesDistinctIdsAndFiniteWeights) {
   }
 }
 
-TEST(GateBugReports, OneNanOrInfiniteLogitNeverReachesTheSelection) {
+TEST(IssueRow1, OneNanOrInfiniteLogitNeverReachesTheSelection) {
   for (const float broken : {kNan, kInf}) {
     const LayerDecision d = route(gate_mixtral(4, 2), {}, {broken, 1, 2, 0});
     EXPECT_EQ(ids(d), (std::vector<int>{2, 1}));
@@ -120,8 +123,8 @@ TEST(GateBugReports, OneNanOrInfiniteLogitNeverReachesTheSelection) {
   EXPECT_EQ(ids(d), (std::vector<int>{2, 1}));
 }
 
-// Bug row 3: id -1 (kNoExpert) is no expert.
-TEST(GateBugReports, PaddingTokensHaveNoSlotsAndNoLoad) {
+// engines.md 5, row 3 (aiter#4636): id -1 (kNoExpert) is no expert.
+TEST(IssueRow3, PaddingTokensHaveNoSlotsAndNoLoad) {
   Candidates c = ranked(gate_mixtral(4, 2), {1, 3, 2, 0, 1, 3, 2, 0, 1, 3, 2, 0});
   std::fill(c.ids.begin() + 4, c.ids.begin() + 8, kNoExpert);
   const Step step(3);
@@ -137,8 +140,8 @@ TEST(GateBugReports, PaddingTokensHaveNoSlotsAndNoLoad) {
   }
 }
 
-// Bug row 5: weights come from the unbiased scores.
-TEST(GateBugReports, ABiasSelectsAnExpertButNeverEntersItsWeight) {
+// engines.md 5, row 5 (vllm#12002): weights come from the unbiased scores.
+TEST(IssueRow5, ABiasSelectsAnExpertButNeverEntersItsWeight) {
   const GateSpec gate = gate_deepseek_v3(4, 2, 1, 1, 1.0F);
   const LayerDecision d = route(gate, {}, {1, 3, 2, 0}, {0, 0, 0, 10});
   EXPECT_EQ(ids(d), (std::vector<int>{3, 1}));
@@ -147,14 +150,15 @@ TEST(GateBugReports, ABiasSelectsAnExpertButNeverEntersItsWeight) {
   expect_weights(d, {s3 / (s3 + s1), s1 / (s3 + s1)});
 }
 
-// Bug row 7: top-1 normalisation is per token.
-TEST(GateBugReports, TopOneRenormalisationGivesWeightOneForEveryToken) {
+// engines.md 5, row 7 (megablocks#87): top-1 normalisation is per token.
+TEST(IssueRow7, TopOneRenormalisationGivesWeightOneForEveryToken) {
   const LayerDecision d = route(gate_mixtral(4, 1), {}, {1, 3, 2, 0, 5, 1, 1, 1, -9, 0, 0, 0});
   EXPECT_EQ(d.weights, (std::vector<float>{1, 1, 1}));
 }
 
-// Bug row 9: ties go to the lower id; ids and weights come from the same pick; ids above 255.
-TEST(GateBugReports, TiesGoToTheLowerId) {
+// engines.md 5, row 9 (vllm#52679): ties go to the lower id; ids and weights come from the same
+// pick; ids above 255.
+TEST(IssueRow9, TiesGoToTheLowerId) {
   EXPECT_EQ(ids(route(gate_mixtral(8, 2), {}, std::vector<float>(8, 0.25F))),
             (std::vector<int>{0, 1}));
   // Tie at the k boundary: 5 first, then one of the equal 1, 3, 6.
@@ -176,20 +180,21 @@ TEST(GateBugReports, TiesGoToTheLowerId) {
   EXPECT_GT(d.weights[1], d.weights[2]);
 }
 
-TEST(GateBugReports, TiesOfGroupsGoToTheLowerGroup) {
+TEST(IssueRow9, TiesOfGroupsGoToTheLowerGroup) {
   EXPECT_EQ(ids(route(gate_deepseek_v3(8, 3, 4, 2), {}, std::vector<float>(8, 0.0F))),
             (std::vector<int>{0, 1, 2}));
 }
 
 // 1.5: scores are > 0, so V2's mask value 0.0 is safe unless exp underflows; then it is a tie.
-TEST(GateBugReports, AnUnderflowedScoreTiesWithTheZeroMaskOfDeepSeekV2) {
+TEST(IssueRow9, AnUnderflowedScoreTiesWithTheZeroMaskOfDeepSeekV2) {
   // Group 1 (experts 2, 3) is kept; exp(-1000) = 0 for expert 3, and 0, 1 are masked with 0.0.
   const LayerDecision d = route(gate_deepseek_v2(4, 2, 2, 1, 1.0F), {}, {-50, -50, 0, -1000});
   EXPECT_EQ(ids(d), (std::vector<int>{2, 0}));
 }
 
-// Bug row 10: the selection sees fp32. 1.001 and 1.002 are one bf16 number.
-TEST(GateBugReports, LogitsThatDifferOnlyInFp32AreTold) {
+// engines.md 5, row 10 (vllm#14027, sglang#33764): the selection sees fp32. 1.001 and 1.002 are one
+// bf16 number.
+TEST(IssueRow10, LogitsThatDifferOnlyInFp32AreTold) {
   EXPECT_EQ(ids(route(gate_mixtral(4, 1), {}, {1.001F, 1.002F, 0, 0})), (std::vector<int>{1}));
   // Even where fp32 probabilities would tie: both round to 1/2.
   const float up = std::nextafter(10.0F, 11.0F);

@@ -86,8 +86,8 @@ TEST(GateProbability, IsFiniteAndInUnitRangeForExtremeLogits) {
   EXPECT_NEAR(gate_probability(gate_mixtral(8, 2), 0.69314718F, 1.38629436F), 0.5F, 1e-7);
 }
 
-// engines.md 5, row 12: 7168 * 56000 * 8 and 131072 * 16384 do not fit into 32 bits.
-TEST(RowOffset, IsSixtyFourBitWide) {
+// engines.md 5, row 12 (sglang#4727): 7168 * 56000 * 8 and 131072 * 16384 do not fit into 32 bits.
+TEST(IssueRow12, OffsetsAreSixtyFourBitWide) {
   EXPECT_EQ(row_offset(std::uint32_t{56000} * 8U, std::uint32_t{7168}), 3'211'264'000U);
   EXPECT_EQ(row_offset(std::uint32_t{131072}, std::uint32_t{16384}), 2'147'483'648U);
   EXPECT_EQ(row_offset(std::uint32_t{61681}, std::uint32_t{7168} * 8U, 5U),

@@ -116,6 +116,8 @@ class Router {
     input.requests = state_.requests();
     input.weights = weights;
     input.hidden = hidden;
+    input.table = table;
+    input.tier2 = tier2;
     route_layer(gate_, policy_, context, input, state_.layer(0), workspace_, out_);
     backlog_ = out_.deferred;
     return out_;
@@ -130,6 +132,8 @@ class Router {
   const Signals* signals = nullptr;
   const LayerPolicyWeights* weights = nullptr;
   std::vector<float> hidden;  ///< [T][H] of the next step.
+  const RoutingTable* table = nullptr;
+  std::vector<float> tier2;  ///< [T][E]
 
  private:
   GateSpec gate_;

@@ -62,9 +62,9 @@ TEST(RoutingPolicy, TextRoundTripsExactlyForEveryLegalName) {
       ++names;
     }
   }
-  // Steps 1 to 9, then capacity and weights.
-  EXPECT_EQ(names,
-            (2U + 3 + 4 + 2 + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (15 + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3));
+  // Steps 1 to 9, step 10, then capacity and weights.
+  EXPECT_EQ(names, (2U + 3 + 4 + 2 + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (2 + 2 + 3 + 3 + 3 + 2 + 2) +
+                       (15 + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3));
 }
 
 TEST(RoutingPolicy, TextRoundTripsExactlyForEveryNumber) {

@@ -378,6 +378,23 @@ TEST(PolicyFile, EveryShippedOneIsValidForTheShippedCheckpointAndDoesSomething) 
   EXPECT_GE(count, 20U);
 }
 
+TEST(PolicyFile, ReadsListsTablesAndTruthValues) {
+  switchyard::write_file(
+      "lists.toml",
+      "[soft]\nexperts = 4\nrenorm = true\nkeywords = [\"a poem\", \"x|y=%\", "
+      "\"诗\"]\n[pinned]\nrequests = \"named\"\nnames = { code = 3, \"a b\" = 5 }\n");
+  const RoutingPolicy p = read_policy_file("lists.toml");
+  EXPECT_EQ(p.soft.keywords, (std::vector<std::string>{"a poem", "x|y=%", "诗"}));
+  EXPECT_TRUE(p.soft.renorm);
+  ASSERT_EQ(p.pinned.names.size(), 2U);
+  EXPECT_EQ(p.pinned.names[1].first, "a b");
+  EXPECT_EQ(p.pinned.names[1].second, 5U);
+  switchyard::write_file("wrong.toml", "[soft]\nexperts = 4\nkeywords = [1]\n");
+  EXPECT_THROW(static_cast<void>(read_policy_file("wrong.toml")), InputError);
+  switchyard::write_file("wrong.toml", "[pinned]\nrequests = \"named\"\nnames = { a = \"b\" }\n");
+  EXPECT_THROW(static_cast<void>(read_policy_file("wrong.toml")), InputError);
+}
+
 TEST(PolicyFile, FindsTheFilesItNamesBesideIt) {
   std::filesystem::create_directories("beside");
   switchyard::write_file("beside/w.safetensors", "not read here");

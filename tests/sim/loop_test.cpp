@@ -280,7 +280,10 @@ TEST(Loop, EveryPolicyKeepsTheConservationLawsWithOneOrSeveralCopiesOfTheExperts
         "policy.load_aware={u=\"elastic\"}", "policy.load_aware={u=\"queue\"}",
         "policy.score={rule=\"linear\"}", "policy.bonus={lambda=0.1}", "policy.window={beta=0.1}",
         "policy.groups={by=\"block\", count=4}",
-        "policy.groups={by=\"block\", count=2, k_in_group=\"all\"}"}) {
+        "policy.groups={by=\"block\", count=2, k_in_group=\"all\"}",
+        "policy.soft_balance={limit=2, low_limit=1, k3=\"choose\"}",
+        "policy.decode_rebalance={level=0.01, period=2}", "policy.set={rule=\"round_robin\"}",
+        "policy.set={rule=\"batch\"}", "policy.soft={experts=4, requests=\"all\"}"}) {
     for (const char* ep : {"parallel.ep=8", "parallel.ep=2"}) {
       const MemoryRun r = synthetic_run(
           {"workload.batch=24", "workload.steps=4", ep, policy,
@@ -311,6 +314,64 @@ TEST(Loop, SaysHowOftenAPolicyMayHaveWantedWhatTheTraceDoesNotHold) {
   };
   EXPECT_EQ(notes("policy.noise={ mode = \"fixed\", std = 20 }"), 1);
   EXPECT_EQ(notes("policy.noise={ mode = \"fixed\", std = 0.001 }"), 0);
+}
+
+// M12: GPUs without free memory get a third expert; M13 moves tokens off hot GPUs.
+TEST(Loop, StepTenSeesTheMemoryOfEachGpu) {
+  const std::vector<std::string> base{"workload.batch=24", "workload.steps=4"};
+  auto third = base;
+  third.push_back("policy.soft_balance={limit=128, k3_memory=1.0, batch_limit=\"off\"}");
+  const MemoryRun r = synthetic_run(third);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.totals.assignments, 24U * 3 * 2 * 4);
+  auto rebalance = base;
+  rebalance.push_back(
+      "policy.decode_rebalance={level=1e-12, period=1, credits=100, target=\"third\"}");
+  const MemoryRun moved = synthetic_run(rebalance);
+  EXPECT_TRUE(moved.result.violations.empty());
+  EXPECT_NE(moved.data.totals.expert_kept, synthetic_run(base).data.totals.expert_kept);
+}
+
+// A round-robin needs no router pass; a pinned request neither, and it runs one expert.
+TEST(Loop, TokensThatNeedNoRouterDoNotPayForOne) {
+  const std::vector<std::string> base{"workload.batch=24", "workload.steps=2"};
+  const auto router_time = [&](const char* policy) {
+    auto settings = base;
+    if (*policy != 0) {
+      settings.emplace_back(policy);
+    }
+    const MemoryRun r = synthetic_run(settings);
+    EXPECT_TRUE(r.result.violations.empty()) << policy;
+    std::int64_t sum = 0;
+    for (const run::StepScalars& step : r.data.steps) {
+      sum += step.phase_ps[static_cast<std::size_t>(run::Phase::kRouter)];
+    }
+    return sum;
+  };
+  // What is left is the norm before the router and the permutation after it.
+  const std::int64_t without = router_time("policy.set={rule=\"round_robin\"}");
+  EXPECT_GT(without, 0);
+  EXPECT_LT(without, router_time(""));
+  EXPECT_EQ(router_time("policy.pinned={requests=\"all\", expert=3}"), without);
+  EXPECT_EQ(router_time("policy.set={rule=\"batch\"}"), router_time(""));
+}
+
+TEST(Loop, SyntheticRequestsHaveNoPrompts) {
+  const auto refusal = [](const char* policy) -> std::string {
+    try {
+      (void)synthetic_run({policy});
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(
+      refusal("policy.soft={experts=4, keywords=[\"poem\"]}").find("synthetic requests have none"),
+      std::string::npos);
+  EXPECT_NE(refusal("policy.pinned={requests=\"named\"}").find("synthetic requests have none"),
+            std::string::npos);
+  EXPECT_NE(refusal("policy.two_tier={first=\"int4\", scorer=\"nowhere\"}").find("nowhere"),
+            std::string::npos);
 }
 
 TEST(Loop, ALoadPenaltySeesTheMemoryOfEachGpu) {

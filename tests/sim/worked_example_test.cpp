@@ -31,7 +31,7 @@ TEST(WorkedExample, EveryOperationByHand) {
   EXPECT_EQ(cost.attention(0, one).time.ps(),
             5 * kLaunch + 4'096 + 3'150'848 + 6'144 + 1'053'696 + 2'103'296);
   // norm 4,096 · gate 1024·8·4 + 2,048 + 32 · top-k 32 · permute 3·2,048
-  EXPECT_EQ(cost.router(1).time.ps(), 4 * kLaunch + 4'096 + 34'848 + 32 + 6'144);
+  EXPECT_EQ(cost.router(1, 1).time.ps(), 4 * kLaunch + 4'096 + 34'848 + 32 + 6'144);
   // one expert: 3·1024·2048·2 B of weights, 2·(1024+2048)·2 B per row
   for (const std::uint32_t rows : {1U, 2U, 4U}) {
     const std::uint32_t local[] = {rows};

@@ -38,6 +38,7 @@ TEST_P(Replay, GivesBackTheDecisionsOfTheRecordedRun) {
   o.bias = c.bias;
   o.prompts = {12, 1, 9, 17, 3, 3, 2};
   o.decode_steps = 12;
+  o.requests = true;
   const fs::path path = std::string(c.name) + ".h5";
   const RoutingTrace recorded = write_sample(path, o);
 
@@ -141,6 +142,33 @@ INSTANTIATE_TEST_SUITE_P(
              "groups.by=block groups.count=4 groups.k_in_group=all capacity.rule=absolute "
              "capacity.absolute=3",
              gate_mixtral(16, 2), false},
+        // Step 10. Sequence 2 names expert 5; every prompt holds "prompt 1" to "prompt 6".
+        Case{"softbalance",
+             "soft_balance.limit=2 soft_balance.low_memory=0 soft_balance.k3_memory=0 "
+             "soft_balance.batch_limit=5",
+             gate_mixtral(8, 2), false},
+        Case{"softbalancechoose",
+             "soft_balance.limit=3 soft_balance.low_memory=0 soft_balance.k3_memory=0 "
+             "soft_balance.k3=choose soft_balance.batch_limit=1 capacity.rule=share "
+             "capacity.factor=1",
+             gate_qwen(16, 2, true), false},
+        Case{"softkeyword", "soft.experts=4 soft.keywords=É%203|T%20%C3%A9%201", gate_mixtral(8, 2),
+             false},
+        Case{"softall",
+             "soft.experts=3 soft.requests=all soft.renorm=true capacity.rule=share "
+             "capacity.factor=1",
+             gate_deepseek_v3(32, 2, 8, 4), true},
+        Case{"roundrobin", "set.rule=round_robin", gate_mixtral(8, 2), false},
+        Case{"roundrobincapacity",
+             "set.rule=round_robin capacity.rule=absolute capacity.absolute=3 "
+             "capacity.exhausted=drop_token",
+             gate_gpt_oss(32, 4), false},
+        Case{"batchlevel", "set.rule=batch", gate_mixtral(8, 2), false},
+        Case{"pinned", "pinned.requests=named", gate_mixtral(8, 2), false},
+        Case{"pinnedcapacity",
+             "pinned.requests=all pinned.expert=1 capacity.rule=absolute capacity.absolute=3",
+             gate_qwen(16, 4, true), false},
+        Case{"roundrobinfewcandidates", "set.rule=round_robin", gate_qwen(128, 4, true), false},
         Case{"everything",
              "step_time=1 condition.clamp=2 noise.mode=fixed temperature.place=before "
              "temperature.controller=across temperature.run=3 gumbel.mode=tau_noise "
@@ -184,6 +212,56 @@ TEST(Replay, UnderTheSemanticGateTakesTheSameWeightsAndGivesBackTheDecisions) {
   options.policy.semantic = {};
   replay(trace, options);
   EXPECT_NE(trace.routing.first, recorded.routing.first);
+}
+
+// A table of the recorded run's own prompts: every request hits and gets its own mean choice.
+TEST(Replay, UnderARoutingTableTakesTheSameTableAndGivesBackTheDecisions) {
+  RoutingTable table({TablePrefix::kTokens, 64, 3, 8, 2, "sample", "0123456789abcdef"});
+  const std::vector<std::uint32_t> first{0, 1, 2};
+  (void)table.add(table_key(TablePrefix::kTokens, first, ""),
+                  std::vector<std::uint16_t>{0, 1, 2, 3, 7, 6},
+                  std::vector<float>{.5F, .25F, .5F, .25F, .75F, .125F});
+  SampleOptions o;
+  o.policy = policy_from_text("table.file=t.table capacity.rule=share capacity.factor=1", "test");
+  o.table = &table;
+  RoutingTrace trace = write_sample("table.h5", o);
+  fs::remove("table.h5");
+  const TraceRouting recorded = trace.routing;
+  EXPECT_EQ(recorded.first[trace.slot_at(0, 2, 0)], 7);
+  EXPECT_EQ(recorded.first[trace.slot_at(0, 1, 1)], 3);
+  ReplayOptions options = ReplayOptions::recorded(trace.header);
+  options.table = &table;
+  replay(trace, options);
+  EXPECT_TRUE(trace.routing == recorded);
+  // The other prompts are not in the table.
+  const std::vector<RequestInfo> requests = trace_requests(trace, o.policy, &table, "test");
+  EXPECT_EQ(requests[0].table_entry, 0U);
+  EXPECT_EQ(requests[1].table_entry, kNoTableEntry);
+  options.table = nullptr;
+  EXPECT_THROW(Replayer(trace, options), InputError);
+}
+
+TEST(ReplayOfAnotherPolicy, NamesWhatTheTraceDoesNotHold) {
+  SampleOptions o;
+  const RoutingTrace trace = write_sample("bare.h5", o);
+  fs::remove("bare.h5");
+  const auto refusal = [&](const char* text) -> std::string {
+    ReplayOptions options;
+    options.policy = policy_from_text(text, "test");
+    try {
+      const Replayer replayer(trace, options);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(refusal("soft.experts=4 soft.keywords=poem").find("prompts' texts"), std::string::npos);
+  EXPECT_NE(refusal("table.file=t").find("policy.table.file = t needs the table"),
+            std::string::npos);
+  EXPECT_NE(refusal("two_tier.first=int4 two_tier.scorer=s").find("the router's input"),
+            std::string::npos);
+  EXPECT_NE(refusal("decode_rebalance.level=0.85").find("--signals"), std::string::npos);
+  EXPECT_EQ(refusal("soft.experts=4 soft.requests=all"), "accepted");
 }
 
 TEST(ReplayOfAnotherPolicy, ChangesWhatRunsAndConservesAssignments) {

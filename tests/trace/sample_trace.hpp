@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ struct SampleOptions {
   std::uint64_t seed = 7;
   bool bias = false;
   std::uint32_t hidden = 0;
-  std::uint32_t extra_slots = 0;  ///< K - k.
-  bool requests = false;          ///< Sequences carry their prompt's text; some name an expert.
+  std::uint32_t extra_slots = 0;        ///< K - k.
+  const RoutingTable* table = nullptr;  ///< Of policy.table.
+  bool requests = false;  ///< Sequences carry their prompt's text; some name an expert.
   const PolicyWeights* weights = nullptr;
   bool one_nan = false;  ///< A NaN logit at row 0, layer 0, expert 0 of step 0.
 };
@@ -74,7 +76,7 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
     out.sequences.push_back(
         {o.prompts[s], s, s % 2 == 0 ? "prose" : "code", "p" + std::to_string(s)});
     if (o.requests) {
-      out.sequences.back().text = s == 1 ? "" : "prompt é " + std::to_string(s);
+      out.sequences.back().text = "prompt é " + std::to_string(s);
       out.sequences.back().expert = s == 2 ? static_cast<std::uint16_t>(5) : kNoExpert;
     }
     (void)writer.add_sequence(out.sequences.back());
@@ -82,6 +84,12 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
   std::vector<std::vector<std::uint32_t>> backlog(layers);
   RouteWorkspace workspace;
   RoutingState state(layers);
+  for (std::uint32_t s = 0; s < o.prompts.size(); ++s) {
+    std::vector<std::uint32_t> prompt(o.prompts[s]);
+    std::iota(prompt.begin(), prompt.end(), 100 * s);
+    state.request(s) =
+        request_info(o.policy, o.table, prompt, out.sequences[s].text, out.sequences[s].expert);
+  }
   RankWorkspace rank;
   Candidates candidates;
   LayerDecision decision;
@@ -125,6 +133,8 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
       input.candidates = candidates.view();
       input.logits = logits;
       input.gate_bias = bias;
+      input.requests = state.requests();
+      input.table = o.table;
       input.weights = o.weights == nullptr ? nullptr : o.weights->layer(l);
       route_layer(o.gate, o.policy, context, input, state.layer(l), workspace, decision);
       backlog[l] = decision.deferred;

@@ -171,7 +171,7 @@ TEST_F(TraceFile, KeepsWhatTheRequestsSaid) {
   const RoutingTrace back = read_trace(at("a.h5"));
   expect_same(back, trace);
   EXPECT_EQ(back.sequences[0].text, "prompt é 0");
-  EXPECT_EQ(back.sequences[1].text, "");
+  EXPECT_EQ(back.sequences[1].text, "prompt é 1");
   EXPECT_EQ(back.sequences[2].expert, 5);
   EXPECT_EQ(back.sequences[0].expert, kNoExpert);
   trace.sequences[1].expert = 8;  // of 8
