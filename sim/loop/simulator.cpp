@@ -203,6 +203,7 @@ class Simulator {
   std::optional<RoutingTable> table_;
   RoutingState state_;  // [L][copies of the experts]
   std::uint64_t truncated_ = 0, linear_fallbacks_ = 0;
+  SetCounts sets_;           // what step 10 of the policy did
   std::uint32_t slots_ = 0;  // K of a decision
   // What the policy may know: memory levels at the start of the step, and the GPU of each expert.
   std::vector<double> memory_used_, memory_elastic_;  // [G]
@@ -826,6 +827,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   sc.overflow += decision_.overflowed;
   truncated_ += decision_.truncated_slots;
   linear_fallbacks_ += decision_.linear_fallbacks;
+  sets_ += decision_.sets;
   const std::size_t base = std::size_t{moe} * experts_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> moved;
   for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
@@ -1091,6 +1093,18 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
         fmt::format("linear scores: {} tokens x layers had a logit <= 0 and became a softmax",
                     linear_fallbacks_));
   }
+  const auto did = [&](std::uint64_t n, std::string_view what) {
+    if (n > 0) {
+      result.notes.push_back(fmt::format("{}: {}", what, n));
+    }
+  };
+  did(sets_.balanced, "soft balance, slots moved off long queues");
+  did(sets_.unbalanced, "soft balance, slots on long queues with nowhere to go");
+  did(sets_.third, "soft balance, tokens x layers with a third expert");
+  did(sets_.rebalanced, "decode rebalance, slots moved off hot GPUs");
+  did(sets_.table_tokens, "routing table, tokens x layers decided by it");
+  did(sets_.soft_tokens, "soft routing, tokens x layers");
+  did(sets_.pinned_tokens, "pinned, tokens x layers");
   if (ledger_.any_out_of_memory()) {
     std::string which;
     for (std::uint32_t g = 0; g < gpus_; ++g) {

@@ -79,6 +79,41 @@ TEST_F(Shipped, AgreesWithTransformersInLogitsAndRouting) {
   EXPECT_LE(largest_difference(weights, floats_of(expected_, "weights")), 1e-4);
 }
 
+// The policies that name files of this checkpoint: a scorer that knows its router, a table of its
+// prompts.
+TEST_F(Shipped, HasAScorerAndARoutingTable) {
+  const std::filesystem::path policies =
+      std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "scenarios/policies";
+  RoutingPolicy policy =
+      policy_from_text("two_tier.first=int4 two_tier.scorer=two_tier_sy-16x2.safetensors", "test");
+  const TwoTierRouter tiers =
+      TwoTierRouter::load(policy, {{"two_tier.scorer", policies / policy.two_tier.scorer}},
+                          engine_.weights(), engine_.config());
+  EXPECT_NE(policy.two_tier.hash, "any");
+  Session session(engine_, {.policy = policy, .tiers = &tiers});
+  const auto ids = ids_of(expected_, "ids");
+  const SequenceTokens work{session.add_sequence(), ids};
+  const StepResult& r = session.step({&work, 1}, Phase::kPrefill);
+  const std::uint64_t rows = ids.size() * r.layers.size();
+  EXPECT_GT(r.tier2_agreed, rows * 9 / 10);
+  EXPECT_GE(r.tier2_agreed, r.tier1_agreed);
+  policy.two_tier.hash = "0123456789abcdef";
+  EXPECT_THROW(
+      (void)TwoTierRouter::load(policy, {{"two_tier.scorer", policies / policy.two_tier.scorer}},
+                                engine_.weights(), engine_.config()),
+      InputError);
+
+  RoutingPolicy with_table = policy_from_text("table.file=sy-16x2_mixed.table", "test");
+  const auto table =
+      load_table(with_table, {{"table.file", policies / with_table.table.file}}, engine_.gate(), 4);
+  ASSERT_TRUE(table);
+  EXPECT_GT(table->size(), 100U);
+  EXPECT_EQ(table->spec().weight_hash, engine_.checkpoint()->weight_hash().hex());
+  EXPECT_THROW((void)load_table(with_table, {{"table.file", policies / with_table.table.file}},
+                                engine_.gate(), 5),
+               InputError);
+}
+
 TEST_F(Shipped, ContinuesThePromptAsTransformersDoes) {
   auto ids = ids_of(expected_, "ids");
   const auto continuation = ids_of(expected_, "decode.ids");

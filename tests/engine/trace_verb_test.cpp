@@ -93,6 +93,16 @@ TEST(TraceVerb, WritesATraceOfAPromptFile) {
   write_file(folder / "p.jsonl", "{\"text\": \"hello\", \"expert\": 8}\n");
   expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
                   "p.jsonl:1: expert \"8\" is not an id below 8");
+  // A name of the policy's.
+  write_file(folder / "p.jsonl", "{\"text\": \"hello\", \"expert\": \"code\"}\n");
+  expect_contains(input_error_of([&] { (void)cli::run_trace(options); }), "expert \"code\"");
+  write_file(folder / "pinned.toml", "[pinned]\nrequests = \"named\"\nnames = { code = 6 }\n");
+  options.policy = folder / "pinned.toml";
+  EXPECT_EQ(cli::run_trace(options), 0);
+  const RoutingTrace pinned = read_trace(folder / "t.h5");
+  EXPECT_EQ(pinned.sequences[0].expert, 6);
+  EXPECT_EQ(pinned.routing.chosen[0], 6);
+  EXPECT_EQ(pinned.routing.weights[0], 1.0F);
 }
 
 TEST(TraceVerb, NamesEveryOptionItCannotServe) {

@@ -79,14 +79,30 @@ TEST(Allocation, RouteLayerAllocatesNothingAfterWarmUp) {
        {"noise.mode=adaptive gumbel.mode=tau_noise load_aware.u=queue capacity.rule=share",
         "step_time=1 temperature.place=before temperature.controller=sequence bonus.lambda=0.05 "
         "window.beta=0.1 groups.by=block groups.count=2",
-        "score.rule=linear condition.clamp=1 capacity.rule=share capacity.order=prob"}) {
+        "score.rule=linear condition.clamp=1 capacity.rule=share capacity.order=prob",
+        "soft_balance.limit=2 soft_balance.low_limit=1 soft_balance.k3_memory=0 "
+        "soft_balance.batch_limit=off decode_rebalance.level=0.5 decode_rebalance.period=1 "
+        "capacity.rule=share",
+        "soft.experts=10 soft.requests=all pinned.requests=named capacity.rule=share",
+        "set.rule=round_robin capacity.rule=share", "set.rule=batch",
+        "two_tier.first=int4 two_tier.scorer=s"}) {
     for (const GateSpec& gate : {gate_mixtral(16, 2), gate_deepseek_v3(128, 8, 8, 4)}) {
       const std::uint32_t tokens = 32;
       Draw draw(5);
       const std::vector<float> z = draw.logits(tokens * gate.experts);
       const std::vector<float> bias(gate.score == GateScore::kSigmoid ? gate.experts : 0, 0.1F);
-      const Candidates candidates = ranked(gate, z, bias);
       const RoutingPolicy policy = policy_of(text);
+      const Candidates candidates =
+          ranked(gate, z, bias, std::min(gate.experts, policy_slots(policy, gate) + 2));
+      const std::vector<double> used(4, 0.7);
+      std::vector<std::uint32_t> first_gpu;
+      std::vector<std::uint32_t> gpu;
+      for (std::uint32_t e = 0; e < gate.experts; ++e) {
+        first_gpu.push_back(e);
+        gpu.push_back(e % 4);
+      }
+      first_gpu.push_back(gate.experts);
+      const Signals signals{0, used, used, first_gpu, gpu};
       Step step(tokens);
       RoutingState state(1);
       RouteWorkspace workspace;
@@ -95,6 +111,14 @@ TEST(Allocation, RouteLayerAllocatesNothingAfterWarmUp) {
       input.candidates = candidates.view();
       input.logits = z;
       input.gate_bias = bias;
+      input.signals = &signals;
+      input.tier2 = z;
+      for (std::uint32_t s = 0; s < tokens; ++s) {
+        state.request(s).soft = policy.soft.on();
+        state.request(s).expert =
+            policy.pinned.on() && s % 3 == 0 ? static_cast<std::uint16_t>(5) : kNoExpert;
+      }
+      input.requests = state.requests();
       const auto run = [&] {
         route_layer(gate, policy, step.context, input, state.layer(0), workspace, decision);
         ++step.context.step;

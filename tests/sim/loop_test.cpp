@@ -330,6 +330,13 @@ TEST(Loop, StepTenSeesTheMemoryOfEachGpu) {
   const MemoryRun moved = synthetic_run(rebalance);
   EXPECT_TRUE(moved.result.violations.empty());
   EXPECT_NE(moved.data.totals.expert_kept, synthetic_run(base).data.totals.expert_kept);
+  const auto says = [](const MemoryRun& run, std::string_view what) {
+    return std::any_of(run.result.notes.begin(), run.result.notes.end(),
+                       [&](const std::string& n) { return n.starts_with(what); });
+  };
+  EXPECT_TRUE(says(r, "soft balance, tokens x layers with a third expert: 192"));
+  EXPECT_TRUE(says(moved, "decode rebalance, slots moved off hot GPUs: "));
+  EXPECT_FALSE(says(synthetic_run(base), "soft balance"));
 }
 
 // A round-robin needs no router pass; a pinned request neither, and it runs one expert.
