@@ -561,8 +561,10 @@ void Pipeline::choose_set(std::uint32_t t) {
     ++counts_.pinned_tokens;
   } else if (request.table_entry != kNoTableEntry) {
     SWITCHYARD_ASSERT(input_->table != nullptr, "a table entry without its table");
-    const auto ids = input_->table->ids(request.table_entry, step_->layer);
-    const auto p = input_->table->p(request.table_entry, step_->layer);
+    // The simulator may cycle the layers of a trace, and then those of its table too.
+    const std::uint32_t layer = step_->layer % input_->table->spec().layers;
+    const auto ids = input_->table->ids(request.table_entry, layer);
+    const auto p = input_->table->p(request.table_entry, layer);
     ++counts_.table_tokens;
     counts_.table_slots += k;
     for (const std::uint16_t e : ids) {

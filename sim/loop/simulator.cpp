@@ -103,7 +103,10 @@ class Simulator {
                          "trace the model with the policy in force");
       }
       state_ = RoutingState(std::size_t{layers_} * (gpus_ / s_.parallel.ep));
-      table_ = load_table(policy_, s_.policy_files, source_->gate(), layers_);
+      const bool cycled =
+          trace != nullptr && s_.workload.routing.layers == scenario::TraceLayers::kCycle;
+      table_ = load_table(policy_, s_.policy_files, source_->gate(),
+                          cycled ? trace->header.layer_count() : layers_);
       describe_requests(trace);
     }
     ready_.assign(gpus_, 0);

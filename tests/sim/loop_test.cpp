@@ -363,6 +363,38 @@ TEST(Loop, TokensThatNeedNoRouterDoNotPayForOne) {
   EXPECT_EQ(router_time("policy.set={rule=\"batch\"}"), router_time(""));
 }
 
+// A table of one layer over a trace of one layer, cycled to the model's two: the request that hits
+// runs experts 6 and 7 in both, and passes no router.
+TEST(Loop, ARoutingTableFollowsTheCycledLayersOfItsTrace) {
+  auto trace = decode_trace({{{0, 1}, {1, 2}, {2, 3}, {3, 4}}}, 8);
+  for (std::size_t s = 0; s < trace.sequences.size(); ++s) {
+    trace.sequences[s].text = "prompt " + std::to_string(s);
+  }
+  switchyard::RoutingTable table(
+      {switchyard::TablePrefix::kCharacters, 256, 1, 8, 2, "test", "0000000000000000"});
+  (void)table.add(switchyard::table_key(switchyard::TablePrefix::kCharacters, {}, "prompt 0"),
+                  std::vector<std::uint16_t>{6, 7}, std::vector<float>{.5F, .25F});
+  switchyard::write_file("t.table", table.to_text());
+  const auto run = [&](const char* policy) {
+    return run_in_memory(
+        worked_scenario({"workload.routing={ trace = \"made.h5\", layers = \"cycle\" }", policy}),
+        &trace);
+  };
+  const MemoryRun r = run("policy.table={ file = \"t.table\" }");
+  EXPECT_TRUE(r.result.violations.empty());
+  for (const std::size_t layer : {0U, 1U}) {
+    EXPECT_EQ(r.data.totals.expert_kept[layer * 8 + 6], 1U);
+    EXPECT_EQ(r.data.totals.expert_kept[layer * 8 + 7], 1U);
+  }
+  EXPECT_NE(std::find(r.result.notes.begin(), r.result.notes.end(),
+                      "routing table, tokens x layers decided by it: 2"),
+            r.result.notes.end());
+  // Keywords are looked for in the trace's prompts.
+  const MemoryRun soft = run("policy.soft={ experts = 4, keywords = [\"T 1\", \"t 2\"] }");
+  EXPECT_EQ(soft.data.totals.assignments, 2U * (2 * 2 + 2 * 4));
+  EXPECT_TRUE(soft.result.violations.empty());
+}
+
 TEST(Loop, SyntheticRequestsHaveNoPrompts) {
   const auto refusal = [](const char* policy) -> std::string {
     try {
