@@ -15,7 +15,8 @@ std::string one_line(const std::string& where, const std::string& message,
     text += "; " + hint;
   }
   for (char& c : text) {
-    if (c == '\n' || c == '\r') {
+    // Line breaks, and whatever a terminal would obey: names come from files.
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       c = ' ';
     }
   }

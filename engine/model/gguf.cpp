@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = 1U << 20U;
 constexpr std::size_t kMaxName = 1024;
+constexpr std::uint64_t kMaxElements = 1U << 26U;  ///< Of an array; vocabularies have 2^18.
 constexpr std::uint32_t kMaxDimensions = 4;
 
 enum class ValueType : std::uint32_t {
@@ -129,6 +130,9 @@ class Cursor {
     const auto length = get<std::uint64_t>();
     if (length > left() / size) {
       throw bad(fmt::format("{} elements do not fit the file", length), "truncated?");
+    }
+    if (length > kMaxElements) {
+      throw bad(fmt::format("{} elements, more than {}", length, kMaxElements));
     }
     return length;
   }
