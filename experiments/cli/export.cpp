@@ -6,15 +6,64 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <string_view>
 #include <vector>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/nn/gguf_export.hpp"
+#include "sim/run/run_file.hpp"
 
 namespace switchyard::cli {
+namespace {
+
+/// The placement of a run as the CSV that parallel.placement reads; of its first EP group, since
+/// all groups are alike.
+int export_placement(const ExportOptions& options) {
+  const run::RunReader reader(options.input);
+  const run::Inventory& inv = reader.base().inventory;
+  const std::string& text = reader.base().meta.scenario_text;
+  constexpr std::string_view kKey = "parallel.ep = ";
+  std::uint32_t ep = 0;
+  if (const std::size_t found = text.find(kKey); found != std::string::npos) {
+    const char* const begin = text.data() + found + kKey.size();
+    std::from_chars(begin, text.data() + text.size(), ep);
+  }
+  if (ep == 0 || inv.moe_layers.empty()) {
+    throw InputError(options.input.string(), "the run places no experts on EP ranks");
+  }
+  std::string csv = "layer,expert,rank\n";
+  std::uint64_t copies = 0;
+  for (std::size_t l = 0; l < inv.moe_layers.size(); ++l) {
+    for (std::size_t e = 0; e < inv.experts; ++e) {
+      for (std::size_t i = 0; i < inv.replicas; ++i) {
+        const std::uint32_t gpu = inv.placement[(l * inv.experts + e) * inv.replicas + i];
+        if (gpu >= ep) continue;  // of another EP group, or no further copy
+        csv += fmt::format("{},{},{}\n", inv.moe_layers[l], e, gpu);
+        ++copies;
+      }
+    }
+  }
+  write_file(options.output, csv);
+  if (!options.quiet) {
+    Table table;
+    table.name = "export";
+    table.title = "Expert placement";
+    table.columns = {"quantity", "value"};
+    table.rows = {{"MoE layers", std::to_string(inv.moe_layers.size())},
+                  {"experts per layer", std::to_string(inv.experts)},
+                  {"EP ranks", std::to_string(ep)},
+                  {"copies of experts, all layers", std::to_string(copies)}};
+    fmt::print("{}", render(table, options.format));
+  }
+  return 0;
+}
+
+}  // namespace
 
 int run_export(const ExportOptions& options) {
   static const std::array<std::string, 6> kKinds{"gguf",      "perfetto", "csv",
@@ -23,6 +72,7 @@ int run_export(const ExportOptions& options) {
     throw InputError("export", fmt::format("unknown kind \"{}\"", options.kind),
                      suggest_name(options.kind, kKinds));
   }
+  if (options.kind == "placement") return export_placement(options);
   if (options.kind != "gguf") {
     throw CapabilityError(
         fmt::format("unsupported: export {} is not in this version", options.kind));

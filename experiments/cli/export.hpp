@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verb `export`: writes what Switchyard holds as another tool's file. This version: gguf.
+// The verb `export`: writes what Switchyard holds as another tool's file. This version: gguf, and
+// the expert placement of a run as CSV.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -9,8 +10,8 @@
 namespace switchyard::cli {
 
 struct ExportOptions {
-  std::string kind;              ///< gguf; perfetto, csv, placement, dot, svg are refused by name
-  std::filesystem::path input;   ///< gguf: checkpoint folder or .gguf file
+  std::string kind;              ///< gguf, placement; perfetto, csv, dot, svg are refused by name
+  std::filesystem::path input;   ///< gguf: checkpoint folder or .gguf file; placement: run
   std::filesystem::path output;  ///< -o
   std::string type = "bf16";     ///< gguf: f32, bf16, f16, q8_0, q4_0, q4_k
   bool quiet = false;

@@ -26,6 +26,7 @@
 #include "experiments/cli/explain.hpp"
 #include "experiments/cli/export.hpp"
 #include "experiments/cli/generate.hpp"
+#include "experiments/cli/import.hpp"
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/interrupt.hpp"
 #include "experiments/cli/progress.hpp"
@@ -52,13 +53,12 @@ switchyard --help lists every verb.
 )";
 
 /// Verbs of the design that this version refuses.
-constexpr std::array<std::pair<const char*, const char*>, 6> kLaterVerbs{
+constexpr std::array<std::pair<const char*, const char*>, 5> kLaterVerbs{
     {{"validate", "simulated against measured"},
      {"diagnose", "symptom, cause and cure of a run"},
      {"monitor", "health read-outs of a run with alarms"},
      {"profile", "measure operations on a device"},
-     {"fit", "fit synthetic routing or a calibration"},
-     {"import", "read other tools' files"}}};
+     {"fit", "fit synthetic routing or a calibration"}}};
 
 /// CLI11 takes "-1" as 2^64 - 1 and cuts what is larger.
 CLI::Validator whole_number() {
@@ -339,9 +339,12 @@ int run(int argc, char** argv) {
   v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
 
   ExportOptions export_options;
-  auto* v_export = app.add_subcommand("export", "write other tools' files (this version: gguf)");
-  v_export->add_option("kind", export_options.kind, "gguf")->required();
-  v_export->add_option("input", export_options.input, "gguf: checkpoint folder or .gguf file")
+  auto* v_export =
+      app.add_subcommand("export", "write other tools' files (this version: gguf, placement)");
+  v_export->add_option("kind", export_options.kind, "gguf or placement")->required();
+  v_export
+      ->add_option("input", export_options.input,
+                   "gguf: checkpoint folder or .gguf file; placement: run file")
       ->required();
   v_export->add_option("-o,--output", export_options.output, "file to write")->required();
   v_export
@@ -352,6 +355,30 @@ int run(int argc, char** argv) {
   format.add(*v_export);
   v_export->footer(
       "Example: switchyard export gguf scenarios/checkpoints/sy-16x2 -o sy-16x2.gguf --type q8_0");
+
+  ImportOptions import_options;
+  auto* v_import = app.add_subcommand("import", "read other tools' files (this version: eplb)");
+  v_import
+      ->add_option("kind", import_options.kind,
+                   "eplb: an expert placement, as the CSV that parallel.placement reads")
+      ->required();
+  v_import
+      ->add_option("input", import_options.input,
+                   "JSON with physical_to_logical_map or phy2log, CSV layer,device,experts, or "
+                   "omni-infer's zeros and ones")
+      ->required();
+  v_import->add_option("-o,--output", import_options.output, "CSV to write")->required();
+  v_import
+      ->add_option("--gpus", import_options.gpus, "EP ranks, when a JSON map does not state them")
+      ->transform(whole_number());
+  v_import
+      ->add_option("--first-layer", import_options.first_layer,
+                   "layer number of the model for the file's first row")
+      ->transform(whole_number())
+      ->capture_default_str();
+  quiet_flag(v_import);
+  format.add(*v_import);
+  v_import->footer("Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv");
 
   DoctorOptions doctor;
   auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
@@ -439,6 +466,11 @@ int run(int argc, char** argv) {
     export_options.quiet = quiet;
     export_options.format = format.get();
     return run_export(export_options);
+  }
+  if (parsed(v_import)) {
+    import_options.quiet = quiet;
+    import_options.format = format.get();
+    return run_import(import_options);
   }
   if (parsed(v_doctor)) {
     doctor.format = format.get();

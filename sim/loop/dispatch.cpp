@@ -9,16 +9,22 @@
 
 namespace switchyard::sim {
 
-ExpertMap::ExpertMap(const scenario::Scenario& scenario)
-    : gpus(static_cast<std::uint32_t>(scenario.hardware.gpu_count())), ep(scenario.parallel.ep) {
-  rank = scenario.parallel.expert_rank;
-  for (const std::vector<std::uint32_t>& r : rank) {
-    std::vector<std::uint32_t> next(ep, 0), index(r.size());
-    for (std::size_t e = 0; e < r.size(); ++e) {
-      index[e] = next[r[e]]++;
+ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placement)
+    : gpus(gpu_count), ep(placement.ranks) {
+  for (const placement::Row& from : placement.rows) {
+    Row row;
+    row.count.assign(ep, 0);
+    row.first.push_back(0);
+    for (std::uint32_t e = 0; e < from.size(); ++e) {
+      for (const std::uint32_t r : from[e]) {
+        row.rank.push_back(r);
+        row.local.push_back(row.count[r]++);
+        row.expert.push_back(e);
+      }
+      row.first.push_back(static_cast<std::uint32_t>(row.rank.size()));
+      most_copies = std::max(most_copies, row.copies(e));
     }
-    local.push_back(std::move(index));
-    count.push_back(std::move(next));
+    rows_.push_back(std::move(row));
   }
 }
 
@@ -26,6 +32,7 @@ TrafficBuilder::TrafficBuilder(const scenario::Scenario& scenario, const ExpertM
                                std::vector<std::uint32_t> node)
     : map_(map),
       kind_(scenario.network.dispatch),
+      choice_(scenario.parallel.placement_options.choice),
       dispatch_bytes_(scenario.network.payload.dispatch_bytes(scenario.model.hidden_size)),
       combine_bytes_(scenario.network.payload.combine_bytes(scenario.model.hidden_size)),
       node_(std::move(node)),
@@ -52,7 +59,48 @@ TrafficBuilder::TrafficBuilder(const scenario::Scenario& scenario, const ExpertM
   seen_node_.assign(std::max<std::size_t>(members_.size(), 1), 0);
 }
 
-void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> source,
+std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t expert,
+                                     std::uint32_t token, const StepTokens& tokens,
+                                     const LayerTraffic& out) {
+  const std::uint32_t n = row.copies(expert), first = row.first[expert];
+  if (n == 1) return first;
+  const std::uint32_t s = tokens.rank[token];
+  const std::uint32_t group = s / map_.ep * map_.ep;
+  const auto hashed = [&](std::uint32_t of) {
+    // The finaliser of splitmix64: neighbouring positions spread evenly.
+    std::uint64_t z = (std::uint64_t{tokens.sequence[token]} << 32U | tokens.position[token]) +
+                      0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27U)) * 0x94D049BB133111EB;
+    return static_cast<std::uint32_t>((z ^ (z >> 31U)) % of);
+  };
+  switch (choice_) {
+    case scenario::ReplicaChoice::kHash:
+      break;
+    case scenario::ReplicaChoice::kRoundRobin:
+      return first + turn_[s / map_.ep * (row.first.size() - 1) + expert]++ % n;
+    case scenario::ReplicaChoice::kNearest:
+      near_.clear();
+      for (std::uint32_t c = first; c < first + n; ++c) {
+        if (group + row.rank[c] == s) return c;
+        if (node_[group + row.rank[c]] == node_[s]) near_.push_back(c);
+      }
+      if (!near_.empty()) return near_[hashed(static_cast<std::uint32_t>(near_.size()))];
+      break;
+    case scenario::ReplicaChoice::kLeastLoaded: {
+      std::uint32_t best = first;
+      for (std::uint32_t c = first + 1; c < first + n; ++c) {
+        if (out.assignments[group + row.rank[c]] < out.assignments[group + row.rank[best]]) {
+          best = c;
+        }
+      }
+      return best;
+    }
+  }
+  return first + hashed(n);
+}
+
+void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
                            const LayerDecision& decision, LayerTraffic& out) {
   const std::size_t g = map_.gpus;
   const bool per_node = kind_ == scenario::DispatchKind::kPerNode && members_.size() > 1;
@@ -64,15 +112,17 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
     out.combine[p].assign(g * g, 0);
   }
   out.assignments.assign(g, 0);
-  const std::size_t row = map_.row(layer);
-  const std::size_t experts = map_.rank[row].size();
+  const ExpertMap::Row& row = map_.row(layer);
+  const std::size_t copies = row.rank.size();
   const std::size_t groups = g / map_.ep;
-  rows_.assign(groups * experts, 0);    // assignments of (replica group, expert)
-  queued_.assign(groups * experts, 0);  // those of them that were queued
+  rows_.assign(groups * copies, 0);    // assignments of (replica group, copy)
+  queued_.assign(groups * copies, 0);  // those of them that were queued
+  turn_.assign(groups * (row.first.size() - 1), 0);
+  out.gpu.assign(decision.outcome.size(), kNoGpu);
 
   const std::size_t k = decision.slots;
   for (std::uint32_t t = 0; t < decision.tokens; ++t) {
-    const std::uint32_t s = source[t];
+    const std::uint32_t s = tokens.rank[t];
     ++stamp_;
     for (std::size_t j = 0; j < k; ++j) {
       const std::size_t at = t * k + j;
@@ -83,10 +133,12 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
                                   ? decision.chosen[at]
                                   : kNoExpert;
       if (e == kNoExpert) continue;
-      const std::uint32_t d = map_.gpu_of(layer, e, s);
-      ++rows_[s / map_.ep * experts + e];
-      if (outcome == SlotOutcome::kQueued) ++queued_[s / map_.ep * experts + e];
+      const std::uint32_t copy = choose(row, e, t, tokens, out);
+      const std::uint32_t d = s / map_.ep * map_.ep + row.rank[copy];
+      ++rows_[s / map_.ep * copies + copy];
+      if (outcome == SlotOutcome::kQueued) ++queued_[s / map_.ep * copies + copy];
       ++out.assignments[d];
+      out.gpu[at] = d;
       if (d == s) continue;
       if (kind_ == scenario::DispatchKind::kPerExpert) {
         out.dispatch[0][s * g + d] += dispatch_bytes_;
@@ -128,14 +180,14 @@ void TrafficBuilder::build(std::uint32_t layer, std::span<const std::uint16_t> s
   for (std::size_t w = 0; w < waves; ++w) {
     out.waves[w].resize(g);
     for (std::size_t gpu = 0; gpu < g; ++gpu) {
-      out.waves[w][gpu].assign(map_.count[row][gpu % map_.ep], 0);
+      out.waves[w][gpu].assign(row.count[gpu % map_.ep], 0);
     }
   }
   for (std::size_t q = 0; q < groups; ++q) {
-    for (std::size_t e = 0; e < experts; ++e) {
-      const std::size_t i = q * experts + e;
-      const std::size_t gpu = q * map_.ep + map_.rank[row][e];
-      const std::uint32_t local = map_.local[row][e];
+    for (std::size_t c = 0; c < copies; ++c) {
+      const std::size_t i = q * copies + c;
+      const std::size_t gpu = q * map_.ep + row.rank[c];
+      const std::uint32_t local = row.local[c];
       const std::uint32_t accepted = rows_[i] - queued_[i];
       const std::uint32_t pass = std::max(accepted, std::uint32_t{1});
       out.waves[0][gpu][local] = accepted;

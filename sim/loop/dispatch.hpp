@@ -8,34 +8,51 @@
 //
 // Bytes of a copy: scenario::Payload. Combine goes the same ways backwards: per_rank and per_node
 // return one partial sum per GPU (and, per_node, one per node).
+//
+// Several copies of an expert: scenario::ReplicaChoice says which one serves an assignment.
+// Capacity is that of the expert, all its copies together.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "engine/routing/decide.hpp"
+#include "sim/loop/routing_source.hpp"
+#include "sim/placement/placement.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::sim {
 
-/// Where every expert lives. EP rank r of replica group q is GPU q·ep + r.
+/// Where every expert lives. EP rank r of replica group q is GPU q·ep + r. A copy is one physical
+/// slot of a rank; copies are numbered by expert, then in the placement's order.
 struct ExpertMap {
+  struct Row {
+    std::vector<std::uint32_t> first;  ///< [E + 1] copies of expert e: first[e] … first[e + 1] − 1.
+    std::vector<std::uint32_t> rank;    ///< [C] EP rank of the copy.
+    std::vector<std::uint32_t> local;   ///< [C] index among the copies of its rank.
+    std::vector<std::uint32_t> expert;  ///< [C]
+    std::vector<std::uint32_t> count;   ///< [ep] copies that the rank holds.
+    [[nodiscard]] std::uint32_t copies(std::uint32_t e) const { return first[e + 1] - first[e]; }
+  };
   std::uint32_t gpus = 0, ep = 0;
-  /// [L or 1][E] → EP rank.
-  std::vector<std::vector<std::uint32_t>> rank;
-  /// [L or 1][E] → index among the experts of its EP rank, in expert order.
-  std::vector<std::vector<std::uint32_t>> local;
-  /// [L or 1][ep] → how many experts the rank holds.
-  std::vector<std::vector<std::uint32_t>> count;
+  std::uint32_t most_copies = 1;  ///< Of any expert, in one EP group.
 
-  explicit ExpertMap(const scenario::Scenario& scenario);
-  [[nodiscard]] std::size_t row(std::uint32_t layer) const { return rank.size() == 1 ? 0 : layer; }
-  /// GPU that serves expert e for tokens of GPU `source`.
-  [[nodiscard]] std::uint32_t gpu_of(std::uint32_t layer, std::uint32_t expert,
-                                     std::uint32_t source) const {
-    return source / ep * ep + rank[row(layer)][expert];
+  ExpertMap(std::uint32_t gpus, const placement::Placement& placement);
+  [[nodiscard]] const Row& row(std::uint32_t layer) const {
+    return rows_[rows_.size() == 1 ? 0 : layer];
   }
+  /// GPU that holds copy i of expert e for tokens of GPU `source`.
+  [[nodiscard]] std::uint32_t gpu_of(std::uint32_t layer, std::uint32_t expert,
+                                     std::uint32_t source, std::uint32_t i = 0) const {
+    const Row& r = row(layer);
+    return source / ep * ep + r.rank[r.first[expert] + i];
+  }
+
+ private:
+  std::vector<Row> rows_;  // [L or 1]
 };
+
+inline constexpr std::uint32_t kNoGpu = UINT32_MAX;
 
 /// One layer's traffic and work.
 struct LayerTraffic {
@@ -44,7 +61,8 @@ struct LayerTraffic {
   /// [G][local experts] rows of each GPU's experts, first wave first: rows[w][g][i].
   std::vector<std::vector<std::vector<std::uint32_t>>> waves;
   std::vector<std::uint64_t> assignments;  ///< [G] assignments run there.
-  std::uint32_t distinct_experts = 0;      ///< Experts with at least one row, all GPUs.
+  std::vector<std::uint32_t> gpu;          ///< [T][K] who runs the slot; kNoGpu: nobody.
+  std::uint32_t distinct_experts = 0;      ///< Copies of experts with at least one row, all GPUs.
 };
 
 class TrafficBuilder {
@@ -53,17 +71,23 @@ class TrafficBuilder {
   /// per_node when nodes differ in their number of GPUs.
   TrafficBuilder(const scenario::Scenario& scenario, const ExpertMap& map,
                  std::vector<std::uint32_t> node);
-  /// `source[t]` is the GPU of token t. Queued slots run in extra waves of at most the capacity.
-  void build(std::uint32_t layer, std::span<const std::uint16_t> source,
-             const LayerDecision& decision, LayerTraffic& out);
+  /// Queued slots run in extra waves of at most the capacity.
+  void build(std::uint32_t layer, const StepTokens& tokens, const LayerDecision& decision,
+             LayerTraffic& out);
 
  private:
+  /// Copy (index into the row's copies) that serves an assignment.
+  std::uint32_t choose(const ExpertMap::Row& row, std::uint32_t expert, std::uint32_t token,
+                       const StepTokens& tokens, const LayerTraffic& out);
+
   const ExpertMap& map_;
   scenario::DispatchKind kind_;
+  scenario::ReplicaChoice choice_;
   std::uint64_t dispatch_bytes_, combine_bytes_;
   std::vector<std::uint32_t> node_, place_;
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
-  std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_;
+  std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_, turn_;
+  std::vector<std::uint32_t> near_;
   std::uint32_t stamp_ = 0;
 };
 

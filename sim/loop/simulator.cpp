@@ -21,6 +21,7 @@
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/exchange_timer.hpp"
+#include "sim/loop/placement_source.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/memory/ledger.hpp"
 
@@ -68,7 +69,8 @@ class Simulator {
         gpus_(static_cast<std::uint32_t>(scenario.hardware.gpu_count())),
         layers_(static_cast<std::uint32_t>(scenario.model.num_moe_layers())),
         experts_(static_cast<std::uint32_t>(scenario.model.num_experts)),
-        map_(scenario),
+        placement_(resolve_placement(scenario, trace)),
+        map_(gpus_, placement_),
         exchange_(scenario),
         traffic_builder_(scenario, map_, nodes(scenario)),
         ledger_(capacities(scenario), scenario.memory.watermark),
@@ -83,6 +85,7 @@ class Simulator {
         policy_ = trace->header.policy;
         policy_from_trace_ = true;
       }
+      refuse_groups_of_copies();
       validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
       const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
       weights_ = model::load_policy_weights(policy_, s_.policy_files, source_->gate(), numbers,
@@ -150,6 +153,15 @@ class Simulator {
                        "set ep to the number of GPUs");
     }
   }
+  /// A token that keeps to one GPU's experts must not be served by copies elsewhere.
+  void refuse_groups_of_copies() const {
+    if (policy_.groups.by == GroupBy::kPlacement && map_.most_copies > 1) {
+      throw InputError("policy.groups",
+                       "by = \"placement\" with several copies of an expert is "
+                       "unsupported",
+                       "use a placement without redundant slots");
+    }
+  }
   [[nodiscard]] bool hub() const { return s_.parallel.attention == AttentionPlacement::kHub; }
   [[nodiscard]] std::uint32_t home(std::uint32_t sequence) const {
     return hub() ? s_.parallel.hub : sequence % gpus_;
@@ -194,6 +206,7 @@ class Simulator {
   const scenario::Scenario& s_;
   RunSink& sink_;
   std::uint32_t gpus_, layers_, experts_;
+  placement::Placement placement_;
   ExpertMap map_;
   ExchangeTimer exchange_;
   TrafficBuilder traffic_builder_;
@@ -262,12 +275,17 @@ run::Inventory Simulator::inventory() const {
   inv.experts = experts_;
   inv.top_k = static_cast<std::uint32_t>(s_.model.top_k);
   inv.moe_layers = s_.model.moe_layers();
-  inv.replicas = gpus_ / s_.parallel.ep;
+  const std::uint32_t groups = gpus_ / s_.parallel.ep;
+  inv.replicas = groups * map_.most_copies;
   for (std::uint32_t l = 0; l < layers_; ++l) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
-      for (std::uint32_t r = 0; r < inv.replicas; ++r) {
-        inv.placement.push_back(map_.gpu_of(l, e, r * s_.parallel.ep));
+      const std::uint32_t copies = map_.row(l).copies(e);
+      for (std::uint32_t q = 0; q < groups; ++q) {
+        for (std::uint32_t i = 0; i < copies; ++i) {
+          inv.placement.push_back(map_.gpu_of(l, e, q * s_.parallel.ep, i));
+        }
       }
+      inv.placement.resize(inv.placement.size() + groups * (map_.most_copies - copies), run::kNone);
     }
   }
   return inv;
@@ -290,7 +308,7 @@ void Simulator::load_weights() {
     }
     std::uint64_t held = 0;
     for (std::uint32_t l = 0; l < layers_; ++l) {
-      held += map_.count[map_.row(l)][g % s_.parallel.ep];
+      held += map_.row(l).count[g % s_.parallel.ep];
     }
     ledger_.allocate(g, MemoryCategory::kExperts, held * per_expert, 0, run::kNone,
                      fmt::format("{} expert weights", held));
@@ -453,7 +471,15 @@ void Simulator::check_traffic(std::uint32_t moe) {
       if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) continue;
       const std::uint16_t e =
           outcome == SlotOutcome::kQueued ? decision_.first[i] : decision_.chosen[i];
-      const std::uint32_t d = map_.gpu_of(moe, e, s);
+      const std::uint32_t d = traffic_.gpu[i];
+      bool holds = false;
+      for (std::uint32_t c = 0; c < map_.row(moe).copies(e); ++c) {
+        holds = holds || map_.gpu_of(moe, e, s, c) == d;
+      }
+      if (!holds) {
+        violation("placement", fmt::format("step {}, MoE layer {}", step_, moe),
+                  fmt::format("expert {} ran on GPU {}, which holds no copy", e, d));
+      }
       if (d != s) to.push_back(d);
     }
     if (s_.network.dispatch == scenario::DispatchKind::kPerExpert) {
@@ -612,10 +638,12 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   first_gpu_.clear();
   gpu_of_expert_.clear();
   for (std::uint32_t e = 0; e < experts_; ++e) {
-    first_gpu_.push_back(e);
-    gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.ep));
+    first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
+    for (std::uint32_t i = 0; i < map_.row(moe).copies(e); ++i) {
+      gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.ep, i));
+    }
   }
-  first_gpu_.push_back(experts_);
+  first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
   const Signals signals{step_start_, memory_used_, memory_elastic_, first_gpu_, gpu_of_expert_};
   RouteInput input;
   input.candidates = candidates;
@@ -748,7 +776,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
 
   source_->candidates(tokens_, moe, candidates_);
   decide_layer(moe, index);
-  traffic_builder_.build(moe, tokens_.rank, decision_, traffic_);
+  traffic_builder_.build(moe, tokens_, decision_, traffic_);
   check_traffic(moe);
 
   // Memory that lives during the exchange and the expert phase.
@@ -793,13 +821,14 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
     work(g, run::Phase::kExpert, total);
     slowest = std::max(slowest, total.time.ps());
-    for (std::uint32_t e = 0; e < experts_; ++e) {
-      if (map_.rank[map_.row(moe)][e] != g % s_.parallel.ep) continue;
+    const ExpertMap::Row& row = map_.row(moe);
+    for (std::size_t c = 0; c < row.rank.size(); ++c) {
+      if (row.rank[c] != g % s_.parallel.ep) continue;
       std::int64_t t = 0;
       for (const auto& wave : traffic_.waves) {
-        t += cost_[g].expert_alone(wave[g][map_.local[map_.row(moe)][e]]).ps();
+        t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
       }
-      record_.expert_time_ps[std::size_t{moe} * experts_ + e] += t;
+      record_.expert_time_ps[std::size_t{moe} * experts_ + row.expert[c]] += t;
     }
   }
   out.expert_ps = slowest;
@@ -1085,6 +1114,9 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     result.notes.push_back("trace rows were used more than once: the run is longer than the trace");
   }
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
+  if (std::string line = placement::describe(placement::duplicates(placement_)); !line.empty()) {
+    result.notes.push_back(std::move(line));
+  }
   if (truncated_ > 0) {
     result.notes.push_back(
         fmt::format("truncated: {} slots wanted, or may have wanted, an expert outside the trace's "

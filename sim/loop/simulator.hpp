@@ -7,7 +7,7 @@
 // passes of the expert phase. Shared experts run beside dispatch.
 //
 // Not modelled: tensor and pipeline parallelism, serving (arrivals, admission), faults, transfers
-// other than the exchanges of dispatch and combine, replicas of single experts, deferred sequences
+// other than the exchanges of dispatch and combine, deferred sequences
 // (queue = "defer" is refused), communication overlapped with compute, the time of a policy's own
 // steps (noise, penalties: far below the router's GEMM). A policy sees memory levels as they are
 // when the step begins.

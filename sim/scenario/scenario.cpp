@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <functional>
 #include <limits>
 
 #include "engine/base/error.hpp"
@@ -30,8 +31,14 @@ constexpr std::array<std::string_view, 2> kAttentionNames{"dp", "hub"};
 constexpr std::array<std::string_view, 2> kAttentionLater{"tp", "pp"};
 constexpr std::array<std::string_view, 1> kRouterNames{"gpu"};
 constexpr std::array<std::string_view, 2> kRouterLater{"cpu", "card"};
-constexpr std::array<std::string_view, 2> kPlacementNames{"contiguous", "round_robin"};
-constexpr std::array<std::string_view, 2> kPlacementLater{"eplb", "affinity"};
+constexpr std::array<std::string_view, 6> kPlacementNames{
+    "contiguous", "round_robin", "replicated", "eplb", "affinity", "topology_hot"};
+constexpr std::array<PlacementKind, 6> kPlacementKinds{
+    PlacementKind::kContiguous, PlacementKind::kRoundRobin, PlacementKind::kReplicated,
+    PlacementKind::kEplb,       PlacementKind::kAffinity,   PlacementKind::kTopologyHot};
+constexpr std::array<std::string_view, 4> kReplicaChoiceNames{"hash", "round_robin", "nearest",
+                                                              "least_loaded"};
+constexpr std::uint64_t kMaxProfileSteps = 4096;
 constexpr std::array<std::string_view, 2> kWorkloadNames{"decode", "prefill"};
 constexpr std::array<std::string_view, 2> kWorkloadLater{"open", "closed"};
 constexpr std::array<std::string_view, 2> kLayersNames{"exact", "cycle"};
@@ -262,33 +269,44 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
 
 // ---- parallel ----
 
-/// CSV "layer,expert,rank": layer is a layer number of the model or * for all; every expert once.
-std::vector<std::vector<std::uint32_t>> read_placement(const fs::path& path,
-                                                       const std::string& where,
-                                                       const model::ModelConfig& m,
-                                                       std::uint32_t ep) {
+std::uint32_t whole_field(std::string_view text, std::string_view name, std::uint64_t limit,
+                          const std::function<void(const std::string&)>& fail) {
+  std::uint64_t v = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (ec != std::errc{} || end != text.data() + text.size() || text.empty() || v >= limit) {
+    fail(fmt::format("{} = {}. Violated: 0 <= {} < {}", name, text, name, limit));
+  }
+  return static_cast<std::uint32_t>(v);
+}
+
+/// Rows of a CSV "layer,expert,<third>"; layer is a layer number of the model or * for all. `take`
+/// gets the row (0 for *), the expert, the third field and a function that fails at the line.
+/// Returns the place of the last line, for messages about what is missing.
+using FailAtLine = std::function<void(const std::string&)>;
+template <typename Take>
+std::string read_expert_csv(const fs::path& path, const std::string& where,
+                            const model::ModelConfig& m, std::string_view third, Take take) {
   std::ifstream in(path, std::ios::binary);
   std::error_code ignored;
   if (!in || fs::is_directory(path, ignored)) {
-    throw InputError(where, fmt::format("cannot read the placement \"{}\"", path.generic_string()));
+    throw InputError(where, fmt::format("cannot read \"{}\"", path.generic_string()));
   }
-  constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   const std::vector<std::uint32_t> layers = m.moe_layers();
-  std::vector<std::vector<std::uint32_t>> rows;
   std::string line;
   std::size_t number = 0;
   std::optional<bool> per_layer;
-  const auto fail = [&](const std::string& message, const std::string& hint = {}) {
-    throw InputError(fmt::format("{}:{}", path.generic_string(), number), message, hint);
+  const FailAtLine fail = [&](const std::string& message) {
+    throw InputError(fmt::format("{}:{}", path.generic_string(), number), message);
   };
+  const std::string header = fmt::format("layer,expert,{}", third);
   while (std::getline(in, line)) {
     ++number;
     if (!line.empty() && line.back() == '\r') {
       line.pop_back();
     }
     if (number == 1) {
-      if (line != "layer,expert,rank") {
-        fail("the first line must be \"layer,expert,rank\"");
+      if (line != header) {
+        fail(fmt::format("the first line must be \"{}\"", header));
       }
       continue;
     }
@@ -301,61 +319,209 @@ std::vector<std::vector<std::uint32_t>> read_placement(const fs::path& path,
       const std::size_t comma = std::min(rest.find(','), rest.size());
       field[i] = rest.substr(0, comma);
       if ((i < 2) == (comma == rest.size())) {
-        fail("expected three fields: layer,expert,rank");
+        fail(fmt::format("expected three fields: {}", header));
       }
       rest.remove_prefix(std::min(comma + 1, rest.size()));
     }
-    const auto whole = [&](std::string_view text, std::string_view name, std::uint64_t limit) {
-      std::uint64_t v = 0;
-      const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
-      if (ec != std::errc{} || end != text.data() + text.size() || text.empty() || v >= limit) {
-        fail(fmt::format("{} = {}. Violated: 0 <= {} < {}", name, text, name, limit));
-      }
-      return static_cast<std::uint32_t>(v);
-    };
     const bool all = field[0] == "*";
     if (per_layer && *per_layer == all) {
       fail("\"*\" and layer numbers cannot be mixed");
     }
     per_layer = !all;
-    if (rows.empty()) {
-      rows.assign(all ? 1 : layers.size(),
-                  std::vector<std::uint32_t>(static_cast<std::size_t>(m.num_experts), kNone));
-    }
     std::size_t row = 0;
     if (!all) {
-      const std::uint32_t layer = whole(field[0], "layer", m.num_layers);
+      const std::uint32_t layer = whole_field(field[0], "layer", m.num_layers, fail);
       const auto it = std::find(layers.begin(), layers.end(), layer);
       if (it == layers.end()) {
         fail(fmt::format("layer {} of the model is no MoE layer", layer));
       }
       row = static_cast<std::size_t>(it - layers.begin());
     }
-    std::uint32_t& slot = rows[row][whole(field[1], "expert", m.num_experts)];
-    const std::uint32_t rank = whole(field[2], "rank", ep);
-    if (slot != kNone) {
-      fail(fmt::format("expert {} has a place already; replicas are unsupported in this version",
-                       field[1]));
-    }
-    slot = rank;
+    take(row, whole_field(field[1], "expert", m.num_experts, fail), field[2], fail,
+         all ? std::size_t{1} : layers.size());
   }
+  return fmt::format("{}:{}", path.generic_string(), number);
+}
+
+template <typename Value>
+void need_every_expert(const std::string& where, const model::ModelConfig& m,
+                       const std::vector<std::vector<Value>>& rows, Value none,
+                       std::string_view what) {
+  if (rows.empty()) {
+    throw InputError(where, fmt::format("the file names no {}", what));
+  }
+  const std::vector<std::uint32_t> layers = m.moe_layers();
   for (std::size_t row = 0; row < rows.size(); ++row) {
     for (std::size_t e = 0; e < rows[row].size(); ++e) {
-      if (rows[row][e] == kNone) {
-        fail(fmt::format("expert {}{} has no place", e,
-                         *per_layer ? fmt::format(" of layer {}", layers[row]) : std::string()));
+      if (rows[row][e] == none) {
+        throw InputError(
+            where,
+            fmt::format("expert {}{} has no {}", e,
+                        rows.size() > 1 ? fmt::format(" of layer {}", layers[row]) : std::string(),
+                        what));
       }
     }
   }
-  if (rows.empty()) {
-    fail("the placement is empty");
-  }
+}
+
+/// CSV "layer,expert,rank": a line per copy; every expert has one at least.
+void read_placement(const fs::path& path, const std::string& where, const model::ModelConfig& m,
+                    Parallel& p) {
+  constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  std::vector<std::vector<std::uint32_t>>& rows = p.expert_rank;
+  const std::string end = read_expert_csv(
+      path, where, m, "rank",
+      [&](std::size_t row, std::uint32_t expert, std::string_view field, const FailAtLine& fail,
+          std::size_t count) {
+        if (rows.empty()) {
+          rows.assign(count,
+                      std::vector<std::uint32_t>(static_cast<std::size_t>(m.num_experts), kNone));
+        }
+        const std::uint32_t rank = whole_field(field, "rank", p.ep, fail);
+        if (rows[row][expert] == kNone) {
+          rows[row][expert] = rank;
+        } else if (p.replicas.size() == kMaxCount) {
+          fail("more copies of experts than this version reads");
+        } else {
+          p.replicas.push_back({static_cast<std::uint32_t>(row), expert, rank});
+        }
+      });
+  need_every_expert(end, m, rows, kNone, "place");
+}
+
+/// CSV "layer,expert,load": how much work each expert had, any unit.
+std::vector<std::vector<double>> read_loads(const fs::path& path, const std::string& where,
+                                            const model::ModelConfig& m) {
+  std::vector<std::vector<double>> rows;
+  const std::string end_of_file = read_expert_csv(
+      path, where, m, "load",
+      [&](std::size_t row, std::uint32_t expert, std::string_view field, const FailAtLine& fail,
+          std::size_t count) {
+        if (rows.empty()) {
+          rows.assign(count, std::vector<double>(static_cast<std::size_t>(m.num_experts), -1.0));
+        }
+        double v = 0;
+        const auto [end, ec] = std::from_chars(field.data(), field.data() + field.size(), v);
+        if (ec != std::errc{} || end != field.data() + field.size() || field.empty() || !(v >= 0) ||
+            v > 1e18) {
+          fail(fmt::format("load = {}. Violated: 0 <= load <= 1e18", field));
+        }
+        if (rows[row][expert] >= 0) {
+          fail(fmt::format("expert {} has a load already", expert));
+        }
+        rows[row][expert] = v;
+      });
+  need_every_expert(end_of_file, m, rows, -1.0, "load");
   return rows;
 }
 
+/// `parallel.placement_options`: each kind takes its own keys and refuses the others.
+void read_placement_options(Context& context, Section& parallel, const fs::path& folder,
+                            std::string_view kind, Scenario& out) {
+  Parallel& p = out.parallel;
+  PlacementOptions& o = p.placement_options;
+  Section s = parallel.section("placement_options", {"redundant", "groups", "nodes", "loads",
+                                                     "profile_steps", "max_imbalance", "choice"});
+  const bool eplb = p.placement == PlacementKind::kEplb;
+  const bool copies = eplb || p.placement == PlacementKind::kReplicated;
+  const bool affinity = p.placement == PlacementKind::kAffinity;
+  const bool hot = p.placement == PlacementKind::kTopologyHot;
+  const auto only = [&](std::string_view key, bool applies) {
+    if (!applies && s.has(key)) {
+      s.fail(key, fmt::format("means nothing with placement = \"{}\"", kind));
+    }
+    return applies;
+  };
+  const auto experts = static_cast<std::uint32_t>(out.model.num_experts);
+  if (only("redundant", copies)) {
+    const auto most = std::uint64_t{experts} * (p.ep - 1);
+    o.redundant = static_cast<std::uint32_t>(
+        s.count("redundant", 0, std::max<std::uint64_t>(most, 1),
+                eplb ? std::optional<std::uint64_t>(0) : std::optional<std::uint64_t>()));
+    if ((experts + o.redundant) % p.ep != 0) {
+      s.violated("redundant", fmt::format("ep = {} divides the {} experts and the redundant slots",
+                                          p.ep, experts));
+    }
+  } else if ((affinity || hot) && experts % p.ep != 0) {
+    parallel.violated("ep",
+                      fmt::format("ep divides the {} experts of {}", experts, out.model.name));
+  }
+  if (only("groups", eplb)) {
+    o.groups = static_cast<std::uint32_t>(
+        s.count("groups", 1, experts, std::max<std::uint32_t>(out.model.gate.n_group, 1)));
+    if (experts % o.groups != 0) {
+      s.violated("groups", fmt::format("groups divides the {} experts", experts));
+    }
+  }
+  if (only("nodes", eplb)) {
+    // Servers of the first EP group, if its ranks fill them evenly and in order.
+    std::uint32_t servers = 1;
+    for (std::uint32_t r = 1; r < p.ep; ++r) {
+      if (out.hardware.gpu(r).node != out.hardware.gpu(r - 1).node) ++servers;
+    }
+    bool even = p.ep % servers == 0;
+    for (std::uint32_t r = 0; even && r < p.ep; ++r) {
+      const std::uint32_t first = r / (p.ep / servers) * (p.ep / servers);
+      even = out.hardware.gpu(r).node == out.hardware.gpu(first).node;
+    }
+    o.nodes = static_cast<std::uint32_t>(s.count("nodes", 1, p.ep, even ? servers : 1));
+    if (p.ep % o.nodes != 0) {
+      s.violated("nodes", fmt::format("nodes divides ep = {}", p.ep));
+    }
+  }
+  const Node* loads = s.find("loads");
+  const bool loads_file =
+      loads != nullptr && (loads->kind != Node::Kind::kString || loads->text != "profile");
+  if (only("loads", copies || hot) && loads_file) {
+    if (loads->kind != Node::Kind::kString || loads->text.empty()) {
+      s.fail("loads", "expected \"profile\" or the name of a CSV file layer,expert,load");
+    }
+    const fs::path path = named_path(loads->text, *loads, folder);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
+      no_such_file(loads->where(), s.full_key("loads"), loads->text, path);
+    }
+    o.loads = read_loads(path, loads->where(), out.model);
+    std::string text;
+    for (const auto& row : o.loads) {
+      text += fmt::format("{}\n", fmt::join(row, " "));
+    }
+    context.record(s.full_key("loads"),
+                   fmt::format("file {}", hex64(hash64(std::string_view(text)))), loads->where());
+    context.record(s.full_key("loads_file"), path.generic_string(), loads->where(), false);
+    if (s.has("profile_steps")) {
+      s.fail("profile_steps", "means nothing with loads from a file");
+    }
+  } else if (copies || hot || affinity) {
+    if (!affinity) {
+      context.record(s.full_key("loads"), "profile",
+                     loads != nullptr ? loads->where() : std::string("default"));
+    }
+    o.profile_steps = static_cast<std::uint32_t>(
+        s.count("profile_steps", 1, kMaxProfileSteps,
+                out.workload.warmup_steps > 0
+                    ? std::min<std::uint64_t>(out.workload.warmup_steps, kMaxProfileSteps)
+                    : 16));
+  } else {
+    only("profile_steps", false);
+  }
+  if (only("max_imbalance", affinity) && s.has("max_imbalance")) {
+    o.max_imbalance = s.number("max_imbalance", {1, 1e6});
+  }
+  const bool has_copies = o.redundant > 0 || !p.replicas.empty();
+  if (s.has("choice") && !has_copies) {
+    s.fail("choice", "means nothing where every expert has one copy");
+  }
+  if (has_copies) {
+    o.choice = static_cast<ReplicaChoice>(s.choice("choice", kReplicaChoiceNames, 0));
+  }
+}
+
 void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
-  Section s(context, root.find("parallel"), "parallel",
-            {"attention", "dp", "tp", "pp", "ep", "router", "hub", "placement"}, root);
+  Section s(
+      context, root.find("parallel"), "parallel",
+      {"attention", "dp", "tp", "pp", "ep", "router", "hub", "placement", "placement_options"},
+      root);
   Parallel& p = out.parallel;
   const std::uint64_t gpus = out.hardware.gpu_count();
   p.attention =
@@ -399,18 +565,26 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
     if (!moe) {
       s.fail("placement", "the model has no MoE layer");
     }
-    p.expert_rank = read_placement(path, placement->where(), out.model, p.ep);
+    read_placement(path, placement->where(), out.model, p);
     std::string text;
     for (const auto& row : p.expert_rank) {
       text += fmt::format("{}{}", text.empty() ? "" : " | ", fmt::join(row, " "));
+    }
+    for (const ReplicaPlace& r : p.replicas) {
+      text += fmt::format("; {}:{}:{}", r.row, r.expert, r.rank);
     }
     context.record("parallel.placement", text, placement->where());
     context.record("parallel.placement_file", path.generic_string(), placement->where(), false);
     return;
   }
-  p.placement =
-      static_cast<PlacementKind>(s.choice("placement", kPlacementNames, 0, kPlacementLater));
+  p.placement = kPlacementKinds[s.choice("placement", kPlacementNames, 0)];
   if (!moe) {
+    if (p.placement != PlacementKind::kContiguous && p.placement != PlacementKind::kRoundRobin) {
+      s.fail("placement", "the model has no MoE layer");
+    }
+    return;
+  }
+  if (p.placement != PlacementKind::kContiguous && p.placement != PlacementKind::kRoundRobin) {
     return;
   }
   if (out.model.num_experts % p.ep != 0) {
@@ -496,6 +670,29 @@ void read_routing(Context& context, Section& workload, const fs::path& folder,
   };
   own("s", SyntheticLaw::kZipf, r.zipf_s, 10);
   own("sigma", SyntheticLaw::kLognormal, r.sigma, 10);
+}
+
+void read_placement_section(Context& context, const Node& root, const fs::path& folder,
+                            Scenario& out) {
+  const Node* parallel = root.find("parallel");
+  const Node* options = parallel == nullptr ? nullptr : parallel->find("placement_options");
+  if (out.model.num_moe_layers() == 0) {
+    if (options != nullptr) {
+      throw InputError(options->where(), "parallel.placement_options: the model has no MoE layer");
+    }
+    return;
+  }
+  Section s(
+      context, parallel, "parallel",
+      {"attention", "dp", "tp", "pp", "ep", "router", "hub", "placement", "placement_options"},
+      root);
+  const auto kind =
+      std::find(kPlacementKinds.begin(), kPlacementKinds.end(), out.parallel.placement);
+  const std::string_view name =
+      kind == kPlacementKinds.end()
+          ? "a file"
+          : kPlacementNames[static_cast<std::size_t>(kind - kPlacementKinds.begin())];
+  read_placement_options(context, s, folder, name, out);
 }
 
 void read_workload(Context& context, const Node& root, const fs::path& folder,
@@ -872,6 +1069,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   read_parallel(context, root, document.folder, out);
   place_file("workload.file");
   read_workload(context, root, document.folder, options, out);
+  read_placement_section(context, root, document.folder, out);
   place_file("policy.file");
   const Node* policy = root.find("policy");
   out.policy = policy_from(context, policy, root, document.folder, out.policy_files);

@@ -7,8 +7,8 @@
 // file:line:column (or "--set"). Paths are relative to the file that names them. Keys beside `file`
 // override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
 //
-// Not modelled, and refused by name: tensor and pipeline parallelism, routers off the GPU, expert
-// replicas, open and closed workloads, watermark actions other than recording, dirichlet routing.
+// Not modelled, and refused by name: tensor and pipeline parallelism, routers off the GPU, open and
+// closed workloads, watermark actions other than recording, dirichlet routing.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,39 @@ namespace switchyard::scenario {
 
 /// Who runs attention. dp: every GPU its own sequences. hub: one GPU for all.
 enum class AttentionPlacement : std::uint8_t { kDp, kHub };
-enum class PlacementKind : std::uint8_t { kContiguous, kRoundRobin, kExplicit };
+/// The first three are known from the scenario alone; the others need loads and are computed when
+/// the simulation begins (sim/loop/placement_source.hpp).
+enum class PlacementKind : std::uint8_t {
+  kContiguous,
+  kRoundRobin,
+  kExplicit,
+  kReplicated,
+  kEplb,
+  kAffinity,
+  kTopologyHot
+};
+/// Which copy of an expert serves an assignment. Fixed rules, no random draw: hash of the token;
+/// copies in turn; the sender's own GPU, else its node, else hash; the GPU with the fewest
+/// assignments of this layer and step so far.
+enum class ReplicaChoice : std::uint8_t { kHash, kRoundRobin, kNearest, kLeastLoaded };
+
+/// A copy of an expert beyond the first.
+struct ReplicaPlace {
+  std::uint32_t row = 0;  ///< As in Parallel::expert_rank.
+  std::uint32_t expert = 0, rank = 0;
+};
+
+/// How placements that need loads are made; which options a kind has: scenarios/README.md.
+struct PlacementOptions {
+  std::uint32_t redundant = 0;  ///< Physical slots beyond one per expert, over all EP ranks.
+  std::uint32_t groups = 1, nodes = 1;  ///< eplb: expert groups, servers of the EP ranks.
+  /// [MoE layer][expert] loads from a file; empty: counted in the first profile_steps steps of the
+  /// scenario's own routing, without capacity.
+  std::vector<std::vector<double>> loads;
+  std::uint32_t profile_steps = 0;
+  double max_imbalance = 0;  ///< affinity: bound on a rank's load in units of the mean; 0: none.
+  ReplicaChoice choice = ReplicaChoice::kHash;
+};
 
 /// dp · tp · pp = GPUs and ep divides them (GPUs / ep replicas of the expert set). tp = pp = 1 and
 /// router = gpu for now; other values are refused as unsupported.
@@ -37,9 +69,11 @@ struct Parallel {
   std::uint32_t dp = 1, tp = 1, pp = 1, ep = 1;
   std::uint32_t hub = 0;  ///< GPU rank of the hub; only with attention = hub.
   PlacementKind placement = PlacementKind::kContiguous;
-  /// [MoE layer][expert] → EP rank in 0…ep−1; one row that serves every layer, or one per MoE
-  /// layer. Filled for every placement kind.
+  /// [MoE layer][expert] → EP rank in 0…ep−1 of its first copy; one row that serves every layer, or
+  /// one per MoE layer. Empty for the kinds that need loads.
   std::vector<std::vector<std::uint32_t>> expert_rank;
+  std::vector<ReplicaPlace> replicas;  ///< Further copies of a placement file, in file order.
+  PlacementOptions placement_options;
 };
 
 enum class WorkloadKind : std::uint8_t { kDecode, kPrefill };

@@ -425,7 +425,7 @@ TEST(BadInput, UnwritableOutput) {
 
 TEST(Capability, KindsOfExportOfLaterVersionsAreRefusedByName) {
   const fs::path f = fresh_folder("later_export");
-  for (const std::string kind : {"perfetto", "csv", "placement", "dot", "svg"}) {
+  for (const std::string kind : {"perfetto", "csv", "dot", "svg"}) {
     const ProcessResult r = run_switchyard({"export", kind, "x.h5", "-o", "z"},
                                            {.folder = f, .environment = {}});
     EXPECT_EQ(r.exit_code, 3) << r.err;
@@ -445,7 +445,7 @@ TEST(Capability, VerbsOfLaterVersionsAreRefusedByName) {
   const std::size_t group = help.out.find("not in this version");
   ASSERT_NE(group, std::string::npos) << help.out;
   for (const std::string verb :
-       {"validate", "diagnose", "monitor", "profile", "fit", "import"}) {
+       {"validate", "diagnose", "monitor", "profile", "fit"}) {
     for (const std::vector<std::string>& command :
          {std::vector<std::string>{verb}, {verb, "x.h5", "--option", "y", "-o", "z"}}) {
       const ProcessResult r = run_switchyard(command, {.folder = f, .environment = {}});

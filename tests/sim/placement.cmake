@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+switchyard_test(placement_test SOURCES placement_test.cpp LINK switchyard::placement)
+switchyard_test(placement_loop_test SOURCES placement_loop_test.cpp LINK switchyard::sim PER_CASE)
