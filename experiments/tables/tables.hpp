@@ -42,6 +42,7 @@ std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
 std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_fits(const TableContext& context);
+std::vector<Table> make_long_context(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
 

@@ -31,7 +31,8 @@ RUNS = {
     "lab-aux-0": (["--aux", "0"], "balance loss 0: collapses"),
     "lab-aux-0.01": (["--aux", "0.01"], "balance loss 0.01; rotary positions"),
     "lab-aux-0.05": (["--aux", "0.05"], "balance loss 0.05"),
-    "lab-alibi": (["--aux", "0.01", "--positions", "alibi"], "ALiBi positions"),
+    "lab-alibi": (["--aux", "0.01", "--positions", "alibi", "--steps", "600", "--decay", "0"],
+                  "ALiBi positions, 600 steps, no fall"),
     "lab-absolute": (["--aux", "0.01", "--positions", "absolute"], "absolute positions"),
     "lab-dense-active": (["--dense", "active"], "dense twin of equal active parameters"),
     "lab-dense-total": (["--dense", "total"], "dense twin of equal total parameters"),
@@ -44,6 +45,11 @@ def train(options):
         subprocess.run([sys.executable, HERE / "train.py", "--data", options.data,
                         "--state", options.state / name, "--export", options.state / name / "out",
                         *COMMON, *RUNS[name][0]], check=True)
+
+
+def steps_of(name):
+    options = [*COMMON, *RUNS[name][0]]  # of a repeated option the last counts
+    return int([b for a, b in zip(options, options[1:]) if a == "--steps"][-1])
 
 
 def history_of(folder):
@@ -175,7 +181,8 @@ def markdown(reports, policies):
            "one dense SwiGLU (width 48 = the active, 384 = all experts). One recipe, seed 1: 1000 "
            "steps of 8 sequences of 256 tokens (2.05 M tokens), AdamW, learning rate 5e-3, the "
            "router's four times that and without decay, cosine fall over the last 300 steps. The "
-           "checkpoints differ only in what their name says. The corpus and its licences: "
+           "checkpoints differ only in what their name says, and where the table says so in the "
+           "number of steps. The corpus and its licences: "
            "[PROVENANCE.md](PROVENANCE.md); the weights are ours, Apache-2.0.", "",
            "Seconds are of one processor thread. Loss in nats per token on held-out blocks of 256 "
            "tokens, mean of the four domains. Per layer: CV = std / mean of the assignments per "
@@ -234,7 +241,7 @@ def markdown(reports, policies):
 
 def report(options):
     names = [n for n in RUNS if (options.state / n / "log.jsonl").exists()
-             and history_of(options.state / n)[-1]["step"] == 1000]
+             and history_of(options.state / n)[-1]["step"] == steps_of(n)]
     reports = []
     for name in names:
         target = options.out / name

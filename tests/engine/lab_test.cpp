@@ -14,12 +14,15 @@
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/session.hpp"
 #include "experiments/cli/prompts.hpp"
+#include "experiments/tables/long_context.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
+using tables::TailComparison;
+using tables::TailRun;
 
 fs::path source(const std::string& path) { return fs::path(SWITCHYARD_SOURCE_DIR) / path; }
 fs::path checkpoint(const std::string& name) { return source("scenarios/checkpoints/" + name); }
@@ -86,7 +89,7 @@ Outcome outcome(const Engine& engine, const SessionOptions& base, std::size_t st
   return out;
 }
 
-const std::vector<std::string> kAll{"lab-aux-0", "lab-aux-0.01"};
+const std::vector<std::string> kAll{"lab-aux-0", "lab-aux-0.01", "lab-alibi"};
 
 TEST(Lab, EveryCheckpointIsSmallAndReadsText) {
   for (const std::string& name : kAll) {
@@ -143,6 +146,60 @@ TEST(Lab, TheSemanticGateImitatesTheRouterItWasTrainedOn) {
   EXPECT_GT(share, 0.95);
   EXPECT_LT(share, 1.0);
   EXPECT_NEAR(gate.loss, router.loss, 0.01 * router.loss);
+}
+
+/// Rows on the axes of a plane: (x, 0) and (0, y).
+TailRun plane(const std::vector<std::pair<float, float>>& points,
+              const std::vector<std::uint16_t>& chosen) {
+  TailRun run;
+  run.rows = points.size();
+  for (const auto& [x, y] : points) {
+    run.states.insert(run.states.end(), {x, y});
+  }
+  run.chosen = {chosen};
+  return run;
+}
+
+TEST(LongContext, MeasuresByHand) {
+  // Fresh: variance 2 along x and 1/2 along y; the tail: everything at (1, 0) or (1.1, 0).
+  const TailRun fresh = plane({{2, 0}, {-2, 0}, {0, 1}, {0, -1}}, {0, 1, 1, 0, 2, 3, 3, 2});
+  const TailRun tail = plane({{1, 0}, {1, 0}, {1.1F, 0}, {1, 0}}, {0, 1, 0, 2, 0, 1, 3, 1});
+  const TailComparison c = tables::compare(tail, fresh, 4, 2);
+  EXPECT_DOUBLE_EQ(c.fresh.dimensions, 2.5 * 2.5 / (4 + 0.25));
+  EXPECT_NEAR(c.tail.dimensions, 1, 1e-12);
+  EXPECT_NEAR(c.fresh.span, 4 / std::sqrt(2.0), 1e-12);
+  EXPECT_NEAR(c.tail.span, 0.1 / std::sqrt(2.0), 1e-6);
+  EXPECT_EQ(c.tail.within, 1.0);   // 0.1 / sqrt(2) is near
+  EXPECT_EQ(c.fresh.within, 0.5);  // the two at 0
+  EXPECT_NEAR(c.moved, 1.025 / std::sqrt(2.5), 1e-6);
+  EXPECT_EQ(c.tail.top1_share, 0.75);  // expert 0 of the top-1 0, 0, 0, 3
+  EXPECT_EQ(c.fresh.top1_share, 0.25);
+  EXPECT_EQ(c.fresh.load_cv, 0.0);
+  EXPECT_DOUBLE_EQ(c.tail.load_cv, std::sqrt((1 + 1 + 1 + 1) / 4.0) / 2);  // loads 3, 3, 1, 1
+  EXPECT_EQ(c.kept, 0.5);                                                  // tokens 0 and 3
+}
+
+/// The last tokens of one text at the end of a long context and in fresh short ones.
+TailComparison at_tail(const std::string& name, std::size_t length, std::size_t tail) {
+  const Engine engine = Engine::load(checkpoint(name), {});
+  std::vector<std::uint32_t> text;
+  for (const auto& tokens : prompts(1)) {
+    text.insert(text.end(), tokens.begin(), tokens.end());
+    text.push_back(0);
+  }
+  text.resize(length);
+  const auto all = std::span<const std::uint32_t>(text);
+  return tables::compare(tables::run_tail(engine, all, length, tail),
+                         tables::run_tail(engine, all.last(tail), 256, tail), engine.gate().experts,
+                         engine.gate().top_k);
+}
+
+TEST(LongContext, AlibiKeepsTheRoutingOfTheSameTokensBetterThanRotationDoes) {
+  const TailComparison rope = at_tail("lab-aux-0.01", 1536, 256);
+  const TailComparison alibi = at_tail("lab-alibi", 1536, 256);
+  EXPECT_GT(alibi.kept, rope.kept);
+  EXPECT_LT(alibi.moved, rope.moved);
+  EXPECT_LT(alibi.loss - alibi.fresh_loss, rope.loss - rope.fresh_loss);
 }
 
 }  // namespace
