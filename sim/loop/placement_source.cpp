@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
@@ -13,6 +14,8 @@ namespace switchyard::sim {
 namespace {
 
 using scenario::PlacementKind;
+
+}  // namespace
 
 std::vector<double> rank_speeds(const scenario::Scenario& s) {
   const cluster::RouteTable routes = cluster::build_cluster(s.hardware).routes();
@@ -32,8 +35,6 @@ std::vector<double> rank_speeds(const scenario::Scenario& s) {
   if (ep == 1) speed[0] = 1;  // one rank: no link decides
   return speed;
 }
-
-}  // namespace
 
 RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* trace,
                                std::uint32_t steps, bool with_pairs) {
@@ -75,6 +76,80 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
   return out;
 }
 
+placement::Placement place_by_loads(const scenario::Scenario& s,
+                                    const std::vector<std::vector<double>>& loads,
+                                    const std::vector<double>& speed) {
+  const scenario::Parallel& p = s.parallel;
+  const scenario::PlacementOptions& o = p.placement_options;
+  const auto experts = static_cast<std::uint32_t>(s.model.num_experts);
+  placement::Placement out;
+  out.ranks = p.ep;
+  try {
+    for (const std::vector<double>& load : loads) {
+      switch (p.placement) {
+        case PlacementKind::kReplicated:
+          out.rows.push_back(placement::replicated(load, experts + o.redundant, p.ep));
+          break;
+        case PlacementKind::kEplb:
+          out.rows.push_back(
+              placement::row_of_slots(placement::eplb(load, {.slots = experts + o.redundant,
+                                                             .groups = o.groups,
+                                                             .nodes = o.nodes,
+                                                             .ranks = p.ep}),
+                                      experts, p.ep));
+          break;
+        case PlacementKind::kTopologyHot:
+          out.rows.push_back(placement::topology_hot(load, speed));
+          break;
+        default:
+          SWITCHYARD_ASSERT(false, "a placement that does not follow loads");
+      }
+    }
+  } catch (const InputError& e) {
+    throw InputError("parallel.placement", e.what());
+  }
+  return out;
+}
+
+Migration plan_migration(const scenario::Scenario& s, const placement::Placement& from,
+                         const placement::Placement& to, std::uint64_t expert_bytes) {
+  const auto gpus = static_cast<std::uint32_t>(s.hardware.gpu_count());
+  const std::uint32_t ep = s.parallel.ep;
+  Migration out;
+  out.bytes.assign(std::size_t{gpus} * gpus, 0);
+  out.arriving.assign(gpus, 0);
+  out.leaving.assign(gpus, 0);
+  std::vector<std::int32_t> change(ep);
+  for (std::size_t l = 0; l < s.model.num_moe_layers(); ++l) {
+    const placement::Row& a = from.row(l);
+    const placement::Row& b = to.row(l);
+    for (std::size_t e = 0; e < a.size(); ++e) {
+      std::fill(change.begin(), change.end(), 0);
+      for (const std::uint32_t r : a[e]) --change[r];
+      for (const std::uint32_t r : b[e]) ++change[r];
+      for (std::uint32_t g = 0; g < gpus; ++g) {
+        const std::uint32_t rank = g % ep, base = g - rank;
+        if (change[rank] < 0) out.leaving[g] += static_cast<std::uint64_t>(-change[rank]);
+        if (change[rank] <= 0) continue;
+        const auto copies = static_cast<std::uint64_t>(change[rank]);
+        out.arriving[g] += copies;
+        out.copies += copies;
+        // One transfer serves all copies of a rank.
+        const auto better = [&](std::uint32_t x, std::uint32_t y) {
+          const auto key = [&](std::uint32_t r) {
+            return std::tuple(r != rank, s.hardware.gpu(base + r).node != s.hardware.gpu(g).node,
+                              r);
+          };
+          return key(x) < key(y);
+        };
+        const std::uint32_t source = *std::min_element(a[e].begin(), a[e].end(), better);
+        if (source != rank) out.bytes[std::size_t{base + source} * gpus + g] += expert_bytes;
+      }
+    }
+  }
+  return out;
+}
+
 placement::Placement resolve_placement(const scenario::Scenario& s, const RoutingTrace* trace) {
   const scenario::Parallel& p = s.parallel;
   const scenario::PlacementOptions& o = p.placement_options;
@@ -100,40 +175,16 @@ placement::Placement resolve_placement(const scenario::Scenario& s, const Routin
     profile = profile_routing(s, trace, o.profile_steps, p.placement == PlacementKind::kAffinity);
     loads = &profile.load;
   }
-  const auto experts = static_cast<std::uint32_t>(s.model.num_experts);
-  const std::vector<double> speed =
-      p.placement == PlacementKind::kTopologyHot ? rank_speeds(s) : std::vector<double>();
-  try {
+  if (p.placement == PlacementKind::kAffinity) {
     for (std::size_t l = 0; l < loads->size(); ++l) {
-      const std::vector<double>& load = (*loads)[l];
-      switch (p.placement) {
-        case PlacementKind::kReplicated:
-          out.rows.push_back(placement::replicated(load, experts + o.redundant, p.ep));
-          break;
-        case PlacementKind::kEplb:
-          out.rows.push_back(
-              placement::row_of_slots(placement::eplb(load, {.slots = experts + o.redundant,
-                                                             .groups = o.groups,
-                                                             .nodes = o.nodes,
-                                                             .ranks = p.ep}),
-                                      experts, p.ep));
-          break;
-        case PlacementKind::kAffinity:
-          out.rows.push_back(placement::affinity(load, profile.together[l], p.ep, o.max_imbalance));
-          break;
-        case PlacementKind::kTopologyHot:
-          out.rows.push_back(placement::topology_hot(load, speed));
-          break;
-        case PlacementKind::kContiguous:
-        case PlacementKind::kRoundRobin:
-        case PlacementKind::kExplicit:
-          break;
-      }
+      out.rows.push_back(
+          placement::affinity((*loads)[l], profile.together[l], p.ep, o.max_imbalance));
     }
-  } catch (const InputError& e) {
-    throw InputError("parallel.placement", e.what());
+    return out;
   }
-  return out;
+  return place_by_loads(
+      s, *loads,
+      p.placement == PlacementKind::kTopologyHot ? rank_speeds(s) : std::vector<double>());
 }
 
 }  // namespace switchyard::sim

@@ -32,4 +32,23 @@ RoutingProfile profile_routing(const scenario::Scenario& scenario, const Routing
 placement::Placement resolve_placement(const scenario::Scenario& scenario,
                                        const RoutingTrace* trace);
 
+/// The same from loads ([L or 1][E]) of any origin. Only for kReplicated, kEplb, kTopologyHot
+/// (asserted). `speed`: rank_speeds(), read for kTopologyHot only.
+placement::Placement place_by_loads(const scenario::Scenario& scenario,
+                                    const std::vector<std::vector<double>>& loads,
+                                    const std::vector<double>& speed);
+/// [ep] bytes per second summed over the other ranks, see above.
+std::vector<double> rank_speeds(const scenario::Scenario& scenario);
+
+/// Copies that a new placement asks for, by replica group: bytes[src·G + dst]. A copy comes from
+/// the lowest rank of the receiver's node that held the expert, else from the lowest rank that did;
+/// a rank that held it already copies without a link.
+struct Migration {
+  std::vector<std::uint64_t> bytes;              ///< [G][G]
+  std::vector<std::uint64_t> arriving, leaving;  ///< [G] copies.
+  std::uint64_t copies = 0;                      ///< Arriving, all GPUs.
+};
+Migration plan_migration(const scenario::Scenario& scenario, const placement::Placement& from,
+                         const placement::Placement& to, std::uint64_t expert_bytes);
+
 }  // namespace switchyard::sim

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -115,6 +116,11 @@ class Simulator {
     ready_.assign(gpus_, 0);
     path_.assign(gpus_, PhaseTimes{});
     node_ = nodes(s_);
+    duplicates_ = placement::describe(placement::duplicates(placement_));
+    if (s_.parallel.rebalance.signal != scenario::RebalanceSignal::kOff &&
+        s_.parallel.placement == scenario::PlacementKind::kTopologyHot) {
+      speed_ = rank_speeds(s_);
+    }
   }
 
   SimulationResult run(const std::string& trace_hash, const ProgressCallback& progress);
@@ -171,6 +177,9 @@ class Simulator {
   void load_weights();
   void compose_step(std::uint64_t step);
   void grow_kv(std::uint64_t step);
+  [[nodiscard]] std::uint64_t expert_bytes() const;
+  bool rebalance_due();
+  void rebalance(std::uint64_t step);
   std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
 
   void work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
@@ -218,6 +227,13 @@ class Simulator {
   PolicyWeights weights_;
   std::optional<RoutingTable> table_;
   RoutingState state_;  // [L][copies of the experts]
+  // Rebalancing: signal and expert_kept of the last steps.
+  std::deque<double> window_signal_;
+  std::deque<std::vector<std::uint32_t>> window_kept_;
+  std::vector<double> speed_;
+  double window_mean_ = 0;
+  std::uint64_t steps_since_move_ = 0, tries_ = 0, moves_ = 0;
+  std::string duplicates_;  // of the first placement that has any
   std::uint64_t truncated_ = 0, linear_fallbacks_ = 0;
   SetCounts sets_;           // what step 10 of the policy did
   std::uint32_t slots_ = 0;  // K of a decision
@@ -298,10 +314,7 @@ void Simulator::load_weights() {
                              all.dense_ffn + all.head + all.stated_backbone;
   const std::uint64_t backbone =
       model::dtype_bytes(s_.dtype.shared, rest) + model::dtype_bytes(s_.dtype.router, all.router);
-  const std::uint64_t per_expert =
-      layers_ == 0 || experts_ == 0
-          ? 0
-          : model::dtype_bytes(s_.dtype.experts, all.experts / (std::uint64_t{layers_} * experts_));
+  const std::uint64_t per_expert = expert_bytes();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (!hub() || g == s_.parallel.hub) {
       ledger_.allocate(g, MemoryCategory::kWeights, backbone, 0, run::kNone, "weights");
@@ -315,6 +328,91 @@ void Simulator::load_weights() {
     ledger_.allocate(g, MemoryCategory::kRuntime, s_.memory.reserve, 0, run::kNone,
                      "memory.reserve");
   }
+}
+
+std::uint64_t Simulator::expert_bytes() const {
+  if (layers_ == 0 || experts_ == 0) return 0;
+  return model::dtype_bytes(s_.dtype.experts, model::count_parameters(s_.model).experts /
+                                                  (std::uint64_t{layers_} * experts_));
+}
+
+/// Notes the step's signal and loads; true when the placement is due for a change.
+bool Simulator::rebalance_due() {
+  const scenario::RebalanceSpec& r = s_.parallel.rebalance;
+  if (r.signal == scenario::RebalanceSignal::kOff) return false;
+  const run::StepScalars& sc = record_.scalars;
+  double signal = sc.imbalance;
+  if (r.signal == scenario::RebalanceSignal::kCongestion) {
+    std::int64_t busiest = 0;
+    for (const std::int64_t ps : record_.link_busy_ps) busiest = std::max(busiest, ps);
+    signal = static_cast<double>(busiest) /
+             static_cast<double>(std::max<std::int64_t>(sc.end_ps - sc.start_ps, 1));
+  }
+  window_signal_.push_back(signal);
+  window_kept_.push_back(record_.expert_kept);
+  if (window_signal_.size() > r.window) {
+    window_signal_.pop_front();
+    window_kept_.pop_front();
+  }
+  ++steps_since_move_;
+  if (window_signal_.size() < r.window || (tries_ > 0 && steps_since_move_ < r.cooldown)) {
+    return false;
+  }
+  window_mean_ = std::accumulate(window_signal_.begin(), window_signal_.end(), 0.0) / r.window;
+  return window_mean_ > r.threshold;
+}
+
+/// Makes the placement anew from the window's loads and moves the experts, before the step's own
+/// work: the weights travel over the links, and while they do both copies take memory.
+void Simulator::rebalance(std::uint64_t step) {
+  const scenario::RebalanceSpec& r = s_.parallel.rebalance;
+  const auto index = static_cast<std::uint32_t>(step);
+  std::vector<std::vector<double>> loads(layers_, std::vector<double>(experts_, 0));
+  for (const auto& kept : window_kept_) {
+    for (std::size_t i = 0; i < kept.size(); ++i) loads[i / experts_][i % experts_] += kept[i];
+  }
+  placement::Placement next = place_by_loads(s_, loads, speed_);
+  const std::uint64_t bytes_each = expert_bytes();
+  const Migration m = plan_migration(s_, placement_, next, bytes_each);
+  const std::int64_t begin = *std::max_element(ready_.begin(), ready_.end());
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.allocate(g, MemoryCategory::kExperts, m.arriving[g] * bytes_each, ready_[g], index,
+                     fmt::format("{} experts arrive", m.arriving[g]));
+  }
+  std::int64_t duration = 0, floor = 0;
+  exchange(run::Phase::kCollective, run::kNone, {m.bytes}, duration, floor);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.release(g, MemoryCategory::kExperts, m.leaving[g] * bytes_each, ready_[g]);
+  }
+  const auto mean_imbalance = [&](const placement::Placement& p) {
+    double sum = 0;
+    for (std::uint32_t l = 0; l < layers_; ++l) {
+      sum += placement::imbalance(p.row(l), loads[l], s_.parallel.ep);
+    }
+    return sum / layers_;
+  };
+  const std::uint64_t moved = std::accumulate(m.bytes.begin(), m.bytes.end(), std::uint64_t{0});
+  run::Event e;
+  e.time_ps = begin;
+  e.step = index;
+  e.kind = run::EventKind::kPolicyAction;
+  e.value = static_cast<double>(moved);
+  e.text = fmt::format(
+      "rebalance: {} {:.4g} > {:.4g} over {} steps; {} copies of experts arrive, {} B over links "
+      "in "
+      "{:.4g} us; imbalance of these loads {:.4g} -> {:.4g}",
+      r.signal == scenario::RebalanceSignal::kLoad ? "load" : "congestion", window_mean_,
+      r.threshold, r.window, m.copies, moved, static_cast<double>(duration) * 1e-6,
+      mean_imbalance(placement_), mean_imbalance(next));
+  sink_.data().events.push_back(std::move(e));
+  placement_ = std::move(next);
+  map_ = ExpertMap(gpus_, placement_);
+  if (duplicates_.empty()) duplicates_ = placement::describe(placement::duplicates(placement_));
+  window_signal_.clear();
+  window_kept_.clear();
+  steps_since_move_ = 0;
+  ++tries_;
+  if (m.copies > 0) ++moves_;
 }
 
 std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {
@@ -400,7 +498,9 @@ void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
                          std::int64_t& duration, std::int64_t& floor) {
-  run::LayerRecord& layer = record_.layers[moe];
+  // A migration belongs to no layer.
+  run::LayerRecord none;
+  run::LayerRecord& layer = moe == run::kNone ? none : record_.layers[moe];
   for (const std::vector<std::uint64_t>& matrix : matrices) {
     exchange_.run(matrix, ready_, timings_);
     std::int64_t longest = 0, highest_floor = 0;
@@ -1025,6 +1125,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   load_weights();
 
   const std::uint64_t steps = std::uint64_t{s_.workload.warmup_steps} + s_.workload.steps;
+  bool due = false;
   for (std::uint64_t step = 0; step < steps; ++step) {
     const std::int64_t start = ready_[0];
     record_ = run::make_step(inv);
@@ -1043,6 +1144,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     sample_memory();
     compose_step(step);
     grow_kv(step);
+    if (due) rebalance(step);
 
     double entropy = 0;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -1091,6 +1193,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     }
     if (moe > 0) record_.scalars.gate_entropy = entropy / moe;
     end_step(step, start);
+    due = rebalance_due();
     if (!record_.scalars.warmup) note_tokens(step);
     sink_.append(record_);
     if (progress) progress(step + 1, steps, ready_[0]);
@@ -1114,8 +1217,12 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     result.notes.push_back("trace rows were used more than once: the run is longer than the trace");
   }
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
-  if (std::string line = placement::describe(placement::duplicates(placement_)); !line.empty()) {
-    result.notes.push_back(std::move(line));
+  if (!duplicates_.empty()) result.notes.push_back(duplicates_);
+  if (moves_ > 0) {
+    result.notes.push_back(
+        fmt::format("the placement changed {} time{} (events); the run's placement table is the "
+                    "first one",
+                    moves_, moves_ == 1 ? "" : "s"));
   }
   if (truncated_ > 0) {
     result.notes.push_back(

@@ -6,11 +6,14 @@
 // local work advances one clock, an exchange advances the clocks of its members. Overflow waves add
 // passes of the expert phase. Shared experts run beside dispatch.
 //
+// parallel.rebalance: between two steps experts may move; the moves are an exchange like the
+// others.
+//
 // Not modelled: tensor and pipeline parallelism, serving (arrivals, admission), faults, transfers
-// other than the exchanges of dispatch and combine, deferred sequences
+// other than the exchanges of dispatch and combine and the moves of experts, deferred sequences
 // (queue = "defer" is refused), communication overlapped with compute, the time of a policy's own
-// steps (noise, penalties: far below the router's GEMM). A policy sees memory levels as they are
-// when the step begins.
+// steps (noise, penalties, a new placement: far below the router's GEMM). A policy sees memory
+// levels as they are when the step begins.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -38,6 +38,7 @@ constexpr std::array<PlacementKind, 6> kPlacementKinds{
     PlacementKind::kEplb,       PlacementKind::kAffinity,   PlacementKind::kTopologyHot};
 constexpr std::array<std::string_view, 4> kReplicaChoiceNames{"hash", "round_robin", "nearest",
                                                               "least_loaded"};
+constexpr std::array<std::string_view, 3> kRebalanceNames{"off", "load", "congestion"};
 constexpr std::uint64_t kMaxProfileSteps = 4096;
 constexpr std::array<std::string_view, 2> kWorkloadNames{"decode", "prefill"};
 constexpr std::array<std::string_view, 2> kWorkloadLater{"open", "closed"};
@@ -517,11 +518,13 @@ void read_placement_options(Context& context, Section& parallel, const fs::path&
   }
 }
 
+std::vector<std::string> parallel_keys() {
+  return {"attention",         "dp",       "tp", "pp", "ep", "router", "hub", "placement",
+          "placement_options", "rebalance"};
+}
+
 void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
-  Section s(
-      context, root.find("parallel"), "parallel",
-      {"attention", "dp", "tp", "pp", "ep", "router", "hub", "placement", "placement_options"},
-      root);
+  Section s(context, root.find("parallel"), "parallel", parallel_keys(), root);
   Parallel& p = out.parallel;
   const std::uint64_t gpus = out.hardware.gpu_count();
   p.attention =
@@ -672,20 +675,47 @@ void read_routing(Context& context, Section& workload, const fs::path& folder,
   own("sigma", SyntheticLaw::kLognormal, r.sigma, 10);
 }
 
-void read_placement_section(Context& context, const Node& root, const fs::path& folder,
-                            Scenario& out) {
-  const Node* parallel = root.find("parallel");
-  const Node* options = parallel == nullptr ? nullptr : parallel->find("placement_options");
-  if (out.model.num_moe_layers() == 0) {
-    if (options != nullptr) {
-      throw InputError(options->where(), "parallel.placement_options: the model has no MoE layer");
+void read_rebalance(Section& parallel, Scenario& out) {
+  if (!parallel.has("rebalance")) {
+    return;
+  }
+  Section s = parallel.section("rebalance", {"signal", "threshold", "window", "cooldown"});
+  RebalanceSpec& r = out.parallel.rebalance;
+  r.signal = static_cast<RebalanceSignal>(s.choice("signal", kRebalanceNames));
+  if (r.signal == RebalanceSignal::kOff) {
+    for (const std::string_view key : {"threshold", "window", "cooldown"}) {
+      if (s.has(key)) {
+        s.fail(key, "means nothing with signal = \"off\"");
+      }
     }
     return;
   }
-  Section s(
-      context, parallel, "parallel",
-      {"attention", "dp", "tp", "pp", "ep", "router", "hub", "placement", "placement_options"},
-      root);
+  const PlacementKind kind = out.parallel.placement;
+  if (kind != PlacementKind::kReplicated && kind != PlacementKind::kEplb &&
+      kind != PlacementKind::kTopologyHot) {
+    s.fail("signal", "this placement does not follow loads",
+           "use placement = \"eplb\", \"replicated\" or \"topology_hot\"");
+  }
+  r.threshold = r.signal == RebalanceSignal::kLoad ? s.number("threshold", {1, 1e6})
+                                                   : s.number("threshold", {0, 1});
+  r.window = static_cast<std::uint32_t>(s.count("window", 1, kMaxProfileSteps, 8));
+  r.cooldown = static_cast<std::uint32_t>(s.count("cooldown", 1, kMaxCount, r.window));
+}
+
+void read_placement_section(Context& context, const Node& root, const fs::path& folder,
+                            Scenario& out) {
+  const Node* parallel = root.find("parallel");
+  if (out.model.num_moe_layers() == 0) {
+    for (const std::string_view key : {"placement_options", "rebalance"}) {
+      const Node* node = parallel == nullptr ? nullptr : parallel->find(key);
+      if (node != nullptr) {
+        throw InputError(node->where(),
+                         fmt::format("parallel.{}: the model has no MoE layer", key));
+      }
+    }
+    return;
+  }
+  Section s(context, parallel, "parallel", parallel_keys(), root);
   const auto kind =
       std::find(kPlacementKinds.begin(), kPlacementKinds.end(), out.parallel.placement);
   const std::string_view name =
@@ -693,6 +723,7 @@ void read_placement_section(Context& context, const Node& root, const fs::path& 
           ? "a file"
           : kPlacementNames[static_cast<std::size_t>(kind - kPlacementKinds.begin())];
   read_placement_options(context, s, folder, name, out);
+  read_rebalance(s, out);
 }
 
 void read_workload(Context& context, const Node& root, const fs::path& folder,

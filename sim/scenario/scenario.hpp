@@ -62,6 +62,18 @@ struct PlacementOptions {
   ReplicaChoice choice = ReplicaChoice::kHash;
 };
 
+/// When a placement is made anew from the loads of the last steps: the mean of the signal over
+/// `window` steps is above `threshold`, and `cooldown` steps have passed since the last time. The
+/// experts that move do so before the next step, over the same links.
+enum class RebalanceSignal : std::uint8_t { kOff, kLoad, kCongestion };
+struct RebalanceSpec {
+  RebalanceSignal signal = RebalanceSignal::kOff;
+  /// load: max / mean of the assignments per GPU, mean over the layers. congestion: share of the
+  /// step in which the busiest link carries data.
+  double threshold = 0;
+  std::uint32_t window = 8, cooldown = 8;  ///< Steps, warm-up included.
+};
+
 /// dp · tp · pp = GPUs and ep divides them (GPUs / ep replicas of the expert set). tp = pp = 1 and
 /// router = gpu for now; other values are refused as unsupported.
 struct Parallel {
@@ -74,6 +86,7 @@ struct Parallel {
   std::vector<std::vector<std::uint32_t>> expert_rank;
   std::vector<ReplicaPlace> replicas;  ///< Further copies of a placement file, in file order.
   PlacementOptions placement_options;
+  RebalanceSpec rebalance;  ///< Only with kReplicated, kEplb, kTopologyHot.
 };
 
 enum class WorkloadKind : std::uint8_t { kDecode, kPrefill };
