@@ -146,7 +146,8 @@ void check_sets(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t top
     fail(soft.on() ? "soft.experts" : "two_tier.first", "off unless set.rule = top_k",
          "set.rule decides every token's experts alone");
   }
-  for (const std::string_view key : {"soft.renorm", "soft.requests", "soft.keywords"}) {
+  for (const std::string_view key :
+       {"soft.renorm", "soft.cost", "soft.requests", "soft.keywords"}) {
     only_with(key, soft.on(), "soft.experts > 0");
   }
   if (soft.on() && soft.all_requests != soft.keywords.empty()) {

@@ -142,12 +142,14 @@ void explain_sets(const RoutingPolicy& p, const GateSpec& g, std::vector<std::st
         g.top_k));
   }
   if (p.soft.on()) {
-    lines.push_back(
-        fmt::format("10 soft: {} run {} experts, weights {}",
-                    p.soft.all_requests
-                        ? std::string("all requests")
-                        : fmt::format("requests with one of {} keywords", p.soft.keywords.size()),
-                    p.soft.experts, p.soft.renorm ? "p / sum p" : "p"));
+    lines.push_back(fmt::format(
+        "10 soft: {} run {} experts, weights {}{}",
+        p.soft.all_requests
+            ? std::string("all requests")
+            : fmt::format("requests with one of {} keywords", p.soft.keywords.size()),
+        p.soft.experts, p.soft.renorm ? "p / sum p" : "p",
+        p.soft.cost == SoftCost::kStacked ? "; simulated as one product over all experts of a GPU"
+                                          : ""));
   }
   if (p.two_tier.on()) {
     lines.push_back(fmt::format("10 two-tier: the gate is the router {}; {} re-ranks its first {}",

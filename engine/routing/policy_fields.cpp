@@ -234,6 +234,7 @@ constexpr std::array kFields{
     name<&P::groups, &GroupPolicy::k_in_group, names::kGroupTakes>("groups.k_in_group", "k, all"),
     count<&P::soft, &SoftRoutingPolicy::experts>("soft.experts", "whole number; 0: off"),
     name<&P::soft, &SoftRoutingPolicy::renorm, names::kBools>("soft.renorm", "false, true"),
+    name<&P::soft, &SoftRoutingPolicy::cost, names::kSoftCosts>("soft.cost", "gathered, stacked"),
     name<&P::soft, &SoftRoutingPolicy::all_requests, names::kSoftRequests>("soft.requests",
                                                                            "keyword, all"),
     Field{"soft.keywords", "off or [keyword|keyword|…] with soft.requests = keyword", set_keywords,

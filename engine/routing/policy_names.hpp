@@ -84,6 +84,8 @@ inline constexpr std::array kGroupTakes{Name<GroupTake>{"k", GroupTake::kTopK},
                                         Name<GroupTake>{"all", GroupTake::kAll}};
 
 inline constexpr std::array kSoftRequests{Name<bool>{"keyword", false}, Name<bool>{"all", true}};
+inline constexpr std::array kSoftCosts{Name<SoftCost>{"gathered", SoftCost::kGathered},
+                                       Name<SoftCost>{"stacked", SoftCost::kStacked}};
 inline constexpr std::array kBools{Name<bool>{"false", false}, Name<bool>{"true", true}};
 inline constexpr std::array kSetRules{Name<SetRule>{"top_k", SetRule::kTopK},
                                       Name<SetRule>{"round_robin", SetRule::kRoundRobin},

@@ -5,8 +5,7 @@
 //   soft(request) = some keyword is a substring of the prompt, ignoring the case of A-Z
 //   soft tokens:  k_t = N,  w = p of each (their sum stays below 1), or renormalised on request
 //
-// Source: routing.md M17. Not modelled: case folding beyond ASCII (other letters match exactly);
-// cost = stacked (the simulator reads the weights of the experts that run: gathered).
+// Source: routing.md M17. Not modelled: case folding beyond ASCII (other letters match exactly).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,9 +15,15 @@
 
 namespace switchyard {
 
+/// How the simulator computes the first product of a soft token's experts. gathered: the weights of
+/// the experts it runs. stacked: one product over the weights of all experts of the GPU (mechanisms
+/// M66), of which the chosen experts' part is used.
+enum class SoftCost : std::uint8_t { kGathered, kStacked };
+
 struct SoftRoutingPolicy {
-  std::uint32_t experts = 0;          ///< N, 1…E; 0: M17 is off.
-  bool renorm = false;                ///< Divide the N weights by their sum.
+  std::uint32_t experts = 0;  ///< N, 1…E; 0: M17 is off.
+  bool renorm = false;        ///< Divide the N weights by their sum.
+  SoftCost cost = SoftCost::kGathered;
   bool all_requests = false;          ///< Every request is soft, whatever its prompt.
   std::vector<std::string> keywords;  ///< None empty; looked for in the prompt.
   bool operator==(const SoftRoutingPolicy&) const = default;

@@ -137,18 +137,36 @@ OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
 }
 
 OpCost CostModel::experts(std::span<const std::uint32_t> rows) const {
-  double assignments = 0, distinct = 0;
-  for (const std::uint32_t r : rows) {
-    assignments += r;
-    distinct += r > 0 ? 1 : 0;
+  return experts_stacked(rows, {}, 0);
+}
+
+OpCost CostModel::experts_stacked(std::span<const std::uint32_t> rows,
+                                  std::span<const std::uint32_t> soft,
+                                  std::uint64_t soft_tokens) const {
+  double assignments = 0, distinct = 0, grouped = 0, grouped_distinct = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::uint32_t others = rows[i] - (soft.empty() ? 0 : soft[i]);
+    assignments += rows[i];
+    distinct += rows[i] > 0 ? 1 : 0;
+    grouped += others;
+    grouped_distinct += others > 0 ? 1 : 0;
   }
   if (assignments == 0) return {};
   const double hidden = real(model_.hidden_size), width = real(model_.expert_intermediate);
   // The first kernel holds all matrices but the last one (the down projection).
   const double up = (expert_matrices_ - 1) / expert_matrices_;
-  OpCost cost = roofline(distinct * expert_bytes_ * up + assignments * (hidden + width) * a_,
-                         2 * assignments * hidden * width * (expert_matrices_ - 1), dtype_.experts,
-                         gpu_.mfu_grouped, 1);
+  OpCost cost;
+  if (grouped > 0) {
+    cost += roofline(grouped_distinct * expert_bytes_ * up + grouped * (hidden + width) * a_,
+                     2 * grouped * hidden * width * (expert_matrices_ - 1), dtype_.experts,
+                     gpu_.mfu_grouped, 1);
+  }
+  if (soft_tokens > 0) {
+    const double s = real(soft_tokens), stack = static_cast<double>(rows.size()) * width;
+    cost +=
+        roofline(static_cast<double>(rows.size()) * expert_bytes_ * up + s * (hidden + stack) * a_,
+                 2 * s * hidden * stack * (expert_matrices_ - 1), dtype_.experts, gpu_.mfu, 1);
+  }
   cost += roofline(distinct * expert_bytes_ * (1 - up) + assignments * (hidden + width) * a_,
                    2 * assignments * hidden * width, dtype_.experts, gpu_.mfu_grouped, 1);
   return cost;

@@ -74,6 +74,13 @@ class CostModel {
   /// Grouped gate+up GEMM with SwiGLU, then grouped down GEMM, over this GPU's local experts.
   /// `rows[i]` is the number of assignments of local expert i; experts with 0 rows cost nothing.
   [[nodiscard]] OpCost experts(std::span<const std::uint32_t> rows) const;
+  /// The same when `soft[i]` of rows[i] are of `soft_tokens` soft tokens whose gate+up is one dense
+  /// GEMM with the stacked weights of all L local experts (M17 stacked):
+  ///   L·⅔·W_e·w + S·(H + L·I)·a bytes, 4·S·H·L·I FLOPs for S soft tokens
+  /// beside the grouped GEMM of the others; the down GEMM is of all rows.
+  [[nodiscard]] OpCost experts_stacked(std::span<const std::uint32_t> rows,
+                                       std::span<const std::uint32_t> soft,
+                                       std::uint64_t soft_tokens) const;
   /// Time of one local expert by itself with `rows` rows, without launches; 0 for 0 rows.
   [[nodiscard]] SimTime expert_alone(std::uint32_t rows) const;
   /// Weighted sum of the returned rows and residual: (T·k + 2T)·H·a bytes.

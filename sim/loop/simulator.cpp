@@ -196,6 +196,9 @@ class Simulator {
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
   void decide_layer(std::uint32_t moe, std::uint32_t step);
   void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
+  /// All waves of GPU g when soft tokens take the stacked first product. They run in the first
+  /// waves.
+  [[nodiscard]] OpCost stacked_experts(std::uint32_t moe, std::uint32_t g) const;
   void check_traffic(std::uint32_t moe);
   void check_step(std::uint64_t step);
   void check_time(std::int64_t ps) const;
@@ -852,6 +855,47 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   }
 }
 
+OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
+  std::vector<std::uint32_t> left(traffic_.waves.empty() ? 0 : traffic_.waves[0][g].size(), 0);
+  std::uint64_t soft_tokens = 0;
+  const ExpertMap::Row& row = map_.row(moe);
+  const std::vector<RequestInfo>& requests = state_.requests();
+  for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    const RequestInfo& request = requests[tokens_.sequence[t]];
+    if (!request.soft || request.expert != kNoExpert || request.table_entry != kNoTableEntry) {
+      continue;
+    }
+    bool here = false;
+    for (std::size_t j = 0; j < slots_; ++j) {
+      if (traffic_.gpu[t * slots_ + j] != g) {
+        continue;
+      }
+      here = true;
+      const std::uint16_t e = decision_.chosen[t * slots_ + j];
+      for (std::uint32_t c = row.first[e]; c < row.first[e + 1]; ++c) {
+        if (row.rank[c] == g % s_.parallel.ep) {
+          ++left[row.local[c]];
+          break;
+        }
+      }
+    }
+    soft_tokens += here ? 1 : 0;
+  }
+  OpCost total;
+  std::vector<std::uint32_t> soft(left.size());
+  for (const auto& wave : traffic_.waves) {
+    bool any = false;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      soft[i] = std::min(left[i], wave[g][i]);
+      left[i] -= soft[i];
+      any = any || soft[i] > 0;
+    }
+    total += cost_[g].experts_stacked(wave[g], soft, any ? soft_tokens : 0);
+    soft_tokens = any ? 0 : soft_tokens;
+  }
+  return total;
+}
+
 /// Tensors that live only while an operation runs.
 void Simulator::transient(std::uint32_t gpu, std::uint64_t values, model::DType format,
                           const char* cause) {
@@ -918,7 +962,11 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     OpCost total;
-    for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
+    if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
+      total = stacked_experts(moe, g);
+    } else {
+      for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
+    }
     work(g, run::Phase::kExpert, total);
     slowest = std::max(slowest, total.time.ps());
     const ExpertMap::Row& row = map_.row(moe);

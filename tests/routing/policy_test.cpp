@@ -63,7 +63,7 @@ TEST(RoutingPolicy, TextRoundTripsExactlyForEveryLegalName) {
     }
   }
   // Steps 1 to 9, step 10, then capacity and weights.
-  EXPECT_EQ(names, (2U + 3 + 4 + 2 + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (2 + 2 + 3 + 3 + 3 + 2 + 2) +
+  EXPECT_EQ(names, (2U + 3 + 4 + 2 + 3 + 3 + 3 + 4 + 2 + 3 + 2) + (2 + 2 + 2 + 3 + 3 + 3 + 2 + 2) +
                        (15 + 4 + 3 + 3 + 3 + 2 + 3 + 2 + 3));
 }
 

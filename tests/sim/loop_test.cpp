@@ -395,6 +395,30 @@ TEST(Loop, ARoutingTableFollowsTheCycledLayersOfItsTrace) {
   EXPECT_TRUE(soft.result.violations.empty());
 }
 
+// Four local experts a GPU: a stacked product computes all four for every soft token that comes.
+TEST(Loop, StackedSoftRoutingComputesAllLocalExperts) {
+  const auto run = [](const char* policy) {
+    return synthetic_run({"workload.batch=24", "workload.steps=2", "parallel.ep=2", policy});
+  };
+  const MemoryRun gathered = run("policy.soft={experts=3, requests=\"all\"}");
+  const MemoryRun stacked = run("policy.soft={experts=3, requests=\"all\", cost=\"stacked\"}");
+  EXPECT_TRUE(stacked.result.violations.empty());
+  EXPECT_EQ(stacked.data.totals.expert_kept, gathered.data.totals.expert_kept);
+  EXPECT_GT(stacked.data.steps[0].flops, gathered.data.steps[0].flops);
+  // Waves: what a queue ran later is part of the same soft tokens.
+  const auto waves = [](const char* cost) {
+    return synthetic_run(
+        {"workload.batch=24", "workload.steps=2", "parallel.ep=2",
+         std::string("policy.soft={experts=3, requests=\"all\", cost=\"") + cost + "\"}",
+         "policy.capacity={rule=\"share\", factor=0.5, reroute=\"none\", "
+         "exhausted=\"queue\"}"});
+  };
+  const MemoryRun w = waves("stacked");
+  EXPECT_TRUE(w.result.violations.empty());
+  EXPECT_GT(w.data.totals.queued, 0U);
+  EXPECT_GT(w.data.steps[0].flops, waves("gathered").data.steps[0].flops);
+}
+
 TEST(Loop, SyntheticRequestsHaveNoPrompts) {
   const auto refusal = [](const char* policy) -> std::string {
     try {

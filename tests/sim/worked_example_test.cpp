@@ -38,6 +38,14 @@ TEST(WorkedExample, EveryOperationByHand) {
     EXPECT_EQ(cost.experts(local).time.ps(), 2 * kLaunch + 12'582'912 + 12'288 * rows) << rows;
     EXPECT_EQ(cost.expert_alone(rows).ps(), 12'582'912 + 12'288 * rows);
   }
+  // Stacked: two local experts, one soft token on expert 0, one other row on expert 1. Grouped
+  // gate+up of one expert 8,388,608 + 6,144; stacked 2·8,388,608 + (1024 + 2·2048)·2; down
+  // 2·4,194,304 + 2·6,144.
+  const std::uint32_t both[] = {1, 1};
+  const std::uint32_t soft[] = {1, 0};
+  EXPECT_EQ(cost.experts_stacked(both, soft, 1).time.ps(),
+            3 * kLaunch + 8'394'752 + 16'787'456 + 8'400'896);
+  EXPECT_EQ(cost.experts_stacked(both, {}, 0).time.ps(), cost.experts(both).time.ps());
   const std::uint32_t idle[] = {0};
   EXPECT_EQ(cost.experts(idle).time.ps(), 0);
   // (k + 2)·H·2
