@@ -193,6 +193,20 @@ void multiply(const Path& on, const Product& p) {
     on.few(p);
     return;
   }
+  // Weights of a shallow block stay in a near cache, so that passing over them as they are stored
+  // costs less than widening them for so few rows.
+  constexpr std::size_t kShallow = 512;
+  constexpr std::size_t kMostPasses = 4;
+  if (p.depth <= kShallow && p.rows <= kMostPasses * on.pass_rows) {
+    for (std::size_t r = 0; r < p.rows; r += on.pass_rows) {
+      Product some = p;
+      some.x += r * p.ldx;
+      some.out += r * p.ldo;
+      some.rows = std::min(on.pass_rows, p.rows - r);
+      on.few(some);
+    }
+    return;
+  }
   thread_local Scratch packed;
   thread_local Scratch sums;
   on.many(p, packed.floats(on.packed_floats(p.outputs, p.depth)),

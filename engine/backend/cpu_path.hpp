@@ -33,6 +33,7 @@ struct Path {
   /// Streams the weights once, as they are stored, for up to few_rows rows.
   void (*few)(const Product& p);
   std::size_t few_rows;
+  std::size_t pass_rows;  ///< The number of rows, up to few_rows, at which few() is most efficient.
   /// Any rows: widens the weights into `packed` first, in panels that fit the register tile.
   void (*many)(const Product& p, float* packed, float* sums);
   /// Floats that many() needs there, each aligned to 64 bytes.

@@ -67,6 +67,7 @@ struct Isa {
 
 }  // namespace
 
-const Path kAvx2Path{"avx2", dot, few, Isa::kFewRows, many, packed_floats, sums_floats};
+const Path kAvx2Path{"avx2",        dot,  few,           Isa::kFewRows,
+                     Isa::kFewRows, many, packed_floats, sums_floats};
 
 }  // namespace switchyard::cpu

@@ -73,6 +73,6 @@ struct Isa {
 
 }  // namespace
 
-const Path kAvx512Path{"avx512", dot, few, Isa::kFewRows, many, packed_floats, sums_floats};
+const Path kAvx512Path{"avx512", dot, few, Isa::kFewRows, 6, many, packed_floats, sums_floats};
 
 }  // namespace switchyard::cpu
