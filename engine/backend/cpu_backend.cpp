@@ -264,8 +264,9 @@ class CpuBackend final : public Backend {
     if (rows > cpu::path().few_rows) {
       return cpu::kBlockOutputs;
     }
+    constexpr std::size_t kStep = 8;  // of the widest tile of few rows
     const std::size_t piece = (outputs + pool_.size() - 1) / pool_.size();
-    return (piece + cpu::kBlockOutputs - 1) / cpu::kBlockOutputs * cpu::kBlockOutputs;
+    return (piece + kStep - 1) / kStep * kStep;
   }
 
   /// Outputs [first, last) of one expert.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times Switchyard against llama.cpp on the synthetic model of synthetic.py: same weights, dtype,
 threads and tokens, in turns, one warm-up and then `--runs` runs of which the medians are compared.
+Each engine reads its file from disk as it always does: both leave the page cache first.
 
     compare.py MODELS --runner build/dev/tests/bench/engine_runner --dtype bf16 -o RESULT.json
 
@@ -73,9 +74,19 @@ class Server:
         self.process.wait()
 
 
+def forget(path):
+    """Drops a file from the page cache: how it comes back (in huge pages or not) is its reader's."""
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+
+
 def measure(args, threads):
     import numpy as np
 
+    forget(args.models / args.dtype / "model.safetensors")
+    forget(args.models / f"{args.dtype}.gguf")
     engines = {
         "switchyard": Server([args.runner, str(args.models / args.dtype), str(threads)]),
         "llama.cpp": Server([sys.executable, __file__, "--serve-llama",
