@@ -69,7 +69,7 @@ struct Isa {
   }
 };
 
-#include "engine/backend/cpu_path_body.hpp"
+#include "engine/backend/cpu_path_body.inc"
 
 }  // namespace
 
