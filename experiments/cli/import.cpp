@@ -224,6 +224,15 @@ int run_import(const ImportOptions& options) {
     throw InputError("import", fmt::format("unknown kind \"{}\"", options.kind),
                      suggest_name(options.kind, kKinds));
   }
+  if (options.kind == "topo-m") {
+    if (options.gpus != 0 || options.first_layer != 0) {
+      throw InputError("import", "--gpus and --first-layer mean nothing with topo-m");
+    }
+    return import_topo_m(options);
+  }
+  if (options.kind == "eplb" && (!options.like.empty() || !options.numa.empty())) {
+    throw InputError("import", "--like and --numa mean nothing with eplb");
+  }
   if (options.kind != "eplb") {
     throw CapabilityError(
         fmt::format("unsupported: import {} is not in this version", options.kind));

@@ -101,7 +101,8 @@ int run_inspect(const InspectOptions& options) {
     const scenario::HardwareSpec hardware = scenario::read_hardware(options.file.string());
     const cluster::ClusterGraph graph = cluster::build_cluster(hardware);
     const cluster::RouteTable routes = graph.routes();
-    tables = {cluster::topology_table(graph, routes), cluster::link_table(graph, routes)};
+    tables = {cluster::topology_table(graph, routes), cluster::route_kind_table(routes),
+              cluster::link_table(graph, routes)};
   } else if (options.topology) {
     throw InputError("--topology", "works on hardware files (.toml) only");
   } else if (is_gguf) {

@@ -357,17 +357,18 @@ int run(int argc, char** argv) {
       "Example: switchyard export gguf scenarios/checkpoints/sy-16x2 -o sy-16x2.gguf --type q8_0");
 
   ImportOptions import_options;
-  auto* v_import = app.add_subcommand("import", "read other tools' files (this version: eplb)");
+  auto* v_import = app.add_subcommand("import", "read other tools' files (this version: eplb, topo-m)");
   v_import
       ->add_option("kind", import_options.kind,
-                   "eplb: an expert placement, as the CSV that parallel.placement reads")
+                   "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
+                   "nvidia-smi topo -m as a hardware file")
       ->required();
   v_import
       ->add_option("input", import_options.input,
                    "JSON with physical_to_logical_map or phy2log, CSV layer,device,experts, or "
-                   "omni-infer's zeros and ones")
+                   "omni-infer's zeros and ones; text of nvidia-smi topo -m")
       ->required();
-  v_import->add_option("-o,--output", import_options.output, "CSV to write")->required();
+  v_import->add_option("-o,--output", import_options.output, "CSV or hardware file to write")->required();
   v_import
       ->add_option("--gpus", import_options.gpus, "EP ranks, when a JSON map does not state them")
       ->transform(whole_number());
@@ -376,6 +377,10 @@ int run(int argc, char** argv) {
                    "layer number of the model for the file's first row")
       ->transform(whole_number())
       ->capture_default_str();
+  v_import->add_option("--like", import_options.like,
+                       "topo-m: hardware file that the figures of GPU and cables come from");
+  v_import->add_option("--numa", import_options.numa,
+                       "topo-m: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
   quiet_flag(v_import);
   format.add(*v_import);
   v_import->footer("Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv");

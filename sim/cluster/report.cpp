@@ -7,6 +7,8 @@
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/push_relabel_max_flow.hpp>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "engine/base/error.hpp"
 
@@ -184,6 +186,53 @@ Table link_table(const ClusterGraph& graph, const RouteTable& routes) {
          fmt::format("{:.3f}", x.bandwidth.value * 1e-9), fmt::format("{:.3f}", x.latency.us()),
          x.shared_medium ? "shared" : "full", x.p2p ? "yes" : "no",
          fmt::format("{}", r.pairs_on_link[l]), share});
+  }
+  return t;
+}
+
+Table route_kind_table(const RouteTable& routes) {
+  struct Kind {
+    std::uint64_t pairs = 0;
+    std::uint32_t src = 0, dst = 0;
+  };
+  // Widest first: bandwidth counts negative.
+  using Key = std::tuple<double, std::size_t, std::int64_t, std::uint8_t, std::uint8_t>;
+  std::map<Key, Kind> kinds;
+  for (std::uint32_t i = 0; i < routes.endpoints; ++i) {
+    for (std::uint32_t j = 0; j < routes.endpoints; ++j) {
+      if (i == j) {
+        continue;
+      }
+      double narrow = std::numeric_limits<double>::infinity();
+      for (const std::uint32_t l : routes.links_of(i, j)) {
+        narrow = std::min(narrow, routes.bandwidth[l]);
+      }
+      const std::size_t p = routes.pair(i, j);
+      Kind& kind = kinds[{-narrow, routes.links_of(i, j).size(), routes.latency_ps[p],
+                          routes.staged[p], routes.through_gpu[p]}];
+      if (kind.pairs++ == 0) {
+        kind.src = i;
+        kind.dst = j;
+      }
+    }
+  }
+  Table t;
+  t.name = "routes";
+  t.title = "Kinds of routes between GPUs";
+  t.columns = {"pairs", "hops", "narrowest [GB/s]", "latency [us]", "by", "first pair's path"};
+  for (const auto& [key, kind] : kinds) {
+    const auto& [negative, hops, latency, staged, forwarded] = key;
+    std::string path;
+    for (const std::uint32_t l : routes.links_of(kind.src, kind.dst)) {
+      path += (path.empty() ? "" : " ") + routes.link_name[l];
+    }
+    t.rows.push_back({fmt::format("{}", kind.pairs), fmt::format("{}", hops),
+                      fmt::format("{:.3f}", -negative * 1e-9),
+                      fmt::format("{:.3f}", SimTime::from_ps(latency).us()),
+                      staged != 0      ? "host memory"
+                      : forwarded != 0 ? "another GPU"
+                                       : "switches",
+                      path});
   }
   return t;
 }

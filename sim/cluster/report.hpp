@@ -39,9 +39,12 @@ struct RouteReport {
 };
 RouteReport report_routes(const RouteTable& routes);
 
-/// Tables "links" (used links, bandwidth, latency, pairs, share of the bottleneck's time) and
-/// "topology" (the figures above) for `inspect --topology`.
+/// Tables "links" (used links, bandwidth, latency, pairs, share of the bottleneck's time), "routes"
+/// and "topology" (the figures above) for `inspect --topology`.
 Table link_table(const ClusterGraph& graph, const RouteTable& routes);
+/// Table "routes": pairs of GPUs with routes alike (hops, narrowest bandwidth, latency, staging,
+/// forwarding by a GPU), widest first, each with its number of pairs and its first pair's path.
+Table route_kind_table(const RouteTable& routes);
 Table topology_table(const ClusterGraph& graph, const RouteTable& routes);
 
 }  // namespace switchyard::cluster

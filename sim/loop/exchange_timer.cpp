@@ -48,7 +48,9 @@ struct ExchangeTimer::State {
 
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
     : state_(std::make_unique<State>()) {
-  const cluster::ClusterGraph graph = cluster::build_cluster(scenario.hardware);
+  const cluster::ClusterGraph graph = network::cluster_of(scenario);
+  const std::optional<network::MeasuredLinks> measured = network::measured_of(scenario, graph);
+  const network::MeasuredLinks* const curve = measured ? &*measured : nullptr;
   State& s = *state_;
   bool shared_medium = false;
   for (const cluster::DirectedLink& l : graph.links()) {
@@ -79,7 +81,11 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
                        none(routes.through_gpu) && none(routes.staged);
 
   const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
-  const std::uint32_t ep = scenario.parallel.ep;
+  // Tensor-parallel groups exchange as the groups of one copy of the experts do; they are the same
+  // where there are experts.
+  const std::uint32_t ep = scenario.parallel.attention == scenario::AttentionPlacement::kTp
+                               ? scenario.parallel.tp
+                               : scenario.parallel.ep;
   std::vector<std::vector<std::uint32_t>> groups(gpus / ep);
   for (std::uint32_t g = 0; g < gpus; ++g) groups[g / ep].push_back(g);
   const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
@@ -87,20 +93,19 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
       scenario.network.dispatch != scenario::DispatchKind::kPerNode &&
       link_disjoint(routes, groups)) {
     for (const auto& members : groups)
-      s.models.emplace_back(model, algorithm, routes.subset(members));
+      s.models.emplace_back(model, algorithm, routes.subset(members), curve);
     s.groups = std::move(groups);
     return;
   }
   if (model == network::Model::kCoflow && groups.size() > 1) {
-    throw InputError(
-        "network.model",
-        fmt::format("\"coflow\" with {} replica groups (ep = {} of {} GPUs) is unsupported",
-                    groups.size(), ep, gpus),
-        "use auto or flow, or set ep to the number of GPUs");
+    throw InputError("network.model",
+                     fmt::format("\"coflow\" with {} groups of {} of the {} GPUs is unsupported",
+                                 groups.size(), ep, gpus),
+                     "use auto or flow, or set ep to the number of GPUs");
   }
   s.groups.emplace_back(gpus);
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
-  s.models.emplace_back(model, algorithm, std::move(routes));
+  s.models.emplace_back(model, algorithm, std::move(routes), curve);
 }
 ExchangeTimer::~ExchangeTimer() = default;
 
@@ -138,6 +143,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     t.begin_ps = r.start.ps();
     t.duration_ps = r.duration.ps();
     t.floor_ps = r.floor.ps();
+    t.extrapolated = r.extrapolated;
     t.last_ready = members[r.last_ready];
     t.link_bytes = r.link_bytes;
     // Idle receivers do not make a GPU late: only senders count.

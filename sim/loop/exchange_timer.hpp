@@ -32,6 +32,7 @@ struct ExchangeTiming {
   std::uint32_t straggler = UINT32_MAX;    ///< See above; UINT32_MAX: none.
   bool link_bound = false;                 ///< The straggler's reason is its link.
   std::int64_t straggler_ps = 0;           ///< The wait or the transfer it stands for.
+  bool extrapolated = false;               ///< A measured link was asked beyond its table.
   std::vector<std::uint64_t> link_bytes;   ///< [K]
 };
 

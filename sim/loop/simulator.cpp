@@ -24,7 +24,9 @@
 #include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/placement_source.hpp"
 #include "sim/loop/routing_source.hpp"
+#include "sim/loop/shard.hpp"
 #include "sim/memory/ledger.hpp"
+#include "sim/network/from_scenario.hpp"
 
 namespace switchyard::sim {
 namespace {
@@ -75,10 +77,11 @@ class Simulator {
         exchange_(scenario),
         traffic_builder_(scenario, map_, nodes(scenario)),
         ledger_(capacities(scenario), scenario.memory.watermark),
-        policy_(scenario.policy) {
+        policy_(scenario.policy),
+        shard_(shard_of(scenario.model, scenario.parallel.tp)) {
     refuse_unsupported();
     for (std::uint32_t g = 0; g < gpus_; ++g) {
-      cost_.emplace_back(s_.model, s_.dtype, s_.activations, s_.hardware.gpu_type(g));
+      cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g));
     }
     if (layers_ > 0) {
       source_ = make_routing_source(s_, trace);
@@ -170,7 +173,13 @@ class Simulator {
   }
   [[nodiscard]] bool hub() const { return s_.parallel.attention == AttentionPlacement::kHub; }
   [[nodiscard]] std::uint32_t home(std::uint32_t sequence) const {
-    return hub() ? s_.parallel.hub : sequence % gpus_;
+    if (hub()) return s_.parallel.hub;
+    return sequence % (gpus_ / s_.parallel.tp) * s_.parallel.tp;
+  }
+  [[nodiscard]] bool sharded() const { return s_.parallel.tp > 1; }
+  /// The tensor-parallel group [first, last) of a GPU: itself without.
+  [[nodiscard]] std::uint32_t group_first(std::uint32_t gpu) const {
+    return gpu / s_.parallel.tp * s_.parallel.tp;
   }
 
   run::Inventory inventory() const;
@@ -190,6 +199,10 @@ class Simulator {
   void describe_requests(const RoutingTrace* trace);
   /// Whether the tokens of a sequence pass through the router.
   [[nodiscard]] bool uses_router(std::uint32_t sequence) const;
+  void compose_reduce();
+  void all_reduce(std::uint32_t moe);
+  void pack(run::Phase phase, bool sender);
+  void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
   void sample_memory();
   /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
   void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
@@ -206,7 +219,7 @@ class Simulator {
   [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t sequence) const {
     return s_.memory.kv_placement == KvPlacement::kReplicated ||
            (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
-                                                        : gpu == home(sequence));
+                                                        : group_first(gpu) == home(sequence));
   }
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   void end_step(std::uint64_t step, std::int64_t start);
@@ -225,6 +238,10 @@ class Simulator {
   MemoryLedger ledger_;
   RoutingPolicy policy_;
   bool policy_from_trace_ = false;
+  model::ModelConfig shard_;  // What one GPU holds of the model; the model itself without tp.
+  std::vector<std::vector<std::uint64_t>> reduce_;  // Phases of this step's all-reduce, [G][G].
+  std::uint64_t extrapolated_ = 0, exchanges_ = 0;
+  std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::unique_ptr<RoutingSource> source_;
   PolicyWeights weights_;
@@ -311,7 +328,7 @@ run::Inventory Simulator::inventory() const {
 }
 
 void Simulator::load_weights() {
-  const model::ParameterCount all = model::count_parameters(s_.model);
+  const model::ParameterCount all = model::count_parameters(shard_);
   // A preset with a stated backbone counts it in place of the parts.
   const std::uint64_t rest = all.embedding + all.attention + all.norms + all.shared_experts +
                              all.dense_ffn + all.head + all.stated_backbone;
@@ -423,7 +440,7 @@ std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t held = (tokens + block - 1) / block * block;
   std::uint64_t values = 0;
-  const std::uint64_t per_token = model::kv_values_per_token_layer(s_.model);
+  const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
   for (const model::LayerSpec& l : s_.model.layers) {
     values += per_token * (l.sliding_window == 0 ? held : std::min(held, l.sliding_window));
   }
@@ -445,9 +462,11 @@ void Simulator::compose_step(std::uint64_t step) {
   for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
     const std::uint32_t g = home(b);
     const std::uint64_t had = s_.workload.context + step * fresh;
-    sequences_[g].push_back({fresh, had});
-    tokens_of_[g] += fresh;
-    routed_of_[g] += uses_router(b) ? fresh : 0;
+    for (std::uint32_t member = g; member < g + s_.parallel.tp; ++member) {
+      sequences_[member].push_back({fresh, had});
+      tokens_of_[member] += fresh;
+      routed_of_[member] += uses_router(b) ? fresh : 0;
+    }
     for (std::uint32_t j = 0; j < fresh; ++j, ++i) {
       tokens_.sequence[i] = b;
       tokens_.position[i] = static_cast<std::uint32_t>(had + j);
@@ -455,6 +474,76 @@ void Simulator::compose_step(std::uint64_t step) {
       tokens_.ordinal[i] = static_cast<std::uint32_t>(step * fresh + j);
     }
   }
+}
+
+/// The all-reduce of one hidden state per token of each group, side by side.
+void Simulator::compose_reduce() {
+  reduce_.clear();
+  if (!sharded()) return;
+  std::vector<std::uint32_t> members(s_.parallel.tp);
+  for (std::uint32_t first = 0; first < gpus_; first += s_.parallel.tp) {
+    std::iota(members.begin(), members.end(), first);
+    const auto phases = network::collective(
+        network::Collective::kAllReduce, network::collective_of(s_.network.collective),
+        model::dtype_bytes(s_.activations, tokens_of_[first] * s_.model.hidden_size), members,
+        node_);
+    if (reduce_.size() < phases.size()) {
+      reduce_.resize(phases.size(), std::vector<std::uint64_t>(std::size_t{gpus_} * gpus_, 0));
+    }
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      for (const network::Transfer& t : phases[p]) {
+        reduce_[p][std::size_t{t.src} * gpus_ + t.dst] += t.bytes;
+      }
+    }
+  }
+}
+
+void Simulator::all_reduce(std::uint32_t moe) {
+  std::int64_t duration = 0, floor = 0;
+  exchange(run::Phase::kCollective, moe, reduce_, duration, floor);
+}
+
+/// What the kernels cost that pack the rows a GPU sends or unpack those it received: the row in its
+/// own format and as it travels, once each.
+void Simulator::pack(run::Phase phase, bool sender) {
+  const bool out = phase == run::Phase::kDispatch;
+  const scenario::Payload& p = s_.network.payload;
+  const std::uint64_t hidden = s_.model.hidden_size;
+  const std::uint64_t copy = out ? p.dispatch_bytes(hidden) : p.combine_bytes(hidden);
+  const std::uint64_t own = model::dtype_bytes(out ? p.dispatch : p.combine, hidden);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    std::uint64_t bytes = 0;
+    for (const auto& m : out ? traffic_.dispatch : traffic_.combine) {
+      for (std::uint32_t d = 0; d < gpus_; ++d) {
+        if (d != g) {
+          bytes += sender ? m[std::size_t{g} * gpus_ + d] : m[std::size_t{d} * gpus_ + g];
+        }
+      }
+    }
+    if (bytes == 0) continue;
+    const auto rows = static_cast<double>(bytes / copy);
+    const OpCost c =
+        cost_[g].roofline(rows * static_cast<double>(own + copy), 0, s_.activations, 1.0, 1);
+    pack_ps_ += c.time.ps();
+    work(g, phase, c);
+  }
+}
+
+/// Each exchange becomes two: the first half of every copy with scales and header, then the second.
+void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const {
+  const std::uint64_t second = s_.network.payload.second_half(s_.model.hidden_size);
+  if (second == 0) return;
+  std::vector<std::vector<std::uint64_t>> halves;
+  for (std::vector<std::uint64_t>& m : matrices) {
+    std::vector<std::uint64_t> rest(m.size());
+    for (std::size_t i = 0; i < m.size(); ++i) {
+      rest[i] = m[i] / copy * second;
+      m[i] -= rest[i];
+    }
+    halves.push_back(std::move(m));
+    halves.push_back(std::move(rest));
+  }
+  matrices = std::move(halves);
 }
 
 void Simulator::grow_kv(std::uint64_t step) {
@@ -501,15 +590,14 @@ void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
                          std::int64_t& duration, std::int64_t& floor) {
-  // A migration belongs to no layer.
-  run::LayerRecord none;
-  run::LayerRecord& layer = moe == run::kNone ? none : record_.layers[moe];
   for (const std::vector<std::uint64_t>& matrix : matrices) {
     exchange_.run(matrix, ready_, timings_);
     std::int64_t longest = 0, highest_floor = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);
       highest_floor = std::max(highest_floor, t.floor_ps);
+      ++exchanges_;
+      extrapolated_ += t.extrapolated ? 1 : 0;
       const PhaseTimes path_of_last = path_[t.last_ready];
       for (std::uint32_t g = 0; g < gpus_; ++g) {
         if (t.participates[g] == 0) continue;
@@ -536,10 +624,13 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
       const StragglerReason reason = t.link_bound ? StragglerReason::kLink : StragglerReason::kLoad;
       if (t.straggler < gpus_) {
         straggler_ps_[t.link_bound ? 1 : 0][t.straggler] += t.straggler_ps;
-        if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
-          layer_straggler_ps_ = t.straggler_ps;
-          layer.straggler_gpu = t.straggler;
-          layer.straggler_reason = reason;
+        if (moe != run::kNone) {
+          run::LayerRecord& layer = record_.layers[moe];
+          if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
+            layer_straggler_ps_ = t.straggler_ps;
+            layer.straggler_gpu = t.straggler;
+            layer.straggler_reason = reason;
+          }
         }
       }
       note_critical(moe, phase, t.straggler < gpus_ ? t.straggler : t.last_ready, reason,
@@ -922,6 +1013,16 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   decide_layer(moe, index);
   traffic_builder_.build(moe, tokens_, decision_, traffic_);
   check_traffic(moe);
+  if (sharded()) {
+    // Every GPU has the group's tokens already; an all-reduce adds up what their experts gave.
+    traffic_.dispatch.clear();
+    traffic_.combine = reduce_;
+  }
+  const bool packs = s_.network.payload.wire != scenario::WireFormat::kNative;
+  if (packs) {
+    halve(traffic_.dispatch, s_.network.payload.dispatch_bytes(s_.model.hidden_size));
+    halve(traffic_.combine, s_.network.payload.combine_bytes(s_.model.hidden_size));
+  }
 
   // Memory that lives during the exchange and the expert phase.
   std::vector<std::uint64_t> buffers(gpus_, 0), activations(gpus_, 0);
@@ -939,7 +1040,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     }
     activations[g] = model::dtype_bytes(
         s_.activations, tokens_of_[g] * 3 * s_.model.hidden_size +
-                            tokens_of_[g] * 2 * s_.model.shared_intermediate +
+                            tokens_of_[g] * 2 * shard_.shared_intermediate +
                             traffic_.assignments[g] *
                                 (2 * s_.model.hidden_size + 2 * s_.model.expert_intermediate));
     ledger_.allocate(g, MemoryCategory::kBuffers, buffers[g], ready_[g], index, "exchange buffers");
@@ -949,7 +1050,9 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
 
   const std::vector<std::int64_t> before_dispatch = ready_;
   layer_straggler_ps_ = 0;
+  if (packs) pack(run::Phase::kDispatch, true);
   exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
+  if (packs) pack(run::Phase::kDispatch, false);
   // Shared experts run beside dispatch on the GPU that owns the tokens.
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c = cost_[g].shared(tokens_of_[g]);
@@ -981,7 +1084,10 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   }
   out.expert_ps = slowest;
 
-  exchange(run::Phase::kCombine, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps);
+  if (packs) pack(run::Phase::kCombine, true);
+  exchange(sharded() ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
+           out.combine_ps, out.combine_floor_ps);
+  if (packs) pack(run::Phase::kCombine, false);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     work(g, run::Phase::kCombine, cost_[g].combine_sum(tokens_of_[g]));
     ledger_.release(g, MemoryCategory::kBuffers, buffers[g], ready_[g]);
@@ -1191,6 +1297,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     ledger_.reset_high_water();
     sample_memory();
     compose_step(step);
+    compose_reduce();
     grow_kv(step);
     if (due) rebalance(step);
 
@@ -1212,12 +1319,13 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
         const OpCost c = cost_[g].attention(layer, sequences_[g]);
         transient(
             g,
-            tokens_of_[g] * (3 * s_.model.hidden_size + s_.model.num_heads * s_.model.head_dim * 2 +
-                             model::kv_values_per_token_layer(s_.model)),
+            tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
+                             model::kv_values_per_token_layer(shard_)),
             s_.activations, "attention activations");
         work(g, run::Phase::kAttention, c);
         slowest = std::max(slowest, c.time.ps());
       }
+      if (sharded()) all_reduce(s_.model.is_moe(layer) ? moe : run::kNone);
       if (s_.model.is_moe(layer)) {
         record_.layers[moe].attention_ps = slowest;
         moe_layer(step, moe);
@@ -1226,11 +1334,13 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       } else {
         for (std::uint32_t g = 0; g < gpus_; ++g) {
           if (s_.model.layers[layer].ffn == model::FfnKind::kDense) {
-            transient(g,
-                      tokens_of_[g] * (2 * s_.model.hidden_size + 2 * s_.model.dense_intermediate),
+            transient(g, tokens_of_[g] * (2 * s_.model.hidden_size + 2 * shard_.dense_intermediate),
                       s_.activations, "dense FFN activations");
           }
           work(g, run::Phase::kDense, cost_[g].dense(layer, tokens_of_[g]));
+        }
+        if (sharded() && s_.model.layers[layer].ffn == model::FfnKind::kDense) {
+          all_reduce(run::kNone);
         }
       }
     }
@@ -1295,6 +1405,18 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   did(sets_.table_tokens, "routing table, tokens x layers decided by it");
   did(sets_.soft_tokens, "soft routing, tokens x layers");
   did(sets_.pinned_tokens, "pinned, tokens x layers");
+  if (extrapolated_ > 0) {
+    result.notes.push_back(
+        fmt::format("EXTRAPOLATED: {} of {} exchanges lie outside the table of measured bandwidths",
+                    extrapolated_, exchanges_));
+  }
+  if (pack_ps_ > 0) {
+    result.notes.push_back(fmt::format(
+        "payload: {} on the wire; packing and unpacking took {} of GPU time in all, {} a step",
+        s_.network.payload.wire == scenario::WireFormat::kInt4 ? "INT4" : "two INT2 halves",
+        format_time(SimTime::from_ps(pack_ps_)),
+        format_time(SimTime::from_ps(pack_ps_ / static_cast<std::int64_t>(steps)))));
+  }
   if (ledger_.any_out_of_memory()) {
     std::string which;
     for (std::uint32_t g = 0; g < gpus_; ++g) {

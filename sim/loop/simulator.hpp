@@ -9,11 +9,14 @@
 // parallel.rebalance: between two steps experts may move; the moves are an exchange like the
 // others.
 //
-// Not modelled: tensor and pipeline parallelism, serving (arrivals, admission), faults, transfers
-// other than the exchanges of dispatch and combine and the moves of experts, deferred sequences
-// (queue = "defer" is refused), communication overlapped with compute, the time of a policy's own
-// steps (noise, penalties, a new placement: far below the router's GEMM). A policy sees memory
-// levels as they are when the step begins.
+// attention = "tp": GPUs in groups of tp share the heads (shard.hpp); each layer has an all-reduce
+// after attention and one after the experts or the dense FFN, phase "collective", and no dispatch.
+//
+// Not modelled: pipeline parallelism, serving (arrivals, admission), faults, transfers
+// other than the exchanges of dispatch and combine, all-reduces and the moves of experts, deferred
+// sequences (queue = "defer" is refused), communication overlapped with compute, the time of a
+// policy's own steps (noise, penalties, a new placement: far below the router's GEMM). A policy
+// sees memory levels as they are when the step begins.
 #pragma once
 #include <cstdint>
 #include <filesystem>

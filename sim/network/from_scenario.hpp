@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The names a scenario uses, as the network models understand them.
 #pragma once
+#include <optional>
+
 #include "sim/cluster/cluster_graph.hpp"
+#include "sim/network/collectives.hpp"
 #include "sim/network/network_model.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -35,10 +38,53 @@ namespace switchyard::network {
   return Algorithm::kDirect;
 }
 
+[[nodiscard]] constexpr CollectiveAlgorithm collective_of(scenario::ReduceAlgorithm algorithm) {
+  switch (algorithm) {
+    case scenario::ReduceAlgorithm::kDirect:
+      return CollectiveAlgorithm::kDirect;
+    case scenario::ReduceAlgorithm::kOneShot:
+      return CollectiveAlgorithm::kOneShot;
+    case scenario::ReduceAlgorithm::kHierarchical:
+      return CollectiveAlgorithm::kHierarchical;
+    case scenario::ReduceAlgorithm::kRing:
+      break;
+  }
+  return CollectiveAlgorithm::kRing;
+}
+
+/// The cluster of a scenario. The latency of measured links is in their table, so it is 0 here.
+[[nodiscard]] inline cluster::ClusterGraph cluster_of(const scenario::Scenario& s) {
+  if (s.network.measured.points.empty()) {
+    return cluster::build_cluster(s.hardware);
+  }
+  scenario::HardwareSpec hardware = s.hardware;
+  for (scenario::Link& link : hardware.links) {
+    if (link.link_class == s.network.measured.link_class) {
+      link.latency = SimTime();
+    }
+  }
+  return cluster::build_cluster(hardware);
+}
+
+/// The measured links of a scenario on `graph`, or nothing.
+[[nodiscard]] inline std::optional<MeasuredLinks> measured_of(const scenario::Scenario& s,
+                                                              const cluster::ClusterGraph& graph) {
+  if (s.network.measured.points.empty()) {
+    return std::nullopt;
+  }
+  MeasuredLinks m{MeasuredCurve(s.network.measured.points, "network.measured"), {}};
+  for (const cluster::DirectedLink& l : graph.links()) {
+    m.on_link.push_back(l.link_class == s.network.measured.link_class ? 1 : 0);
+  }
+  return m;
+}
+
 /// The network of a scenario: endpoint r is GPU rank r.
 [[nodiscard]] inline NetworkModel make_network(const scenario::Scenario& s) {
-  return {model_of(s.network.model), algorithm_of(s.network.algorithm),
-          cluster::build_cluster(s.hardware).routes()};
+  const cluster::ClusterGraph graph = cluster_of(s);
+  const std::optional<MeasuredLinks> measured = measured_of(s, graph);
+  return {model_of(s.network.model), algorithm_of(s.network.algorithm), graph.routes(),
+          measured ? &*measured : nullptr};
 }
 
 }  // namespace switchyard::network

@@ -4,21 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "engine/base/error.hpp"
 
 namespace switchyard::network {
-namespace {
-
-constexpr std::size_t kMaxRows = 4096;
-constexpr std::string_view kHeader = "bytes,GB/s";
-
-}  // namespace
-
 MeasuredCurve::MeasuredCurve(std::vector<MeasuredPoint> points, const std::string& where)
     : points_(std::move(points)) {
   if (points_.size() < 2) {
@@ -65,67 +55,6 @@ MeasuredCurve::Time MeasuredCurve::time(std::uint64_t bytes, BytesPerSecond limi
   const double t = (std::log(b) - log_bytes_[i - 1]) / (log_bytes_[i] - log_bytes_[i - 1]);
   const double rate = std::exp(log_rate_[i - 1] + t * (log_rate_[i] - log_rate_[i - 1]));
   return {b / rate, false};
-}
-
-MeasuredCurve parse_measured(std::string_view text, const std::string& name) {
-  std::vector<MeasuredPoint> points;
-  std::size_t number = 0;
-  bool header = false;
-  const auto fail = [&](const std::string& message, const std::string& hint = {}) {
-    throw InputError(fmt::format("{}:{}", name, number), message, hint);
-  };
-  while (!text.empty()) {
-    ++number;
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (!line.empty() && line.back() == '\r') {
-      line.remove_suffix(1);
-    }
-    if (line.empty() || line.front() == '#') {
-      continue;
-    }
-    if (!header) {
-      if (line != kHeader) {
-        fail(fmt::format("the first line must be \"{}\"", kHeader));
-      }
-      header = true;
-      continue;
-    }
-    if (points.size() == kMaxRows) {
-      fail(fmt::format("more than {} rows", kMaxRows));
-    }
-    const std::size_t comma = line.find(',');
-    if (comma == std::string_view::npos) {
-      fail("expected two fields: bytes,GB/s");
-    }
-    MeasuredPoint p;
-    const char* const stop = line.data() + line.size();
-    const auto bytes = std::from_chars(line.data(), line.data() + comma, p.bytes);
-    double rate = 0;
-    const auto gb = std::from_chars(line.data() + comma + 1, stop, rate);
-    if (bytes.ec != std::errc{} || bytes.ptr != line.data() + comma || p.bytes == 0) {
-      fail("bytes must be a whole number > 0");
-    }
-    if (gb.ec != std::errc{} || gb.ptr != stop || !(rate > 0) || rate > 1e9) {
-      fail("GB/s must be a number with 0 < GB/s <= 1e9");
-    }
-    if (!points.empty() && p.bytes <= points.back().bytes) {
-      fail(fmt::format("bytes = {}. Violated: ascending", p.bytes));
-    }
-    p.bandwidth = BytesPerSecond{rate * 1e9};
-    points.push_back(p);
-  }
-  return {std::move(points), name};
-}
-
-MeasuredCurve read_measured(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    throw InputError(path, "cannot read the table of measured bandwidths");
-  }
-  return parse_measured(text.str(), path);
 }
 
 }  // namespace switchyard::network

@@ -15,17 +15,14 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/base/units.hpp"
+#include "sim/scenario/bandwidth_table.hpp"
 
 namespace switchyard::network {
 
-struct MeasuredPoint {
-  std::uint64_t bytes = 0;   ///< > 0
-  BytesPerSecond bandwidth;  ///< > 0, finite
-};
+using MeasuredPoint = scenario::BandwidthPoint;
 
 class MeasuredCurve {
  public:
@@ -45,11 +42,5 @@ class MeasuredCurve {
   std::vector<MeasuredPoint> points_;
   std::vector<double> log_bytes_, log_rate_;
 };
-
-/// CSV with the header "bytes,GB/s" (decimal GB), `#` lines are comments. At most 4,096 rows.
-/// InputError with file:line for anything else.
-MeasuredCurve read_measured(const std::string& path);
-/// The same from text; `name` stands for the file in messages.
-MeasuredCurve parse_measured(std::string_view text, const std::string& name);
 
 }  // namespace switchyard::network

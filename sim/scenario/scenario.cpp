@@ -9,6 +9,8 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
+#include <sstream>
 
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
@@ -27,8 +29,8 @@ constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 24U;
 constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 26U;
 constexpr std::size_t kMaxPoints = 100000;
 
-constexpr std::array<std::string_view, 2> kAttentionNames{"dp", "hub"};
-constexpr std::array<std::string_view, 2> kAttentionLater{"tp", "pp"};
+constexpr std::array<std::string_view, 3> kAttentionNames{"dp", "hub", "tp"};
+constexpr std::array<std::string_view, 1> kAttentionLater{"pp"};
 constexpr std::array<std::string_view, 1> kRouterNames{"gpu"};
 constexpr std::array<std::string_view, 2> kRouterLater{"cpu", "card"};
 constexpr std::array<std::string_view, 6> kPlacementNames{
@@ -48,6 +50,9 @@ constexpr std::array<std::string_view, 1> kLawLater{"dirichlet"};
 constexpr std::array<std::string_view, 4> kNetworkNames{"auto", "flow", "coflow", "bottleneck"};
 constexpr std::array<std::string_view, 4> kAlgorithmNames{"direct", "ring", "ring_bidirectional",
                                                           "hierarchical"};
+constexpr std::array<std::string_view, 3> kWireNames{"native", "int4", "int2_halves"};
+constexpr std::array<std::string_view, 4> kReduceNames{"ring", "direct", "one_shot",
+                                                       "hierarchical"};
 constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
 constexpr std::array<std::string_view, 3> kKvNames{"by_sequence", "replicated", "hub"};
 constexpr std::array<std::string_view, 2> kKvLater{"by_token", "by_expert"};
@@ -523,36 +528,74 @@ std::vector<std::string> parallel_keys() {
           "placement_options", "rebalance"};
 }
 
+/// What tensor parallelism divides must divide: heads, KV heads (or each is held by several GPUs),
+/// the widths of the dense FFN and of the shared experts.
+void check_shards(const Section& s, const model::ModelConfig& m, std::uint32_t tp) {
+  const auto divides = [&](std::uint64_t value, std::string_view what) {
+    if (value % tp != 0) {
+      s.violated("tp", fmt::format("tp divides the {} {} of {}", value, what, m.name));
+    }
+  };
+  divides(m.num_heads, "heads");
+  if (m.attention != model::AttentionKind::kMla && m.num_kv_heads % tp != 0 &&
+      tp % m.num_kv_heads != 0) {
+    s.violated("tp", fmt::format("tp and the {} KV heads of {}: one divides the other",
+                                 m.num_kv_heads, m.name));
+  }
+  for (const model::LayerSpec& layer : m.layers) {
+    if (layer.ffn == model::FfnKind::kDense) {
+      divides(m.dense_intermediate, "columns of the dense FFN");
+      break;
+    }
+  }
+  divides(m.shared_intermediate, "columns of the shared experts");
+  if (model::count_parameters(m).stated_backbone > 0) {
+    s.fail("tp",
+           fmt::format("{} states its backbone as one number, which cannot be divided", m.name),
+           "use a model with all its sizes, or attention = \"dp\"");
+  }
+}
+
 void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("parallel"), "parallel", parallel_keys(), root);
   Parallel& p = out.parallel;
   const std::uint64_t gpus = out.hardware.gpu_count();
   p.attention =
       static_cast<AttentionPlacement>(s.choice("attention", kAttentionNames, 0, kAttentionLater));
-  p.tp = static_cast<std::uint32_t>(s.count("tp", 1, kMaxCount, 1));
+  const bool sharded = p.attention == AttentionPlacement::kTp;
+  p.tp = static_cast<std::uint32_t>(s.count("tp", 1, kMaxCount, sharded ? gpus : 1));
   p.pp = static_cast<std::uint32_t>(s.count("pp", 1, kMaxCount, 1));
-  for (const auto& [key, value] : {std::pair("tp", p.tp), std::pair("pp", p.pp)}) {
-    if (value != 1) {
-      s.fail(key, "unsupported in this version", "supported: 1");
-    }
+  if (p.pp != 1) {
+    s.fail("pp", "unsupported in this version", "supported: 1");
+  }
+  if (p.tp != 1 && !sharded) {
+    s.fail("tp", "divides attention over GPUs", "set parallel.attention = \"tp\", or tp = 1");
+  }
+  if (sharded) {
+    check_shards(s, out.model, p.tp);
   }
   p.dp = static_cast<std::uint32_t>(s.count("dp", 1, kMaxCount, gpus / (p.tp * p.pp)));
   if (std::uint64_t{p.dp} * p.tp * p.pp != gpus) {
     s.violated("dp", fmt::format("dp * tp * pp = {} GPUs of {}", gpus, out.hardware.name));
   }
   const bool moe = out.model.num_moe_layers() > 0;
-  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, moe ? gpus : 1));
+  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, !moe ? 1 : sharded ? p.tp : gpus));
   if (gpus % p.ep != 0) {
     s.violated("ep", fmt::format("ep divides the {} GPUs", gpus));
   }
   if (!moe && p.ep != 1) {
     s.violated("ep", "ep = 1 for a model without MoE layers");
   }
+  if (moe && sharded && p.ep != p.tp) {
+    s.fail("ep", fmt::format("unsupported with attention = \"tp\" and tp = {}", p.tp),
+           fmt::format("supported: {} (the experts are divided inside each group)", p.tp));
+  }
   s.choice("router", kRouterNames, 0, kRouterLater);
   if (p.attention == AttentionPlacement::kHub) {
     p.hub = static_cast<std::uint32_t>(s.count("hub", 0, gpus - 1, 0));
   } else if (s.has("hub")) {
-    s.fail("hub", "means nothing with attention = \"dp\"", "remove it or set attention = \"hub\"");
+    s.fail("hub", fmt::format("means nothing with attention = \"{}\"", sharded ? "tp" : "dp"),
+           "remove it or set attention = \"hub\"");
   }
 
   const Node* placement = s.find("placement");
@@ -881,15 +924,82 @@ void validate_policy(const Context& context, const RoutingPolicy& policy, std::u
 
 // ---- network, memory, host, run ----
 
-void read_network(Context& context, const Node& root, Scenario& out) {
-  Section s(context, root.find("network"), "network", {"model", "algorithm", "dispatch", "payload"},
-            root);
+/// A hierarchical all-reduce needs equally many members of a group on each of its servers.
+void check_servers(const Section& s, const Scenario& out) {
+  const std::uint32_t tp = out.parallel.tp;
+  for (std::size_t first = 0; first < out.hardware.gpu_count(); first += tp) {
+    std::map<std::uint32_t, std::uint32_t> members;
+    for (std::size_t g = first; g < first + tp; ++g) {
+      ++members[out.hardware.gpu(g).node];
+    }
+    for (const auto& [node, count] : members) {
+      if (count != members.begin()->second) {
+        s.fail("collective",
+               fmt::format("\"hierarchical\" with {} and {} GPUs of a group on its servers",
+                           members.begin()->second, count),
+               "use \"ring\"");
+      }
+    }
+  }
+}
+
+/// [network.measured]: file = "table.csv", class = "nvlink4".
+void read_measured(Context& context, Section& network, const fs::path& folder, Scenario& out) {
+  if (!network.has("measured")) {
+    return;
+  }
+  Section s = network.section("measured", {"file", "class", "source"});
+  MeasuredSpec& m = out.network.measured;
+  if (!s.has("file")) {
+    s.fail("file", "is missing", "name a CSV table with the header bytes,GB/s");
+  }
+  const Node& file = *s.find("file");
+  if (file.kind != Node::Kind::kString) {
+    s.fail("file", "expected text");
+  }
+  const fs::path path = named_path(file.text, file, folder);
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    no_such_file(s.where("file"), "network.measured.file", file.text, path);
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (fs::is_directory(path, ignored) || !in || !(text << in.rdbuf())) {
+    throw InputError(s.where("file"),
+                     fmt::format("cannot read the table \"{}\"", path.generic_string()));
+  }
+  m.points = parse_bandwidth_table(text.str(), path.generic_string());
+  context.record("network.measured.file", path.generic_string(), s.where("file"), false);
+  m.link_class = static_cast<LinkClass>(s.choice("class", kLinkClassNames));
+  if (std::none_of(out.hardware.links.begin(), out.hardware.links.end(),
+                   [&](const Link& l) { return l.link_class == m.link_class; })) {
+    s.violated("class", fmt::format("{} has a link of that class", out.hardware.name));
+  }
+  std::string points;
+  for (const BandwidthPoint& p : m.points) {
+    points +=
+        fmt::format("{}{} B: {}", points.empty() ? "" : ", ", p.bytes, show_rate(p.bandwidth));
+  }
+  context.record("network.measured.points", points, s.where("file"));
+  s.sources();
+  if (out.network.model == NetworkModelKind::kFlow ||
+      out.network.model == NetworkModelKind::kCoflow) {
+    s.fail("file",
+           fmt::format("unsupported with network.model = \"{}\"",
+                       kNetworkNames[static_cast<std::size_t>(out.network.model)]),
+           "supported: auto, bottleneck");
+  }
+}
+
+void read_network(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
+  Section s(context, root.find("network"), "network",
+            {"model", "algorithm", "dispatch", "payload", "collective", "measured"}, root);
   NetworkSpec& n = out.network;
   n.model = static_cast<NetworkModelKind>(s.choice("model", kNetworkNames, 0));
   n.algorithm = static_cast<ExchangeAlgorithm>(s.choice("algorithm", kAlgorithmNames, 0));
   n.dispatch = static_cast<DispatchKind>(s.choice("dispatch", kDispatchNames, 1));
-  Section p =
-      s.section("payload", {"dispatch", "combine", "scale_block", "header", "combine_header"});
+  Section p = s.section("payload",
+                        {"dispatch", "combine", "scale_block", "header", "combine_header", "wire"});
   n.payload.dispatch = p.dtype("dispatch", out.activations);
   n.payload.combine = p.dtype("combine", out.activations);
   n.payload.scale_block = static_cast<std::uint32_t>(p.count("scale_block", 0, kMaxCount, 128));
@@ -902,6 +1012,35 @@ void read_network(Context& context, const Node& root, Scenario& out) {
   if (n.payload.combine_header > kMaxHeader) {
     p.violated("combine_header", "combine_header <= 1 MiB");
   }
+  n.payload.wire = static_cast<WireFormat>(p.choice("wire", kWireNames, 0));
+  if (n.payload.wire != WireFormat::kNative) {
+    for (const auto& [key, format] :
+         {std::pair("dispatch", n.payload.dispatch), std::pair("combine", n.payload.combine)}) {
+      if (model::dtype_bits_x32(format) <= 4 * 32) {
+        p.fail("wire", fmt::format("packs to 4 bits what {} has at 4 bits already", key),
+               "drop one of the two");
+      }
+    }
+  }
+  if (out.parallel.attention == AttentionPlacement::kTp) {
+    n.collective = static_cast<ReduceAlgorithm>(s.choice("collective", kReduceNames, 0));
+    const std::string hint = "the experts are divided inside each group: all-reduces only";
+    if (n.algorithm != ExchangeAlgorithm::kDirect) {
+      s.fail("algorithm", "means nothing with attention = \"tp\"", hint);
+    }
+    if (n.dispatch != DispatchKind::kPerRank) {
+      s.fail("dispatch", "means nothing with attention = \"tp\"", hint);
+    }
+    if (s.has("payload")) {
+      s.fail("payload", "means nothing with attention = \"tp\"", hint);
+    }
+    if (n.collective == ReduceAlgorithm::kHierarchical) {
+      check_servers(s, out);
+    }
+  } else if (s.has("collective")) {
+    s.fail("collective", "there is no all-reduce", "set parallel.attention = \"tp\"");
+  }
+  read_measured(context, s, folder, out);
 }
 
 void read_memory(Context& context, const Node& root, Scenario& out) {
@@ -925,6 +1064,10 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   m.kv_placement = static_cast<KvPlacement>(kv.choice(
       "placement", kKvNames,
       static_cast<std::size_t>(hub ? KvPlacement::kHub : KvPlacement::kBySequence), kKvLater));
+  if (m.kv_placement != KvPlacement::kBySequence &&
+      out.parallel.attention == AttentionPlacement::kTp) {
+    kv.fail("placement", "unsupported with parallel.attention = \"tp\"", "supported: by_sequence");
+  }
   if (m.kv_placement == KvPlacement::kHub && !hub) {
     kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
   }
@@ -1110,7 +1253,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   } else if (out.policy != RoutingPolicy{}) {
     throw InputError(policy->where(), "policy: the model has no MoE layer");
   }
-  read_network(context, root, out);
+  read_network(context, root, document.folder, out);
   read_memory(context, root, out);
   read_host(context, root, out);
   read_run(context, root, out);
@@ -1138,15 +1281,29 @@ Document open_document(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+std::uint64_t copy_bytes(const Payload& p, model::DType format, std::uint64_t hidden) {
+  std::uint64_t values = model::dtype_bytes(format, hidden);
+  bool small = model::dtype_bits_x32(format) <= 8 * 32;
+  if (p.wire != WireFormat::kNative) {
+    values = p.wire == WireFormat::kInt4 ? (hidden + 1) / 2 : 2 * ((hidden + 3) / 4);
+    small = true;
+  }
+  const bool scaled = small && p.scale_block > 0;
+  return values + (scaled ? 4 * ((hidden + p.scale_block - 1) / p.scale_block) : 0);
+}
+
+}  // namespace
+
 std::uint64_t Payload::dispatch_bytes(std::uint64_t hidden) const {
-  const bool scaled = model::dtype_bits_x32(dispatch) <= 8 * 32 && scale_block > 0;
-  return model::dtype_bytes(dispatch, hidden) +
-         (scaled ? 4 * ((hidden + scale_block - 1) / scale_block) : 0) + header;
+  return copy_bytes(*this, dispatch, hidden) + header;
 }
 std::uint64_t Payload::combine_bytes(std::uint64_t hidden) const {
-  const bool scaled = model::dtype_bits_x32(combine) <= 8 * 32 && scale_block > 0;
-  return model::dtype_bytes(combine, hidden) +
-         (scaled ? 4 * ((hidden + scale_block - 1) / scale_block) : 0) + combine_header;
+  return copy_bytes(*this, combine, hidden) + combine_header;
+}
+std::uint64_t Payload::second_half(std::uint64_t hidden) const {
+  return wire == WireFormat::kInt2Halves ? (hidden + 3) / 4 : 0;
 }
 
 Scenario read_scenario(const std::string& path, const ReadOptions& options) {

@@ -7,7 +7,7 @@
 // file:line:column (or "--set"). Paths are relative to the file that names them. Keys beside `file`
 // override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
 //
-// Not modelled, and refused by name: tensor and pipeline parallelism, routers off the GPU, open and
+// Not modelled, and refused by name: pipeline parallelism, routers off the GPU, open and
 // closed workloads, watermark actions other than recording, dirichlet routing.
 #pragma once
 #include <cstdint>
@@ -22,12 +22,15 @@
 #include "engine/model/model_config.hpp"
 #include "engine/routing/gate.hpp"
 #include "engine/routing/policy.hpp"
+#include "sim/scenario/bandwidth_table.hpp"
 #include "sim/scenario/hardware.hpp"
 
 namespace switchyard::scenario {
 
-/// Who runs attention. dp: every GPU its own sequences. hub: one GPU for all.
-enum class AttentionPlacement : std::uint8_t { kDp, kHub };
+/// Who runs attention. dp: every GPU its own sequences. hub: one GPU for all. tp: groups of tp GPUs
+/// with the heads divided among them; every GPU of a group sees all tokens of the group, and two
+/// all-reduces a layer add up what each computed.
+enum class AttentionPlacement : std::uint8_t { kDp, kHub, kTp };
 /// The first three are known from the scenario alone; the others need loads and are computed when
 /// the simulation begins (sim/loop/placement_source.hpp).
 enum class PlacementKind : std::uint8_t {
@@ -74,8 +77,9 @@ struct RebalanceSpec {
   std::uint32_t window = 8, cooldown = 8;  ///< Steps, warm-up included.
 };
 
-/// dp · tp · pp = GPUs and ep divides them (GPUs / ep replicas of the expert set). tp = pp = 1 and
-/// router = gpu for now; other values are refused as unsupported.
+/// dp · tp · pp = GPUs and ep divides them (GPUs / ep replicas of the expert set). tp > 1 needs
+/// attention = tp, and ep = tp then: the experts are divided inside the group, nothing is
+/// dispatched. pp = 1 and router = gpu for now; other values are refused as unsupported.
 struct Parallel {
   AttentionPlacement attention = AttentionPlacement::kDp;
   std::uint32_t dp = 1, tp = 1, pp = 1, ep = 1;
@@ -124,15 +128,32 @@ enum class DispatchKind : std::uint8_t { kPerExpert, kPerRank, kPerNode };
 /// Bytes of one token copy = dtype_bytes(format, H) + scales + header;
 /// scales = 4 · ceil(H / scale_block) for 8- and 4-bit formats when scale_block > 0.
 /// (DeepEP low latency: fp8, block 128, header 16 B: 7168 + 224 + 16 per copy.)
+enum class WireFormat : std::uint8_t { kNative, kInt4, kInt2Halves };
+
 struct Payload {
   model::DType dispatch = model::DType::kBf16;
   model::DType combine = model::DType::kBf16;
   std::uint32_t scale_block = 128;
   std::uint64_t header = 0;          ///< Bytes per dispatched copy.
   std::uint64_t combine_header = 0;  ///< Bytes per returned copy.
+  /// int4 and int2_halves: both ways as 4-bit values packed by the sender and unpacked by the
+  /// receiver, whose kernels cost their HBM traffic; `dispatch` and `combine` are the formats
+  /// before and after. Halves travel as two exchanges, scales and header with the first.
+  WireFormat wire = WireFormat::kNative;
   /// Bytes of one copy of a token of `hidden` values.
   [[nodiscard]] std::uint64_t dispatch_bytes(std::uint64_t hidden) const;
   [[nodiscard]] std::uint64_t combine_bytes(std::uint64_t hidden) const;
+  /// Bytes of the second half of a copy; 0 unless int2_halves.
+  [[nodiscard]] std::uint64_t second_half(std::uint64_t hidden) const;
+};
+
+/// Algorithm of the all-reduces of attention = tp (sim/network/collectives.hpp).
+enum class ReduceAlgorithm : std::uint8_t { kRing, kDirect, kOneShot, kHierarchical };
+
+/// Measured bandwidths that replace bytes / bandwidth on links of one class.
+struct MeasuredSpec {
+  LinkClass link_class = LinkClass::kOther;
+  std::vector<BandwidthPoint> points;  ///< Empty: no measured links.
 };
 
 struct NetworkSpec {
@@ -140,6 +161,8 @@ struct NetworkSpec {
   ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
   DispatchKind dispatch = DispatchKind::kPerRank;
   Payload payload;
+  ReduceAlgorithm collective = ReduceAlgorithm::kRing;  ///< Only with attention = tp.
+  MeasuredSpec measured;
 };
 
 enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub };

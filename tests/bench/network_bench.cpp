@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
 
+#include "sim/network/collectives.hpp"
 #include "tests/sim/network_util.hpp"
 
 namespace switchyard::network {
@@ -146,6 +148,101 @@ void simgrid(benchmark::State& state, Model kind, Shape shape, std::uint32_t n, 
       benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
+/// Collectives in closed form: n GPUs of one switch, or of servers of 8. Bytes are checked against
+/// the formulas of collectives.hpp.
+void collectives(benchmark::State& state, Collective what, CollectiveAlgorithm how, Shape shape,
+                 std::uint32_t n) {
+  constexpr std::uint64_t kBytes = 64U << 20;
+  const auto routes = shape_routes(shape, n);
+  BottleneckModel model(routes);
+  std::vector<std::uint64_t> links(routes.links());
+  std::vector<std::uint32_t> members(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    members[i] = i;
+  }
+  SimTime time;
+  std::uint64_t sent = 0;
+  for (auto _ : state) {
+    time = SimTime();
+    sent = 0;
+    for (const Phase& phase : collective(what, how, kBytes, members, routes.node)) {
+      const BottleneckTime t = model.evaluate(phase, links);
+      time += t.duration;
+      sent += t.bytes;
+    }
+  }
+  const std::uint64_t once = kBytes * (n - 1);  // Blocks are equal: n is a power of two.
+  const std::uint64_t want = what == Collective::kAllReduce ? 2 * once : once;
+  if (how != CollectiveAlgorithm::kHierarchical && sent != want) {
+    return fail(state, fmt::format("{} bytes sent, the formula says {}", sent, want));
+  }
+  state.counters["simulated us"] = time.us();
+}
+
+/// max-min fair over closed form, on random matrices of several densities: the distribution.
+void flow_gap(benchmark::State& state) {
+  constexpr int kMatrices = 200;
+  constexpr std::uint32_t kGpus = 8;
+  const auto routes = test::star(kGpus, 450e9, SimTime()).routes();
+  for (auto _ : state) {
+    int pipe_ends[2];
+    if (pipe(pipe_ends) != 0) {
+      return fail(state, "pipe failed");
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+      NetworkModel flow(Model::kFlow, Algorithm::kDirect, routes);
+      BottleneckModel closed(routes);
+      std::vector<std::uint64_t> links(routes.links());
+      test::Draw draw(11);
+      std::vector<double> ratio;
+      ExchangeResult r;
+      for (int i = 0; i < kMatrices; ++i) {
+        const auto bytes = i == 0
+                               ? test::uniform_matrix(kGpus, 1 << 20)
+                               : test::random_matrix(draw, kGpus, draw.between(0.2, 1), 1e6, 1e9);
+        flow.exchange(bytes, std::vector<SimTime>(kGpus), r);
+        ratio.push_back(r.duration.seconds() / closed.evaluate(bytes, links).duration.seconds());
+      }
+      const auto size = ratio.size() * sizeof(double);
+      _exit(write(pipe_ends[1], ratio.data(), size) == static_cast<ssize_t>(size) ? 0 : 1);
+    }
+    close(pipe_ends[1]);
+    std::vector<double> ratio(kMatrices);
+    const auto size = ratio.size() * sizeof(double);
+    const bool complete = read(pipe_ends[0], ratio.data(), size) == static_cast<ssize_t>(size);
+    close(pipe_ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (!complete || status != 0) {
+      return fail(state, "the child process failed");
+    }
+    if (std::abs(ratio[0] - 1) > 1e-9) {
+      return fail(state, fmt::format("uniform: flow / bottleneck = {:.12f}", ratio[0]));
+    }
+    std::sort(ratio.begin(), ratio.end());
+    if (ratio.front() < 1 - 1e-9) {
+      return fail(state, fmt::format("flow / bottleneck = {:.12f}", ratio.front()));
+    }
+    state.counters["min"] = ratio.front();
+    state.counters["median"] = ratio[kMatrices / 2];
+    state.counters["p95"] = ratio[kMatrices * 95 / 100];
+    state.counters["max"] = ratio.back();
+  }
+}
+
+/// Graph and all 1,048,576 routes of 128 servers of 8 GPUs.
+void build_thousand(benchmark::State& state) {
+  std::uint32_t longest = 0;
+  for (auto _ : state) {
+    const cluster::RouteTable t = test::two_tier(128, true).routes();
+    longest = static_cast<std::uint32_t>(t.links_of(0, 1023).size());
+    if (t.endpoints != 1024 || longest != 4) {
+      return fail(state, fmt::format("{} GPUs, {} hops", t.endpoints, longest));
+    }
+  }
+}
+
 void add_simgrid(const char* name, Model kind, Shape shape, std::uint32_t n, int exchanges) {
   benchmark::RegisterBenchmark(name, simgrid, kind, shape, n, exchanges)
       ->UseManualTime()
@@ -171,6 +268,28 @@ int main(int argc, char** argv) {
   closed("bottleneck/star/8", Shape::kStar, 8, 1e6);
   closed("bottleneck/star/64", Shape::kStar, 64, 1e5);
   closed("bottleneck/8_servers_of_8/64", Shape::kServers, 64, 1e5);
+  using switchyard::network::Collective;
+  using switchyard::network::CollectiveAlgorithm;
+  const auto collective = [](const char* name, Collective what, CollectiveAlgorithm how,
+                             Shape shape, std::uint32_t n) {
+    benchmark::RegisterBenchmark(name, net::collectives, what, how, shape, n)
+        ->Unit(benchmark::kMicrosecond);
+  };
+  collective("all_reduce/ring/star/8", Collective::kAllReduce, CollectiveAlgorithm::kRing,
+             Shape::kStar, 8);
+  collective("all_reduce/direct/star/8", Collective::kAllReduce, CollectiveAlgorithm::kDirect,
+             Shape::kStar, 8);
+  collective("all_reduce/hierarchical/8_servers_of_8/64", Collective::kAllReduce,
+             CollectiveAlgorithm::kHierarchical, Shape::kServers, 64);
+  collective("all_gather/ring/8_servers_of_8/64", Collective::kAllGather,
+             CollectiveAlgorithm::kRing, Shape::kServers, 64);
+  collective("broadcast/tree/star/64", Collective::kBroadcast, CollectiveAlgorithm::kTree,
+             Shape::kStar, 64);
+  benchmark::RegisterBenchmark("build/1024_gpus", net::build_thousand)
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("flow over bottleneck/star/8", net::flow_gap)
+      ->Iterations(1)
+      ->Unit(benchmark::kMillisecond);
   net::add_simgrid("coflow/star/8", Model::kCoflow, Shape::kStar, 8, 20);
   net::add_simgrid("flow/star/8", Model::kFlow, Shape::kStar, 8, 20);
   net::add_simgrid("coflow/8_servers_of_8/64", Model::kCoflow, Shape::kServers, 64, 2);

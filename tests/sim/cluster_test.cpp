@@ -299,6 +299,12 @@ TEST(RouteReport, NamesTheLinkThatLimitsAUniformExchange) {
   EXPECT_EQ(r.longest_latency, SimTime::from_us(4));
   EXPECT_EQ(r.narrow_bandwidth, gb(80));
   EXPECT_EQ(link_table(g, t).rows.size(), g.links().size());
+  const Table kinds = route_kind_table(t);  // Same switch, then the other one.
+  ASSERT_EQ(kinds.rows.size(), 2u);
+  EXPECT_EQ(kinds.rows[0], (std::vector<std::string>{"4", "2", "100.000", "2.000", "switches",
+                                                     "gpu0>left left>gpu1"}));
+  EXPECT_EQ(kinds.rows[1], (std::vector<std::string>{"8", "3", "80.000", "4.000", "switches",
+                                                     "gpu0>left left>right right>gpu2"}));
   EXPECT_EQ(topology_table(g, t).rows[3][1], "80.000");  // Bisection: {0, 1} against {2, 3}.
 }
 

@@ -336,7 +336,7 @@ constexpr std::string_view kA100AllToAll =
     "3758096384,222.90\n";
 
 TEST(Measured, MeetsItsPointsAndInterpolatesInLogLog) {
-  const MeasuredCurve curve = parse_measured(kA100AllToAll, "a100.csv");
+  const MeasuredCurve curve(scenario::parse_bandwidth_table(kA100AllToAll, "a100.csv"), "a100");
   ASSERT_EQ(curve.points().size(), 7U);
   const BytesPerSecond nominal{300e9};
   for (const MeasuredPoint& p : curve.points()) {
@@ -366,7 +366,7 @@ TEST(Measured, MeetsItsPointsAndInterpolatesInLogLog) {
 }
 
 TEST(Measured, BeyondTheTableIsMarkedAndBoundedByTheNominalRate) {
-  const MeasuredCurve curve = parse_measured(kA100AllToAll, "a100.csv");
+  const MeasuredCurve curve(scenario::parse_bandwidth_table(kA100AllToAll, "a100.csv"), "a100");
   const BytesPerSecond nominal{300e9};
   const auto below = curve.time(1, nominal);
   EXPECT_TRUE(below.extrapolated);
@@ -380,7 +380,7 @@ TEST(Measured, BeyondTheTableIsMarkedAndBoundedByTheNominalRate) {
 
 void expect_refused(std::string_view text, const std::string& message) {
   try {
-    parse_measured(text, "m.csv");
+    scenario::parse_bandwidth_table(text, "m.csv");
     FAIL() << text;
   } catch (const InputError& e) {
     EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();

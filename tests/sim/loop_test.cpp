@@ -3,6 +3,7 @@
 // synthetic routing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 #include <set>
@@ -572,4 +573,156 @@ TEST(Ledger, ExplainsEveryByte) {
   EXPECT_EQ(ledger.freed(0), 20U);
   EXPECT_EQ(ledger.high_water(0), 105U);
   EXPECT_EQ(ledger.live(0), 85U);
+}
+
+namespace {
+
+/// Mixtral 8x7B on the 8 GPUs of an HGX H100, tp = ep = 8 unless the settings say otherwise.
+switchyard::scenario::Scenario mixtral_tp(std::vector<std::string> settings) {
+  const std::string root = SWITCHYARD_SOURCE_DIR "/scenarios/";
+  settings.insert(settings.begin(), {"model.file=" + root + "models/mixtral_8x7b.json",
+                                     "hardware.file=" + root + "hardware/hgx_h100.toml",
+                                     "parallel.attention=tp", "parallel.dp=1", kUniform});
+  return worked_scenario(std::move(settings));
+}
+
+}  // namespace
+
+// Golden (issue 4): Mixtral TP8 decode = 2 all-reduces × 32 layers × B·H·2 B. A ring passes
+// 2(n−1)/n of the buffer over each of n links, a two-shot sends as much, a one-shot (n−1) times
+// all.
+TEST(TensorParallel, MixtralDecodeReducesTwiceALayer) {
+  const std::uint64_t payload = 2ULL * 32 * 16 * 4096 * 2;
+  const std::vector<std::pair<std::string, std::uint64_t>> factors{
+      {"ring", 14}, {"direct", 14}, {"one_shot", 56}, {"hierarchical", 14}};
+  std::int64_t ring = 0;
+  for (const auto& [how, factor] : factors) {
+    const MemoryRun r =
+        run_in_memory(mixtral_tp({"workload.batch=16", "network.collective=" + how}), nullptr);
+    EXPECT_TRUE(r.result.violations.empty()) << how << r.result.violations[0].message;
+    EXPECT_EQ(r.data.totals.bytes_sent, factor * payload) << how;
+    const auto& step = r.data.steps[0];
+    EXPECT_EQ(step.phase_ps[static_cast<std::size_t>(run::Phase::kDispatch)], 0) << how;
+    const std::int64_t collective =
+        step.phase_ps[static_cast<std::size_t>(run::Phase::kCollective)];
+    if (how == "ring") {
+      // 64 all-reduces of 14 phases: 16,384 B / 450 GB/s = 36,409 ps (to nearest) and 6 us each.
+      EXPECT_EQ(collective, 64LL * 14 * (36409 + 6000000));
+      ring = collective;
+    } else if (how == "one_shot") {
+      // One phase: 7 · 131,072 B / 450 GB/s = 2,038,898 ps, once the latency.
+      EXPECT_EQ(collective, 64LL * (2038898 + 6000000));
+      EXPECT_LT(collective, ring);  // Small batches: latency decides.
+    }
+  }
+}
+
+TEST(TensorParallel, DividesHeadsCacheAndWeightsButRunsEveryToken) {
+  const MemoryRun one = run_in_memory(
+      mixtral_tp({"workload.batch=16", "parallel.attention=dp", "parallel.dp=8"}), nullptr);
+  const MemoryRun tp = run_in_memory(mixtral_tp({"workload.batch=16"}), nullptr);
+  EXPECT_TRUE(tp.result.violations.empty());
+  // The same tokens choose the same experts.
+  EXPECT_EQ(tp.data.totals.assignments, one.data.totals.assignments);
+  // dp: 2 sequences of 1,025 tokens (65 pages of 16) a GPU, 8 KV heads; tp: 16 sequences, 1 head.
+  const auto held = [](const MemoryRun& r, run::MemoryCategory c) {
+    return r.data.gpus.memory[3 * run::kMemoryCategories + static_cast<std::size_t>(c)];
+  };
+  EXPECT_EQ(held(one, run::MemoryCategory::kKv), 2ULL * 1040 * 2 * 8 * 128 * 2 * 32);
+  EXPECT_EQ(held(tp, run::MemoryCategory::kKv), 16ULL * 1040 * 2 * 1 * 128 * 2 * 32);
+  EXPECT_EQ(held(tp, run::MemoryCategory::kExperts), held(one, run::MemoryCategory::kExperts));
+  // Seven eighths of the attention weights of 32 layers are elsewhere: 4096 · 128 · (32 + 2·8) in,
+  // 32 · 128 · 4096 out, bf16.
+  EXPECT_EQ(held(one, run::MemoryCategory::kWeights) - held(tp, run::MemoryCategory::kWeights),
+            32ULL * 2 * (4096 * 128 * 48 + 4096 * 4096) / 8 * 7);
+}
+
+TEST(TensorParallel, GroupsOfTwoReduceByThemselves) {
+  const MemoryRun r = run_in_memory(
+      mixtral_tp({"workload.batch=16", "parallel.dp=4", "parallel.tp=2", "parallel.ep=2"}),
+      nullptr);
+  EXPECT_TRUE(r.result.violations.empty());
+  // Each of 4 groups reduces the hidden states of its 4 sequences: 2(n−1) = 2 times the buffer.
+  EXPECT_EQ(r.data.totals.bytes_sent, 4ULL * 2 * 64 * 4 * 4096 * 2);
+  EXPECT_EQ(r.data.inventory.replicas, 4U);
+}
+
+TEST(TensorParallel, FlowAndCoflowAgreeWithTheClosedForm) {
+  const MemoryRun closed = run_in_memory(mixtral_tp({"workload.batch=16"}), nullptr);
+  const MemoryRun coflow =
+      run_in_memory(mixtral_tp({"workload.batch=16", "network.model=coflow"}), nullptr);
+  EXPECT_TRUE(coflow.result.violations.empty());
+  const auto end = static_cast<double>(closed.data.steps[0].end_ps);
+  EXPECT_NEAR(static_cast<double>(coflow.data.steps[0].end_ps), end, end * 1e-9 + 64 * 14);
+}
+
+TEST(TensorParallel, WhatDoesNotFitIsRefusedByName) {
+  const auto refused = [](std::vector<std::string> settings) {
+    return message_of([&] { run_in_memory(mixtral_tp(std::move(settings)), nullptr); });
+  };
+  EXPECT_NE(refused({"parallel.ep=4"}).find("unsupported with attention = \"tp\""),
+            std::string::npos);
+  EXPECT_NE(refused({"network.algorithm=ring"}).find("means nothing with attention = \"tp\""),
+            std::string::npos);
+  EXPECT_NE(refused({"network.dispatch=per_expert"}).find("means nothing"), std::string::npos);
+  EXPECT_NE(refused({"network.payload={ dispatch = \"fp8\" }"}).find("means nothing"),
+            std::string::npos);
+  EXPECT_NE(refused({"parallel.attention=dp", "parallel.dp=8", "network.collective=ring"})
+                .find("there is no all-reduce"),
+            std::string::npos);
+}
+
+TEST(Wire, PackedPayloadsCarryAQuarterAndPayForThePacking) {
+  const MemoryRun native = synthetic_run({"workload.batch=64"});
+  const MemoryRun int4 =
+      synthetic_run({"workload.batch=64", "network.payload={ wire = \"int4\" }"});
+  const MemoryRun halves =
+      synthetic_run({"workload.batch=64", "network.payload={ wire = \"int2_halves\" }"});
+  for (const MemoryRun* r : {&native, &int4, &halves}) EXPECT_TRUE(r->result.violations.empty());
+  // H = 1024: 2,048 B as bf16, 512 B + 8 scales of 4 B packed; the same copies.
+  EXPECT_EQ(native.data.totals.bytes_sent % 2048, 0U);
+  EXPECT_EQ(int4.data.totals.bytes_sent, native.data.totals.bytes_sent / 2048 * 544);
+  EXPECT_EQ(halves.data.totals.bytes_sent, int4.data.totals.bytes_sent);
+  // The halves pay the path latency twice, of 2 us.
+  EXPECT_NEAR(static_cast<double>(halves.data.layer_steps.dispatch_ps[0]),
+              static_cast<double>(int4.data.layer_steps.dispatch_ps[0] + 2'000'000), 2.0);
+  EXPECT_LT(int4.data.layer_steps.dispatch_ps[0], native.data.layer_steps.dispatch_ps[0]);
+  const auto says = [](const MemoryRun& r, const std::string& text) {
+    return std::any_of(r.result.notes.begin(), r.result.notes.end(),
+                       [&](const std::string& n) { return n.find(text) != std::string::npos; });
+  };
+  EXPECT_TRUE(says(int4, "INT4 on the wire; packing and unpacking took"));
+  EXPECT_TRUE(says(halves, "two INT2 halves on the wire"));
+  EXPECT_FALSE(says(native, "on the wire"));
+  EXPECT_NE(message_of([] {
+              synthetic_run({"network.payload={ wire = \"int4\", dispatch = \"int4\" }"});
+            }).find("at 4 bits already"),
+            std::string::npos);
+}
+
+TEST(Measured, LinksTakeTheTablesTimeAndTheRunSaysWhatLiesOutside) {
+  switchyard::write_file("measured.csv", "bytes,GB/s\n1024,1\n1048576,50\n");
+  const std::string key = "network.measured={ file = \"measured.csv\", class = \"nvlink4\" }";
+  const MemoryRun r = synthetic_run({"workload.batch=64", key});
+  EXPECT_TRUE(r.result.violations.empty());
+  const MemoryRun plain = synthetic_run({"workload.batch=64"});
+  EXPECT_EQ(r.data.totals.bytes_sent, plain.data.totals.bytes_sent);
+  EXPECT_GT(r.data.layer_steps.dispatch_ps[0], plain.data.layer_steps.dispatch_ps[0] - 2'000'000);
+  EXPECT_TRUE(std::none_of(r.result.notes.begin(), r.result.notes.end(), [](const std::string& n) {
+    return n.find("EXTRAPOLATED") != std::string::npos;
+  }));
+  switchyard::write_file("measured.csv", "bytes,GB/s\n1048576,1\n2097152,50\n");
+  const MemoryRun out = synthetic_run({"workload.batch=64", key});
+  EXPECT_TRUE(
+      std::any_of(out.result.notes.begin(), out.result.notes.end(), [](const std::string& n) {
+        return n.find("exchanges lie outside the table") != std::string::npos;
+      }));
+  EXPECT_NE(message_of([&] {
+              synthetic_run({key, "network.model=coflow"});
+            }).find("unsupported"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] {
+              synthetic_run({"network.measured={ file = \"measured.csv\", class = \"pcie5\" }"});
+            }).find("has a link of that class"),
+            std::string::npos);
 }

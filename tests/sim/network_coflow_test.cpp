@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SimGrid ptask_L07 against the closed form; contended auto. One process per case.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/sim/network_util.hpp"
 
@@ -82,6 +84,86 @@ TEST(Coflow, SharesALinkEquallyBetweenTasks) {
 TEST(Auto, EndsAsCoflowDoesWhenACopyMeetsAnExchange) {
   NetworkModel model(Model::kAuto, Algorithm::kDirect, test::star(4, 1e9, SimTime()).routes());
   expect_kv_times(model);
+}
+
+/// Six GPUs and the host on one PCIe root; an all-to-all from 0, a KV copy 0 → 5 that starts in its
+/// middle, and an expert's weights from the host to GPU 3 that start after a third of it: all on
+/// the GPUs' own cables.
+struct MixedTraffic {
+  cluster::RouteTable routes;
+  std::vector<Activity> batch;
+};
+MixedTraffic mixed_traffic(std::uint64_t seed) {
+  cluster::ClusterGraph g = test::star(6, 26e9, SimTime::from_us(10));
+  const std::uint32_t host = g.add_device("cpu", cluster::DeviceKind::kCpu);
+  g.add_cable(host, 6, BytesPerSecond{26e9}, SimTime::from_us(5));
+  std::vector<std::uint32_t> ends = g.gpus();
+  ends.push_back(host);
+  MixedTraffic t{g.routes(ends), std::vector<Activity>(3)};
+  Draw draw(seed);
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    for (std::uint32_t j = 0; j < 6; ++j) {
+      if (i != j && draw.uniform() < 0.8) {
+        t.batch[0].transfers.push_back({i, j, 1 + draw.below(40000000)});
+      }
+    }
+  }
+  t.batch[1].transfers = {{0, 5, 50000000}};
+  t.batch[2].transfers = {{6, 3, 80000000}};
+  BottleneckModel closed(t.routes);
+  std::vector<std::uint64_t> links(t.routes.links());
+  const SimTime alone = closed.evaluate(t.batch[0].transfers, links).duration;
+  t.batch[1].start = SimTime::from_ps(alone.ps() / 2);
+  t.batch[2].start = SimTime::from_ps(alone.ps() / 3);
+  return t;
+}
+
+/// Ends in ps, run in a process of its own.
+std::vector<std::int64_t> ends_in_a_child(Model kind, const MixedTraffic& t) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    NetworkModel model(kind, Algorithm::kDirect, t.routes);
+    std::vector<std::int64_t> out;
+    for (const ActivityResult& r : model.run(t.batch)) {
+      out.push_back(r.end.ps());
+    }
+    const auto size = out.size() * sizeof(std::int64_t);
+    _exit(write(ends[1], out.data(), size) == static_cast<ssize_t>(size) ? 0 : 1);
+  }
+  close(ends[1]);
+  std::vector<std::int64_t> out(t.batch.size(), -1);
+  const auto size = out.size() * sizeof(std::int64_t);
+  EXPECT_EQ(read(ends[0], out.data(), size), static_cast<ssize_t>(size));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  return out;
+}
+
+TEST(Auto, EqualsCoflowWhenKvAndExpertLoadsStartWithinAnExchange) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const MixedTraffic t = mixed_traffic(seed);
+    const auto by_auto = ends_in_a_child(Model::kAuto, t);
+    const auto by_coflow = ends_in_a_child(Model::kCoflow, t);
+    const auto by_flow = ends_in_a_child(Model::kFlow, t);
+    BottleneckModel closed(t.routes);
+    std::vector<std::uint64_t> links(t.routes.links());
+    std::int64_t delayed = 0;
+    for (std::size_t a = 0; a < t.batch.size(); ++a) {
+      const auto want = static_cast<double>(by_coflow[a]);
+      EXPECT_NEAR(static_cast<double>(by_auto[a]), want, want * 1e-9) << "seed " << seed;
+      // Company never makes traffic faster than alone, under either sharing rule.
+      const BottleneckTime alone = closed.evaluate(t.batch[a].transfers, links);
+      const std::int64_t least = (t.batch[a].start + alone.duration).ps();
+      EXPECT_GE(by_coflow[a], least - 2) << "seed " << seed << ", activity " << a;
+      EXPECT_GE(by_flow[a], least - 2) << "seed " << seed << ", activity " << a;
+      delayed += by_coflow[a] - least;
+    }
+    EXPECT_GT(delayed, 1000000) << "seed " << seed << ": they must have met";
+  }
 }
 
 TEST(Auto, NeedsNoSessionWhileNothingMeets) {

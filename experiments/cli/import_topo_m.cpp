@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/import.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "experiments/import/topo_m.hpp"
+#include "sim/cluster/cluster_graph.hpp"
+#include "sim/cluster/route_table.hpp"
+#include "sim/scenario/hardware_reader.hpp"
+#include "sim/scenario/tree.hpp"
+
+namespace switchyard::cli {
+
+int import_topo_m(const ImportOptions& options) {
+  if (options.like.empty()) {
+    throw InputError(
+        "--like", "is missing",
+        "name a hardware file with the same GPU, e.g. scenarios/hardware/hgx_h100.toml");
+  }
+  importers::TopoMOptions topo;
+  topo.name = options.output.stem().string();
+  if (topo.name.empty() ||
+      topo.name.find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") !=
+          std::string::npos) {
+    throw InputError("-o", fmt::format("\"{}\" is no name of a hardware", topo.name),
+                     "use letters, digits, _, - and .");
+  }
+  if (options.output.extension() != ".toml") {
+    throw InputError("-o", "a hardware file ends in .toml");
+  }
+  topo.like = scenario::read_hardware(options.like);
+  if (!options.numa.empty()) {
+    topo.numa = parse_rate(options.numa, "--numa", "numa");
+    if (!(topo.numa->value > 0)) {
+      throw InputError("--numa", fmt::format("numa = \"{}\". Violated: numa > 0", options.numa));
+    }
+  }
+  const std::string text =
+      importers::hardware_from_topo_m(read_file(options.input), options.input.string(), topo);
+  // What is written must be readable: it is read before it is written.
+  auto source = std::make_shared<scenario::Source>();
+  source->name = options.output.string();
+  scenario::Context context;
+  const scenario::HardwareSpec hardware =
+      scenario::hardware_from(context, scenario::parse_toml(text, source), topo.name);
+  static_cast<void>(cluster::build_cluster(hardware).routes());
+  write_file(options.output, text);
+  if (!options.quiet) {
+    fmt::print("{}: {} GPUs, {} devices, {} cables\nNext: switchyard inspect {}\n",
+               options.output.string(), hardware.gpu_count(), hardware.devices.size(),
+               hardware.links.size(), options.output.string());
+  }
+  return 0;
+}
+
+}  // namespace switchyard::cli
