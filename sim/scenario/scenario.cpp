@@ -975,12 +975,16 @@ void read_measured(Context& context, Section& network, const fs::path& folder, S
                    [&](const Link& l) { return l.link_class == m.link_class; })) {
     s.violated("class", fmt::format("{} has a link of that class", out.hardware.name));
   }
+  // In the hash by content; a comment or the file's place changes nothing.
   std::string points;
   for (const BandwidthPoint& p : m.points) {
-    points +=
-        fmt::format("{}{} B: {}", points.empty() ? "" : ", ", p.bytes, show_rate(p.bandwidth));
+    points += fmt::format("{} {}\n", p.bytes, p.bandwidth.value);
   }
-  context.record("network.measured.points", points, s.where("file"));
+  context.record("network.measured.points",
+                 fmt::format("{} points, {} to {}, {}", m.points.size(),
+                             show_bytes(m.points.front().bytes), show_bytes(m.points.back().bytes),
+                             hash128(std::as_bytes(std::span(points.data(), points.size()))).hex()),
+                 s.where("file"));
   s.sources();
   if (out.network.model == NetworkModelKind::kFlow ||
       out.network.model == NetworkModelKind::kCoflow) {

@@ -308,6 +308,51 @@ TEST(RouteReport, NamesTheLinkThatLimitsAUniformExchange) {
   EXPECT_EQ(topology_table(g, t).rows[3][1], "80.000");  // Bisection: {0, 1} against {2, 3}.
 }
 
+TEST(Shipped, RoutesOfTheHardwareFilesAreThoseOfTheMachines) {
+  const auto shipped = [](const std::string& name) {
+    return build_cluster(scenario::read_hardware(std::string(SWITCHYARD_SOURCE_DIR) +
+                                                 "/scenarios/hardware/" + name + ".toml"));
+  };
+  {
+    const RouteTable t = shipped("h100_4x8_rail").routes();
+    ASSERT_EQ(t.endpoints, 32u);
+    EXPECT_EQ(path(t, 0, 7), "gpu0>nvswitch0 nvswitch0>gpu7");
+    EXPECT_EQ(path(t, 0, 8), "gpu0>nic0 nic0>rail0 rail0>nic8 nic8>gpu8");  // Its own rail.
+    EXPECT_EQ(path(t, 0, 9), "gpu0>nic0 nic0>rail0 rail0>spine spine>rail1 rail1>nic9 nic9>gpu9");
+    EXPECT_EQ(t.latency(0, 8), SimTime::from_us(10));
+    EXPECT_EQ(report_routes(t).through_gpu_pairs, 0u);
+    // 24 peers elsewhere share a NIC's 50 GB/s: 31 / 24 · 50.
+    EXPECT_NEAR(report_routes(t).uniform_per_gpu.value, 50e9 * 31 / 24, 1);
+  }
+  {
+    const ClusterGraph g = shipped("h100_4x8_fat_tree");
+    const RouteTable t = g.routes();
+    EXPECT_EQ(path(t, 0, 9), "gpu0>nic0 nic0>leaf0 leaf0>spine spine>leaf1 leaf1>nic9 nic9>gpu9");
+    EXPECT_NEAR(report_routes(t).uniform_per_gpu.value, 50e9 * 31 / 24, 1);
+    EXPECT_EQ(bisection(g).capacity, gb(800));  // Two servers' leaves: 2 · 400 GB/s.
+  }
+  {
+    const RouteTable t = shipped("l40s_pcie_8").routes();
+    EXPECT_EQ(path(t, 0, 3), "gpu0>cpu0 cpu0>gpu3");
+    EXPECT_EQ(report_routes(t).staged_pairs, 32u);  // Each card and the four of the other socket.
+  }
+  {
+    const RouteTable t = shipped("hgx_h100_router_card").routes();
+    ASSERT_EQ(t.endpoints, 9u);
+    EXPECT_EQ(path(t, 8, 0), "gpu8>cpu0 cpu0>gpu0");
+    EXPECT_EQ(path(t, 8, 7), "gpu8>cpu0 cpu0>cpu1 cpu1>gpu7");
+    EXPECT_EQ(report_routes(t).through_gpu_pairs, 0u);
+  }
+  {
+    const ClusterGraph g = shipped("whatif_cxl_pool");
+    const std::vector<std::uint32_t> ends{g.gpus()[0], g.gpus()[7], g.find_device("pool")};
+    const RouteTable t = g.routes(ends);
+    EXPECT_EQ(path(t, 0, 2), "gpu0>cpu0 cpu0>pool");
+    EXPECT_EQ(path(t, 2, 1), "pool>cpu1 cpu1>gpu7");
+  }
+  EXPECT_EQ(bisection(shipped("whatif_optical")).capacity, gb(20000));
+}
+
 TEST(Routes, AThousandGpusTakeUnderASecond) {
   // 128 servers of 8 GPUs, NVSwitch inside, one NIC per GPU, rail switches and a spine.
   ClusterGraph g;

@@ -539,6 +539,50 @@ TEST(SyntheticRouting, HitsTheExactCombinatorics) {
   EXPECT_NEAR(distinct / (kTokens / 16.0), 7.9198, 0.02);
 }
 
+TEST(SyntheticRouting, DistinctRanksAreThoseOfTheCombinatorics) {
+  struct Case {
+    std::uint32_t experts, k, ranks;
+    double hit;  // simulation.md §5
+  };
+  for (const Case& x : {Case{8, 2, 2, 0.785714}, Case{128, 8, 4, 0.907253},
+                        Case{256, 8, 8, 0.661832}, Case{256, 8, 32, 0.227087}}) {
+    // 1 − C(E − E/R, k) / C(E, k), as a product without factorials.
+    const std::uint32_t each = x.experts / x.ranks;
+    double miss = 1;
+    for (std::uint32_t i = 0; i < x.k; ++i) {
+      miss *= static_cast<double>(x.experts - each - i) / (x.experts - i);
+    }
+    EXPECT_NEAR(1 - miss, x.hit, 5e-7);
+    const auto s = worked_scenario({kUniform, "model.num_experts=" + std::to_string(x.experts),
+                                    "model.top_k=" + std::to_string(x.k)});
+    const auto source = sim::make_routing_source(s, nullptr);
+    sim::StepTokens tokens;
+    constexpr std::uint32_t kTokens = 10000;
+    for (std::uint32_t t = 0; t < kTokens; ++t) {
+      tokens.sequence.push_back(t);
+      tokens.position.push_back(3);
+      tokens.phase.push_back(1);
+      tokens.rank.push_back(0);
+      tokens.ordinal.push_back(0);
+    }
+    switchyard::Candidates c;
+    source->candidates(tokens, 0, c);
+    std::uint64_t distinct = 0;
+    std::set<std::uint32_t> ranks;
+    for (std::uint32_t t = 0; t < kTokens; ++t) {
+      ranks.clear();
+      for (std::uint32_t j = 0; j < x.k; ++j) {
+        ranks.insert(c.ids[std::size_t{t} * c.width + j] / each);
+      }
+      distinct += ranks.size();
+    }
+    // The hits of one token's ranks are negatively correlated, so the binomial bound is wide.
+    const double n = double{kTokens} * x.ranks;
+    EXPECT_NEAR(static_cast<double>(distinct) / n, x.hit, 3 * std::sqrt(x.hit * (1 - x.hit) / n))
+        << x.experts << " " << x.k << " " << x.ranks;
+  }
+}
+
 TEST(Ledger, ReportsAWatermarkCrossingOnce) {
   sim::MemoryLedger ledger({100}, 0.5);
   for (int period = 0; period < 4; ++period) {
