@@ -80,7 +80,8 @@ std::vector<SchemaEntry> entries() {
   add("link/bandwidth", "K", kF64, "B/s", "per direction");
   add("moe_layers", "L", kU32, "", "real numbers of the MoE layers, ascending");
   add("placement", "L,E,R", kU32, "",
-      "GPU of each expert's replicas; 4294967295 = no further replica");
+      "GPU of each expert's replicas when the run begins (a rebalanced placement: events); "
+      "4294967295 = no further replica");
 
   add("totals/gpu_memory", "G,6", kU64, "B", "high water of each category");
   add("totals/gpu_memory_peak", "G", kU64, "B", "high water of the sum");
