@@ -18,9 +18,11 @@ namespace switchyard {
 namespace {
 
 using testing_support::changed_checkpoint;
+using testing_support::expect_contains;
 using testing_support::fixture;
 using testing_support::floats_of;
 using testing_support::ids_of;
+using testing_support::input_error_of;
 using testing_support::set_value;
 using testing_support::Tensors;
 
@@ -34,20 +36,6 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
     worst = std::isnan(d) ? INFINITY : std::max(worst, d);
   }
   return worst;
-}
-
-std::string input_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no InputError";
-  return {};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 /// Everything a sequence got from the model, gathered over its steps, in order of position.

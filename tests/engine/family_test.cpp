@@ -19,15 +19,12 @@
 namespace switchyard {
 namespace {
 
+using testing_support::family;
 using testing_support::floats_of;
 using testing_support::fresh_folder;
 using testing_support::ids_of;
 
 constexpr double kTolerance = 1e-4;
-
-std::filesystem::path family(const std::string& name) {
-  return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny" / name;
-}
 
 double largest_difference(std::span<const float> a, std::span<const float> b) {
   EXPECT_EQ(a.size(), b.size());

@@ -12,12 +12,33 @@
 #include <vector>
 
 #include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
 #include "engine/model/safetensors.hpp"
 
 namespace switchyard::testing_support {
 
 inline std::filesystem::path fixture(const std::string& variant) {
   return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/mixtral_tiny" / variant;
+}
+
+/// The committed checkpoint of one family, by name of its folder.
+inline std::filesystem::path family(const std::string& name) {
+  return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny" / name;
+}
+
+/// The text of the InputError that `body` throws; fails the test if it throws none.
+inline std::string input_error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "no InputError";
+  return {};
+}
+
+inline void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 /// A folder below the test's working folder, emptied.

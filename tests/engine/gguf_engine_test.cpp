@@ -26,12 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using model::DType;
 using nlohmann::json;
+using testing_support::family;
 using testing_support::fixture;
 using testing_support::fresh_folder;
-
-fs::path family(const std::string& name) {
-  return fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny" / name;
-}
 
 void write_plain(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;

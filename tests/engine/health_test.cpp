@@ -18,26 +18,11 @@ namespace switchyard {
 namespace {
 
 using testing_support::changed_checkpoint;
+using testing_support::expect_contains;
+using testing_support::family;
 using testing_support::fixture;
+using testing_support::input_error_of;
 using testing_support::Tensors;
-
-std::filesystem::path family(const std::string& name) {
-  return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny" / name;
-}
-
-std::string input_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no InputError";
-  return {};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
 
 /// Prefills a prompt and decodes greedily; all logits. `monitor` may be null.
 std::vector<float> run(const Engine& engine, HealthMonitor* monitor, std::size_t steps = 6) {

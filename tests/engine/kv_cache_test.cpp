@@ -21,11 +21,10 @@
 namespace switchyard {
 namespace {
 
+using testing_support::expect_contains;
+using testing_support::family;
 using testing_support::fixture;
-
-std::filesystem::path family(const std::string& name) {
-  return std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny" / name;
-}
+using testing_support::input_error_of;
 
 std::vector<float> random_floats(std::size_t n, std::uint32_t stream) {
   std::vector<float> out(n);
@@ -35,20 +34,6 @@ std::vector<float> random_floats(std::size_t n, std::uint32_t stream) {
                                 1);
   }
   return out;
-}
-
-std::string input_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no InputError";
-  return {};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 /// Appends `tokens` tokens: what a step does, without the arithmetic that others test.

@@ -25,13 +25,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing_support::changed_checkpoint;
+using testing_support::expect_contains;
+using testing_support::family;
 using testing_support::fixture;
 using testing_support::fresh_folder;
 using testing_support::Tensors;
-
-fs::path family(const std::string& name) {
-  return fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny" / name;
-}
 
 void write_plain(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
@@ -44,10 +42,6 @@ std::string load_error(const fs::path& model) {
     return e.what();
   }
   return "accepted";
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 const std::string kExpert = "model.layers.1.block_sparse_moe.experts.3.";

@@ -21,22 +21,10 @@
 namespace switchyard {
 namespace {
 
+using testing_support::expect_contains;
 using testing_support::fixture;
 using testing_support::fresh_folder;
-
-std::string input_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no InputError";
-  return {};
-}
-
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
+using testing_support::input_error_of;
 
 std::vector<float> rounded(std::vector<float> values, std::size_t rows, QuantFormat format,
                            std::size_t group = 128, const std::vector<bool>& kept = {}) {

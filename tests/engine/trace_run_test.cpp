@@ -19,24 +19,13 @@ namespace switchyard {
 namespace {
 
 using testing_support::changed_checkpoint;
+using testing_support::expect_contains;
 using testing_support::fixture;
 using testing_support::fresh_folder;
 using testing_support::ids_of;
+using testing_support::input_error_of;
 using testing_support::set_value;
 using testing_support::Tensors;
-
-std::string input_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no InputError";
-  return {};
-}
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
 
 std::vector<TracePrompt> some_prompts(std::uint32_t max_new) {
   const auto expected = model::Safetensors::open(fixture("bf16") / "expected.safetensors");

@@ -17,21 +17,10 @@ namespace switchyard {
 namespace {
 
 using testing_support::changed_checkpoint;
+using testing_support::expect_contains;
 using testing_support::fresh_folder;
+using testing_support::input_error_of;
 using testing_support::Tensors;
-
-std::string input_error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no InputError";
-  return {};
-}
-void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
 
 /// The f32 fixture with a byte-level tokenizer of the printable ASCII characters.
 std::filesystem::path checkpoint_with_tokenizer(const std::string& name) {
