@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "engine/base/error.hpp"
 
@@ -80,13 +81,19 @@ void widen_q4_k(const std::byte* p, float* out) {
   }
 }
 
+/// 1 / d; 0 where that is no number (d is 0 or so small that its half is 0 too).
+float inverse_of(float d) {
+  const float inverse = 1.0F / d;
+  return std::isfinite(inverse) ? inverse : 0.0F;
+}
+
 void pack_q8_0(const float* x, std::byte* out) {
   float top = 0;
   for (std::size_t i = 0; i < kBlock; ++i) {
     top = std::max(top, std::fabs(x[i]));
   }
   const float d = top / 127.0F;
-  const float inverse = d != 0 ? 1.0F / d : 0.0F;
+  const float inverse = inverse_of(d);
   put_half(out, d);
   for (std::size_t i = 0; i < kBlock; ++i) {
     const auto q = static_cast<std::int8_t>(std::round(x[i] * inverse));
@@ -104,7 +111,7 @@ void pack_q4_0(const float* x, std::byte* out) {
     }
   }
   const float d = extreme / -8.0F;
-  const float inverse = d != 0 ? 1.0F / d : 0.0F;
+  const float inverse = inverse_of(d);
   put_half(out, d);
   const auto level = [&](float v) {
     return static_cast<unsigned>(std::clamp(static_cast<int>(v * inverse + 8.5F), 0, 15));
@@ -281,6 +288,22 @@ void widen_blocks(DType dtype, const std::byte* source, std::span<float> out) {
     } else {
       widen_q4_k(source, out.data() + i);
     }
+  }
+}
+
+float largest_packed(DType dtype) {
+  constexpr float kHalf = 65504.0F;
+  switch (dtype) {
+    case DType::kF16:
+      return kHalf;
+    case DType::kQ8_0:
+      return kHalf * 127;
+    case DType::kQ4_0:
+      return kHalf * 8;
+    case DType::kQ4K:
+      return kHalf * 63;
+    default:
+      return std::numeric_limits<float>::infinity();
   }
 }
 

@@ -26,6 +26,10 @@ struct BlockShape {
 /// Widens out.size() values (whole blocks, asserted) that begin at `source`, unaligned.
 void widen_blocks(DType dtype, const std::byte* source, std::span<float> out);
 
+/// Largest magnitude that pack_values stores as a finite value for certain (the scale of a block is
+/// FP16); infinity for F32 and BF16.
+[[nodiscard]] float largest_packed(DType dtype);
+
 /// Packs whole blocks of values into `out` (block_shape bytes each): F32, F16, BF16 and the block
 /// formats. Rounds as ggml's reference does, so equal inputs give equal files.
 void pack_values(DType dtype, std::span<const float> values, std::byte* out);

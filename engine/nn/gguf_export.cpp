@@ -177,6 +177,15 @@ void produce(const Planned& t, const std::string& where, const model::GgufWriter
         throw InputError(where, fmt::format("tensor \"{}\" holds a NaN or infinity", t.name),
                          "the weights are broken; f32 keeps them as they are");
       }
+      if (const float limit = model::largest_packed(t.type);
+          std::any_of(rows.begin(), rows.end(), [&](float v) { return std::fabs(v) > limit; })) {
+        throw InputError(
+            where,
+            fmt::format("tensor \"{}\" holds a value beyond {:.4g}, more than the FP16 "
+                        "scale of {} can say",
+                        t.name, limit, model::dtype_name(t.type)),
+            "f32 and bf16 hold it");
+      }
       for (std::size_t r = 0; r < last - first; ++r) {
         std::size_t from = r;
         if (const std::size_t d = t.paired; d > 0) {

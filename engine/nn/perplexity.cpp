@@ -44,6 +44,14 @@ std::vector<TextScore> score_texts(const Engine& engine,
                                    engine.config().max_position_embeddings),
                        "cut it into shorter ones");
     }
+    for (const std::uint32_t token : texts[i]) {
+      if (token >= engine.config().vocab_size) {
+        throw InputError(fmt::format("text {}", i + 1),
+                         fmt::format("token id {} is outside the model's vocabulary of {}", token,
+                                     engine.config().vocab_size),
+                         "does the tokenizer belong to this checkpoint?");
+      }
+    }
   }
   std::vector<TextScore> out(texts.size());
   Session session(engine, {.policy = options.policy, .seed = options.seed, .all_logits = true});

@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "engine/backend/packed_weights.hpp"
@@ -175,6 +176,7 @@ const char* name_of(QuantFormat format) {
 QuantiseOptions parse_quantise(std::string_view text, const std::string& where) {
   static const std::vector<std::string> kKeys{"router", "experts", "backbone", "group", "keep"};
   QuantiseOptions out;
+  std::set<std::string> seen;
   bool group = false;
   bool keep = false;
   for (std::size_t at = 0; at <= text.size();) {
@@ -188,6 +190,9 @@ QuantiseOptions parse_quantise(std::string_view text, const std::string& where) 
     }
     const std::string key(item.substr(0, equals));
     const std::string_view value = item.substr(equals + 1);
+    if (!seen.insert(key).second) {
+      throw InputError(where, fmt::format("\"{}\" stands twice", key));
+    }
     if (key == "router") {
       out.router = parse_format(value, where, key);
     } else if (key == "experts") {

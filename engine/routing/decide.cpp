@@ -160,6 +160,7 @@ class Decider {
     out_.load.assign(experts_, 0);
     out_.queued.assign(experts_, 0);
     out_.capacity = kUnlimitedCapacity;
+    out_.capacity_sum = kUnlimitedCapacity;
     out_.waves = 0;
     out_.assignments = out_.kept = out_.rerouted = out_.queued_slots = out_.dropped = 0;
     out_.overflowed = out_.truncated_slots = out_.linear_fallbacks = 0;
@@ -245,8 +246,7 @@ class Decider {
   void set_capacities() {
     w_.capacity.assign(partitions_, 0);
     w_.scopes.assign(partitions_, ScopeCounts{});
-    const std::uint64_t step_sequences =
-        step_.sequences[0] + step_.sequences[1] + step_.sequences[2];
+    const std::uint64_t step_sequences = step_.batch_size();
     if (partitions_ == 1) {
       w_.scopes[0].tokens = step_.tokens;
       w_.scopes[0].sequences = step_.sequences;
@@ -264,12 +264,14 @@ class Decider {
       }
     }
     out_.capacity = 0;
+    out_.capacity_sum = 0;
     for (std::uint32_t p = 0; p < partitions_; ++p) {
       w_.scopes[p].step_sequences = step_sequences;
       const auto* begin = w_.count.data() + row_offset(p, experts_);
       w_.scopes[p].largest_demand = *std::max_element(begin, begin + experts_);
       w_.capacity[p] = expert_capacity(cap_, w_.scopes[p], experts_, gate_.top_k);
       out_.capacity = std::max(out_.capacity, w_.capacity[p]);
+      out_.capacity_sum += w_.capacity[p];
     }
   }
 
@@ -522,7 +524,8 @@ class Decider {
            !(gate_.exclusive_scale && gate_.top_k == 1);
   }
 
-  /// p of each running slot, or its share in their sum, times the family's scale.
+  /// p of each running slot, or its share in their sum, times the family's scale (not a share where
+  /// the family either renormalises or scales).
   void weigh_by_p(std::uint32_t t, bool share) {
     float sum = 0;
     for (std::uint32_t j = 0; j < slots_; ++j) {
@@ -530,10 +533,11 @@ class Decider {
       sum += out_.chosen[i] == kNoExpert ? 0.0F : probability(t, w_.slot_rank[i]);
     }
     const float divisor = share ? sum : 1.0F;
+    const float scale = share && gate_.exclusive_scale ? 1.0F : gate_.scale;
     for (std::uint32_t j = 0; j < slots_; ++j) {
       const std::uint64_t i = slot_at(t, j);
       if (out_.chosen[i] != kNoExpert && divisor > 0) {
-        out_.weights[i] = probability(t, w_.slot_rank[i]) / divisor * gate_.scale;
+        out_.weights[i] = probability(t, w_.slot_rank[i]) / divisor * scale;
       }
     }
   }
@@ -555,7 +559,9 @@ class Decider {
     bool linear = linear_;
     for (std::uint32_t j = 0; linear && j < slots_; ++j) {
       const std::uint32_t r = denominator_rank(j);
-      linear = r == kNone || cand_.logit[cand_at(t, r)] > 0;
+      const std::uint64_t i = slot_at(t, j);
+      linear = (r == kNone || cand_.logit[cand_at(t, r)] > 0) &&
+               (out_.chosen[i] == kNoExpert || cand_.logit[cand_at(t, w_.slot_rank[i])] > 0);
     }
     out_.linear_fallbacks += linear_ && !linear && out_.first[slot_at(t, 0)] != kNoExpert ? 1 : 0;
     const bool softmax_of_chosen = !linear && (linear_ || gate_.score == GateScore::kIdentity) &&

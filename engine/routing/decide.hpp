@@ -39,6 +39,12 @@ struct StepContext {
   std::uint32_t step = 0;
   std::array<std::uint64_t, 3> tokens{};     ///< By Phase; sums to T.
   std::array<std::uint64_t, 3> sequences{};  ///< By Phase.
+  /// B of the whole step when these tokens are only a part of it (an EP group); 0: the sum of
+  /// sequences.
+  std::uint64_t batch = 0;
+  [[nodiscard]] std::uint64_t batch_size() const {
+    return batch > 0 ? batch : sequences[0] + sequences[1] + sequences[2];
+  }
   std::span<const std::uint32_t> sequence;  ///< Needed by order = random, and batch_seqs per scope.
   std::span<const std::uint32_t> position;  ///< Needed by order = random.
   std::span<const std::uint8_t> phase;      ///< Empty: all tokens are of the one phase counted.
@@ -86,7 +92,8 @@ struct LayerDecision {
   /// Backlog of the next step, shaped as StepContext::backlog: what queue = defer postponed, and
   /// backlog beyond C. All zero otherwise.
   std::vector<std::uint32_t> deferred;
-  std::uint32_t capacity = kUnlimitedCapacity;  ///< C; the largest of the scopes' when several.
+  std::uint32_t capacity = kUnlimitedCapacity;      ///< C; the largest of the scopes' when several.
+  std::uint64_t capacity_sum = kUnlimitedCapacity;  ///< C summed over the scopes.
   /// Passes of <= C that the busiest expert needs; 0 when no slot runs, 1 without a queue.
   std::uint32_t waves = 0;
   std::uint64_t assignments = 0;  ///< Slots with an expert: kept + rerouted + queued + dropped.

@@ -151,7 +151,7 @@ void Pipeline::begin_step() {
     noise_std_ = state_->noise_std;
   }
   if (p.load_aware.u != LoadLevel::kOff) {
-    const std::uint64_t batch = step_->sequences[0] + step_->sequences[1] + step_->sequences[2];
+    const std::uint64_t batch = step_->batch_size();
     lambda_ = p.load_aware.lambda.value_or(load_aware_lambda(batch));
     if (p.load_aware.u == LoadLevel::kQueue && state_->queue_level.empty()) {
       state_->queue_level.assign(experts_, 0.0F);
@@ -174,7 +174,7 @@ void Pipeline::begin_sets() {
   if ((p.soft_balance.needs_memory() || p.decode_rebalance.on()) && input_->signals != nullptr) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
       level_.push_back(input_->signals->least(input_->signals->used, e));
-      free_.push_back(1.0 - level_.back());
+      free_.push_back(std::round((1.0 - level_.back()) * 1e12) / 1e12);  // 1 - 0.8 is 0.2
     }
   }
   if (p.decode_rebalance.on()) {
@@ -671,9 +671,8 @@ void Pipeline::make_row(std::uint32_t t, std::span<const std::uint32_t> queue,
   select(t, sets);
   top1_[t] = order_[0];
   row_weights_ = RowWeights::kFamily;
-  set_size_ =
-      std::min<std::uint32_t>(policy_->groups.k_in_group == GroupTake::kAll ? slots_ : gate_->top_k,
-                              static_cast<std::uint32_t>(order_.size()));
+  set_size_ = std::min<std::uint32_t>(first_set_size(*policy_, *gate_),
+                                      static_cast<std::uint32_t>(order_.size()));
   set_.assign(order_.begin(), order_.begin() + set_size_);
   tail_begin_ = set_size_;
   replaced_ = waits_ = false;
@@ -801,9 +800,10 @@ void Pipeline::end_step(LayerDecision& out) {
       for (std::size_t place = e; place < step_->backlog.size(); place += experts_) {
         waiting += step_->backlog[place];
       }
-      state_->queue_level[e] =
-          out.capacity == 0 ? (waiting > 0 ? 1.0F : 0.0F)
-                            : static_cast<float>(static_cast<double>(waiting) / out.capacity);
+      state_->queue_level[e] = out.capacity_sum == 0
+                                   ? (waiting > 0 ? 1.0F : 0.0F)
+                                   : static_cast<float>(static_cast<double>(waiting) /
+                                                        static_cast<double>(out.capacity_sum));
     }
   }
 }

@@ -142,6 +142,14 @@ void check_sets(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t top
   if (soft.experts > std::min(experts, 255U)) {
     fail("soft.experts", fmt::format("experts <= {}", std::min(experts, 255U)));
   }
+  if (soft.on() && p.groups.by == GroupBy::kBlock && soft.experts > experts / p.groups.count) {
+    fail("soft.experts",
+         fmt::format("experts <= {}, the experts of a group", experts / p.groups.count));
+  }
+  if (p.two_tier.on() && p.capacity.max_score_drop) {
+    fail("capacity.max_score_drop", "off with two_tier.first",
+         "the second tier's order is not that of the scores that the drop is measured in");
+  }
   if (p.set != SetRule::kTopK && (soft.on() || p.two_tier.on())) {
     fail(soft.on() ? "soft.experts" : "two_tier.first", "off unless set.rule = top_k",
          "set.rule decides every token's experts alone");
@@ -240,12 +248,14 @@ bool has_policy_steps(const RoutingPolicy& policy) {
   return policy != rest;
 }
 
+std::uint32_t first_set_size(const RoutingPolicy& policy, const GateSpec& gate) {
+  return policy.groups.k_in_group == GroupTake::kAll && policy.groups.count > 0
+             ? std::max(gate.top_k, gate.experts / policy.groups.count)
+             : gate.top_k;
+}
+
 std::uint32_t policy_slots(const RoutingPolicy& policy, const GateSpec& gate) {
-  std::uint32_t slots = gate.top_k;
-  if (policy.groups.k_in_group == GroupTake::kAll && policy.groups.count > 0) {
-    slots = std::max(slots, gate.experts / policy.groups.count);
-  }
-  slots = std::max(slots, policy.soft.experts);
+  std::uint32_t slots = std::max(first_set_size(policy, gate), policy.soft.experts);
   const SoftBalancePolicy& balance = policy.soft_balance;
   if (balance.takes_third() && balance.k3 == ThirdExpert::kActivate) {
     slots = std::max(slots, SoftBalancePolicy::kThree);

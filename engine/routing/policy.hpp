@@ -270,6 +270,9 @@ struct RoutingPolicy {
 
 /// Whether any step before 11 does something, so that route_layer() has more to do than decide().
 [[nodiscard]] bool has_policy_steps(const RoutingPolicy& policy);
+/// Experts that step 10 takes before any other policy of the step: top_k, or with
+/// groups.k_in_group = all the experts of a group.
+[[nodiscard]] std::uint32_t first_set_size(const RoutingPolicy& policy, const GateSpec& gate);
 /// K, the most slots any token has: the array width of every decision under the policy. >= top_k.
 [[nodiscard]] std::uint32_t policy_slots(const RoutingPolicy& policy, const GateSpec& gate);
 

@@ -242,8 +242,7 @@ std::vector<std::string> explain_policy(const GateSpec& g, const RoutingPolicy& 
         g.top_k));
   }
   lines.push_back(
-      fmt::format("10 S = first {} by sel; ties: lower expert id",
-                  policy.groups.k_in_group == GroupTake::kAll ? policy_slots(policy, g) : g.top_k));
+      fmt::format("10 S = first {} by sel; ties: lower expert id", first_set_size(policy, g)));
   explain_sets(policy, g, lines);
   if (c.rule == CapacityRule::kNone) {
     lines.emplace_back("11 capacity: no limit (rule = none)");

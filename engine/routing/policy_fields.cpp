@@ -150,6 +150,9 @@ std::string get_keywords(const RoutingPolicy& p) {
   for (const std::string& keyword : p.soft.keywords) {
     out += (out.empty() ? "" : "|") + text_fields::escape(keyword);
   }
+  if (out == "off") {
+    return "%6Fff";  // the keyword, not the absence of one
+  }
   return out.empty() ? "off" : out;
 }
 

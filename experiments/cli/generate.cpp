@@ -33,6 +33,16 @@ void continue_prompt(const GenerateOptions& options, Engine& engine,
   }
   const auto monitor = make_monitor(engine, options.health, options.flips);
   Session session(engine, {.policy = {}, .kv = kv_options(options.kv_block, options.kv_memory)});
+  const KvPool& pool = session.kv_pool();
+  const std::uint64_t need = pool.peak_bytes(prompt.size() + options.max_new - 1, prompt.size());
+  if (const std::uint64_t limit = pool.options().memory; limit > 0 && need > limit) {
+    throw InputError(
+        "--prompt",
+        fmt::format("{} tokens need {} of KV cache; --kv-memory makes {} available",
+                    prompt.size() + options.max_new - 1, format_bytes(static_cast<double>(need)),
+                    format_bytes(static_cast<double>(limit))),
+        "raise --kv-memory, shorten the prompt or lower --max-new");
+  }
   const std::uint32_t s = session.add_sequence();
   const SequenceTokens all{s, prompt};
   std::uint32_t steps = 0;
@@ -140,6 +150,9 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   if (open_ranks(options.ranks)) {
     throw InputError("--perplexity", "unsupported on several processes", "run it without mpirun");
   }
+  if (options.ranks.tp != 1) {
+    throw InputError("--tp", "unsupported with --perplexity", "it runs in one process");
+  }
   if (options.batch == 0) {
     throw InputError("--batch", "batch = 0. Violated: batch >= 1");
   }
@@ -148,6 +161,16 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   run.seed = options.seed;
   if (!options.policy.empty()) {
     run.policy = scenario::read_policy_file(options.policy.string());
+    const RoutingPolicy& p = run.policy;
+    if (p.soft.on() || p.pinned.on() || p.table.on() || p.two_tier.on()) {
+      throw InputError(
+          "--policy",
+          fmt::format("unsupported with --perplexity: {}.*", p.soft.on()     ? "soft"
+                                                             : p.pinned.on() ? "pinned"
+                                                             : p.table.on()  ? "table"
+                                                                             : "two_tier"),
+          "texts are scored without requests, tables and second tiers; use trace");
+    }
   }
   const std::vector<PromptText> texts = read_prompts(options.perplexity);
   const Engine engine = Engine::load(

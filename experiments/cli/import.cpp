@@ -171,6 +171,12 @@ Placement from_zeros_and_ones(const std::string& first, std::istringstream& in,
       head[2] >= kMostExperts || std::uint64_t{head[0]} * head[1] * head[2] > 500'000'000) {
     throw InputError(where + ":1", "expected \"devices layers experts\"");
   }
+  // A value takes two bytes; nothing is allocated for values that cannot be there.
+  if (std::uint64_t{head[0]} * head[1] * head[2] > in.str().size()) {
+    throw InputError(where + ":1",
+                     fmt::format("{} values do not fit into a file of {} bytes",
+                                 std::uint64_t{head[0]} * head[1] * head[2], in.str().size()));
+  }
   Placement out;
   out.ranks = head[0];
   out.rows.assign(head[1], Row(head[2]));

@@ -357,7 +357,8 @@ int run(int argc, char** argv) {
       "Example: switchyard export gguf scenarios/checkpoints/sy-16x2 -o sy-16x2.gguf --type q8_0");
 
   ImportOptions import_options;
-  auto* v_import = app.add_subcommand("import", "read other tools' files (this version: eplb, topo-m)");
+  auto* v_import =
+      app.add_subcommand("import", "read other tools' files (this version: eplb, topo-m)");
   v_import
       ->add_option("kind", import_options.kind,
                    "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
@@ -368,7 +369,8 @@ int run(int argc, char** argv) {
                    "JSON with physical_to_logical_map or phy2log, CSV layer,device,experts, or "
                    "omni-infer's zeros and ones; text of nvidia-smi topo -m")
       ->required();
-  v_import->add_option("-o,--output", import_options.output, "CSV or hardware file to write")->required();
+  v_import->add_option("-o,--output", import_options.output, "CSV or hardware file to write")
+      ->required();
   v_import
       ->add_option("--gpus", import_options.gpus, "EP ranks, when a JSON map does not state them")
       ->transform(whole_number());
@@ -487,8 +489,10 @@ int run(int argc, char** argv) {
 
 /// With --progress json, errors are an event on stdout too.
 bool wants_json_progress(int argc, char** argv) {
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::string(argv[i]) == "--progress" && std::string(argv[i + 1]) == "json") return true;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--progress=json") return true;
+    if (word == "--progress" && i + 1 < argc && std::string(argv[i + 1]) == "json") return true;
   }
   return false;
 }

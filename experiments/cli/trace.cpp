@@ -346,6 +346,9 @@ int run_trace(const TraceOptions& options) {
                       .tp = options.ranks.tp,
                       .quantise = quantise_options(options.quantise)});
   const std::vector<std::uint32_t> layers = engine.config().moe_layers();
+  if (!layers.empty()) {  // before anything is made of the policy's values
+    validate(run.policy, engine.gate().experts, engine.gate().top_k, "policy");
+  }
   const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
                                                            layers, engine.config().hidden_size);
   run.weights = weights.layers.empty() ? nullptr : &weights;

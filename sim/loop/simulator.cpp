@@ -866,6 +866,9 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   }
   const std::size_t k = slots_, m = candidates_.width;
   const auto tokens = static_cast<std::uint32_t>(tokens_.size());
+  const std::uint64_t batch =
+      make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step)
+          .batch_size();
   LayerDecision& all = decision_;
   all = LayerDecision{};
   all.tokens = tokens;
@@ -912,6 +915,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
                                     group_tokens_.phase, s_.run.seed, moe, step);
     context.rank = group_tokens_.rank;
     context.ranks = ep;
+    context.batch = batch;
     route(moe, q, context, group_candidates_.view(), group_logits_, group_decision_);
     const LayerDecision& part = group_decision_;
     for (std::size_t i = 0; i < rows; ++i) {

@@ -67,12 +67,16 @@ TEST(PerplexityVerb, PrintsTheSurpriseOfTransformersPerTextAndToken) {
 TEST(PerplexityVerb, RefusesOptionsThatWouldDoNothing) {
   write_file("two.txt", "one text\nanother text\n");
   const std::string model = source_path("scenarios/checkpoints/sy-16x2").string();
+  const std::string soft = source_path("scenarios/policies/soft_all.toml").string();
   const std::vector<std::vector<std::string>> bad{{"--perplexity", "two.txt", "--prompt", "x"},
                                                   {"--perplexity", "two.txt", "--temperature", "0"},
                                                   {"--prompt", "x", "--per-token"},
                                                   {"--prompt", "x", "--json"},
                                                   {"--perplexity", "missing.txt"},
                                                   {"--perplexity", "two.txt", "--batch", "0"},
+                                                  {"--perplexity", "two.txt", "--tp", "2"},
+                                                  {"--perplexity", "two.txt", "--policy", soft},
+                                                  {"--prompt", "some words", "--kv-memory", "1 kB"},
                                                   {}};
   for (const auto& extra : bad) {
     std::vector<std::string> arguments{"generate", "--model", model};

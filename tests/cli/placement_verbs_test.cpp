@@ -85,6 +85,7 @@ TEST(ImportEplb, RefusesWhatIsNoPlacement) {
   refused("layer,device,experts\n0,0,1\n", "expert 0 of row 0 has no place");
   refused("layer,device,experts\n", "the file places no expert");
   refused("2 1 2\n1 0 0\n", "device 1, layer 0, expert 1: expected 0 or 1");
+  refused("1 9999999 50\n", "499999950 values do not fit into a file of 13 bytes");
   refused("1 1 1\n1 1\n", "more values");
   refused("9 9\n1\n", "in:1: expected \"devices layers experts\"");
   const ProcessResult later =

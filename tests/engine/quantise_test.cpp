@@ -111,6 +111,7 @@ TEST(Quantise, ReadsItsOptionsAndNamesMistakes) {
   expect_contains(error("experts=int8,keep=0.1"), "keep has an effect on experts=int4 only");
   expect_contains(error("experts=int8,group=64"), "group has an effect on int4 only");
   expect_contains(error("router=int4,group=4"), "Violated: 8 <= group");
+  expect_contains(error("router=int8,router=int4"), "\"router\" stands twice");
   expect_contains(error("router=int4,group=x"), "group = x is not a number");
 }
 

@@ -119,6 +119,9 @@ TEST(TraceVerb, NamesEveryOptionItCannotServe) {
   expect_contains(refused([](auto& o) { o.kv_memory = "64 B"; }),
                   "--kv-memory makes 64 B available");
   expect_contains(refused([](auto& o) { o.top_p = 1.5; }), "top_p = 1.5");
+  write_file(folder / "two_tier.toml",
+             "[two_tier]\nfirst = \"rank\"\nrank = 64\nscorer = \"none.safetensors\"\n");
+  expect_contains(refused([&](auto& o) { o.policy = folder / "two_tier.toml"; }), "two_tier.");
   expect_contains(refused([](auto& o) { o.model = o.model / "none"; }), "none");
   cli::TraceOptions cuda = good;
   cuda.device = "cuda";

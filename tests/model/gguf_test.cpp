@@ -79,6 +79,23 @@ TEST(Gguf, PacksEveryTypeAsGgmlDoes) {
   }
 }
 
+TEST(Gguf, PackingTinyAndLargeValuesStaysFinite) {
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4K}) {
+    for (const float v : {1e-38F, -1e-45F, largest_packed(type), -largest_packed(type)}) {
+      std::vector<float> values(256, 0.0F);
+      values[7] = v;
+      std::vector<std::byte> packed(block_shape(type).bytes * (256 / block_shape(type).values));
+      pack_values(type, values, packed.data());
+      std::vector<float> back(256);
+      widen_blocks(type, packed.data(), back);
+      for (const float b : back) {
+        EXPECT_TRUE(std::isfinite(b)) << dtype_name(type) << " " << v;
+      }
+      EXPECT_NEAR(back[7], v, std::fabs(v) / 100 + 1e-7) << dtype_name(type);
+    }
+  }
+}
+
 TEST(Gguf, ReadsEveryKindOfMetadata) {
   const Gguf file = Gguf::open(fixture() / "types.gguf");
   EXPECT_EQ(file.text("general.architecture"), "types-test");

@@ -104,7 +104,9 @@ class Router {
     }
     const std::vector<std::uint8_t> phase(tokens, static_cast<std::uint8_t>(Phase::kDecode));
     StepContext context = make_step(sequence, position, phase, seed, 0, steps_++);
-    context.backlog = backlog_;
+    if (resolved_scope(policy_.capacity) != CapacityScope::kGroup) {
+      context.backlog = backlog_;
+    }
     const std::uint32_t k = policy_slots(policy_, gate_);
     rank_candidates(gate_, logits, bias_, width == 0 ? stored_candidates(gate_.experts, k) : width,
                     rank_, candidates_);

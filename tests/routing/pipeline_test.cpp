@@ -342,6 +342,33 @@ TEST(LoadAware, QueueIsTheShareOfTheCapacityTakenInTheStepBefore) {
   EXPECT_EQ(show(r.step(two)), "0K | 0K");
 }
 
+// Two groups of one token each with C = 1: expert 0 is full in both, u = 2/2 and not 2/1.
+TEST(LoadAware, QueueCountsTheCapacityOfAllScopes) {
+  Router r(gate_qwen(2, 1, false),
+           "load_aware.u=queue load_aware.lambda=1 capacity.rule=absolute capacity.absolute=1 "
+           "capacity.scope=group capacity.group_size=1");
+  const std::vector<float> two{1.5F, 0.0F, 1.5F, 0.0F};
+  EXPECT_EQ(show(r.step(two)), "0K | 0K");
+  EXPECT_EQ(show(r.step(two)), "0K | 0K");  // 1.5 - 1 > 0
+}
+
+TEST(LoadAware, LambdaAndLog2TakeTheBatchOfTheWholeStep) {
+  Step part(4);
+  EXPECT_EQ(part.context.batch_size(), 4U);
+  part.context.batch = 64;  // an EP group of a step of 64
+  const GateSpec gate = gate_qwen(2, 1, false);
+  const RoutingPolicy policy =
+      policy_of("capacity.rule=batch_tokens capacity.dynamic=log2 capacity.exhausted=top1");
+  const std::vector<float> rows(8, 0.0F);
+  const LayerDecision d = decided(gate, policy, part.context, ranked(gate, rows));
+  EXPECT_EQ(d.capacity, 4U);  // floor(1.06 * 4)
+  const std::vector<float> many(200, 0.0F);
+  Step hundred(100);
+  EXPECT_EQ(decided(gate, policy, hundred.context, ranked(gate, many)).capacity, 106U);
+  hundred.context.batch = 256;
+  EXPECT_EQ(decided(gate, policy, hundred.context, ranked(gate, many)).capacity, 108U);
+}
+
 TEST(LoadAware, WithoutSignalsIsRefusedByName) {
   const auto refused = [](const char* text, const PolicySupply& supply) {
     try {
@@ -377,6 +404,19 @@ TEST(LinearScore, NormalisesPositiveLogitsAndElseTakesTheirSoftmax) {
   EXPECT_FLOAT_EQ(weight(d, 0, 0), 0.75F);
   EXPECT_FLOAT_EQ(weight(d, 0, 1), 0.25F);
   EXPECT_NEAR(weight(d, 1, 0), 1 / (1 + std::exp(-3.0)), 1e-6);
+  EXPECT_EQ(d.linear_fallbacks, 1U);
+}
+
+// The first choices are positive, but token 1 runs on experts 2 and 3, whose logits are not.
+TEST(LinearScore, LooksAtTheLogitsOfWhatRunsToo) {
+  Router r(gate_mixtral(4, 2),
+           "score.rule=linear weights.renorm=first capacity.rule=absolute capacity.absolute=1");
+  const LayerDecision d = r.step({3.0F, 2.0F, -1.0F, -2.0F, 3.0F, 2.0F, -1.0F, -2.0F});
+  EXPECT_EQ(show(d), "0K 1K | 2R 3R");
+  EXPECT_FLOAT_EQ(weight(d, 0, 0), 0.6F);
+  const double sum = 1 + std::exp(-1.0);  // of the first choices, relative to e^3
+  EXPECT_NEAR(weight(d, 1, 0), std::exp(-4.0) / sum, 1e-6);
+  EXPECT_NEAR(weight(d, 1, 1), std::exp(-5.0) / sum, 1e-6);
   EXPECT_EQ(d.linear_fallbacks, 1U);
 }
 
@@ -486,6 +526,16 @@ TEST(ExpertGroups, AllRunsEveryExpertOfTheGroup) {
   const LayerDecision d = r.step(log_rows({{.35, .10, .02, .25, .23, .05}}));
   EXPECT_EQ(show(d), "3K 4K 5K");
   EXPECT_NEAR(weight(d, 0, 0), .25 / .53, 1e-6);
+}
+
+// Another policy may give a token three slots; the group still has two experts.
+TEST(ExpertGroups, AllStaysInTheGroupWhenAnotherPolicyHasMoreSlots) {
+  Router r(gate_qwen(8, 2, true),
+           "groups.by=block groups.count=4 groups.k_in_group=all soft_balance.limit=128 "
+           "soft_balance.k3_memory=0 soft_balance.low_memory=0");
+  const LayerDecision d = r.step(log_rows({{.05, .05, .3, .2, .2, .1, .05, .05}}));
+  EXPECT_EQ(d.slots, 3U);
+  EXPECT_EQ(show(d), "2K 3K -");
 }
 
 TEST(ExpertGroups, ByPlacementAreTheExpertsOfAGpu) {
