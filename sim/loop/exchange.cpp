@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+
+void Simulator::all_reduce(std::uint32_t moe) {
+  std::int64_t duration = 0, floor = 0;
+  exchange(run::Phase::kCollective, moe, reduce_, duration, floor);
+}
+
+/// What the kernels cost that pack the rows a GPU sends or unpack those it received: the row in its
+/// own format and as it travels, once each.
+void Simulator::pack(run::Phase phase, bool sender) {
+  const bool out = phase == run::Phase::kDispatch;
+  const scenario::Payload& p = s_.network.payload;
+  const std::uint64_t hidden = s_.model.hidden_size;
+  const std::uint64_t copy = out ? p.dispatch_bytes(hidden) : p.combine_bytes(hidden);
+  const std::uint64_t own = model::dtype_bytes(out ? p.dispatch : p.combine, hidden);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    std::uint64_t bytes = 0;
+    for (const auto& m : out ? traffic_.dispatch : traffic_.combine) {
+      for (std::uint32_t d = 0; d < gpus_; ++d) {
+        if (d != g) {
+          bytes += sender ? m[std::size_t{g} * gpus_ + d] : m[std::size_t{d} * gpus_ + g];
+        }
+      }
+    }
+    if (bytes == 0) continue;
+    const auto rows = static_cast<double>(bytes / copy);
+    const OpCost c =
+        cost_[g].roofline(rows * static_cast<double>(own + copy), 0, s_.activations, 1.0, 1);
+    pack_ps_ += c.time.ps();
+    work(g, phase, c);
+  }
+}
+
+/// Each exchange becomes two: the first half of every copy with scales and header, then the second.
+void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const {
+  const std::uint64_t second = s_.network.payload.second_half(s_.model.hidden_size);
+  if (second == 0) return;
+  std::vector<std::vector<std::uint64_t>> halves;
+  for (std::vector<std::uint64_t>& m : matrices) {
+    std::vector<std::uint64_t> rest(m.size());
+    for (std::size_t i = 0; i < m.size(); ++i) {
+      rest[i] = m[i] / copy * second;
+      m[i] -= rest[i];
+    }
+    halves.push_back(std::move(m));
+    halves.push_back(std::move(rest));
+  }
+  matrices = std::move(halves);
+}
+
+void Simulator::exchange(run::Phase phase, std::uint32_t moe,
+                         const std::vector<std::vector<std::uint64_t>>& matrices,
+                         std::int64_t& duration, std::int64_t& floor) {
+  for (const std::vector<std::uint64_t>& matrix : matrices) {
+    exchange_.run(matrix, ready_, timings_);
+    std::int64_t longest = 0, highest_floor = 0;
+    for (const ExchangeTiming& t : timings_) {
+      longest = std::max(longest, t.duration_ps);
+      highest_floor = std::max(highest_floor, t.floor_ps);
+      ++exchanges_;
+      extrapolated_ += t.extrapolated ? 1 : 0;
+      const PhaseTimes path_of_last = path_[t.last_ready];
+      for (std::uint32_t g = 0; g < gpus_; ++g) {
+        if (t.participates[g] == 0) continue;
+        const std::int64_t end = t.end_ps[g];
+        check_time(end);
+        const std::int64_t begin = std::clamp(t.begin_ps, ready_[g], end);
+        gpu_phase_[g][at(run::Phase::kWait)] += begin - ready_[g];
+        gpu_phase_[g][at(phase)] += end - begin;
+        if (end >= t.begin_ps) {
+          // The path to this GPU's end goes through the GPU that was ready last.
+          path_[g] = path_of_last;
+          path_[g][at(phase)] += end - t.begin_ps;
+        } else {
+          path_[g][at(phase)] += end - ready_[g];
+        }
+        ready_[g] = end;
+      }
+      for (std::size_t k = 0; k < t.link_bytes.size(); ++k) {
+        record_.link_bytes[k] += t.link_bytes[k];
+        record_.link_busy_ps[k] += SimTime::from_seconds(static_cast<double>(t.link_bytes[k]) /
+                                                         exchange_.links()[k].bandwidth.value)
+                                       .ps();
+      }
+      const StragglerReason reason = t.link_bound ? StragglerReason::kLink : StragglerReason::kLoad;
+      if (t.straggler < gpus_) {
+        straggler_ps_[t.link_bound ? 1 : 0][t.straggler] += t.straggler_ps;
+        if (moe != run::kNone) {
+          run::LayerRecord& layer = record_.layers[moe];
+          if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
+            layer_straggler_ps_ = t.straggler_ps;
+            layer.straggler_gpu = t.straggler;
+            layer.straggler_reason = reason;
+          }
+        }
+      }
+      note_critical(moe, phase, t.straggler < gpus_ ? t.straggler : t.last_ready, reason,
+                    t.begin_ps, t.duration_ps);
+    }
+    duration += longest;
+    floor += highest_floor;
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      for (std::uint32_t d = 0; d < gpus_; ++d) {
+        if (d == g) continue;
+        const std::uint64_t bytes = matrix[std::size_t{g} * gpus_ + d];
+        record_.gpu_bytes_out[g] += bytes;
+        record_.gpu_bytes_in[d] += bytes;
+        record_.pair_bytes[std::size_t{g} * gpus_ + d] += bytes;
+        record_.scalars.bytes_sent += bytes;
+      }
+    }
+  }
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+
+void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
+                      const CandidatesView& candidates, std::span<const float> logits,
+                      LayerDecision& out) {
+  first_gpu_.clear();
+  gpu_of_expert_.clear();
+  for (std::uint32_t e = 0; e < experts_; ++e) {
+    first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
+    for (std::uint32_t i = 0; i < map_.row(moe).copies(e); ++i) {
+      gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.ep, i));
+    }
+  }
+  first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
+  const Signals signals{step_start_, memory_used_, memory_elastic_, first_gpu_, gpu_of_expert_};
+  RouteInput input;
+  input.candidates = candidates;
+  input.logits = logits;
+  input.gate_bias = source_->gate_bias(moe);
+  input.signals = &signals;
+  input.requests = state_.requests();
+  input.table = table_ ? &*table_ : nullptr;
+  input.weights = weights_.layer(moe);
+  const std::size_t copies = gpus_ / s_.parallel.ep;
+  route_layer(source_->gate(), policy_, context, input, state_.layer(moe * copies + copy),
+              workspace_, out);
+}
+
+/// Decides a layer: one EP group after the other, since each holds its own copy of the experts and
+/// fills it with its own tokens.
+void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
+  const std::uint32_t ep = s_.parallel.ep;
+  if (ep == gpus_) {
+    StepContext context =
+        make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step);
+    context.rank = tokens_.rank;
+    context.ranks = gpus_;
+    route(moe, 0, context, candidates_.view(), source_->logits(), decision_);
+    return;
+  }
+  const std::size_t k = slots_, m = candidates_.width;
+  const auto tokens = static_cast<std::uint32_t>(tokens_.size());
+  const std::uint64_t batch =
+      make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step)
+          .batch_size();
+  LayerDecision& all = decision_;
+  all = LayerDecision{};
+  all.tokens = tokens;
+  all.slots = static_cast<std::uint32_t>(k);
+  all.first.assign(tokens * k, kNoExpert);
+  all.chosen.assign(tokens * k, kNoExpert);
+  all.weights.assign(tokens * k, 0.0F);
+  all.outcome.assign(tokens * k, 0);
+  all.demand.assign(experts_, 0);
+  all.overflow.assign(experts_, 0);
+  all.load.assign(experts_, 0);
+  all.queued.assign(experts_, 0);
+  all.capacity = 0;
+  for (std::uint32_t q = 0; q < gpus_ / ep; ++q) {
+    group_rows_.clear();
+    group_tokens_ = StepTokens{};
+    for (std::uint32_t t = 0; t < tokens; ++t) {
+      if (tokens_.rank[t] / ep != q) continue;
+      group_rows_.push_back(t);
+      group_tokens_.sequence.push_back(tokens_.sequence[t]);
+      group_tokens_.position.push_back(tokens_.position[t]);
+      group_tokens_.phase.push_back(tokens_.phase[t]);
+      group_tokens_.rank.push_back(static_cast<std::uint16_t>(tokens_.rank[t] - q * ep));
+    }
+    const auto rows = static_cast<std::uint32_t>(group_rows_.size());
+    if (rows == 0) continue;
+    group_candidates_.resize(rows, static_cast<std::uint32_t>(m));
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t from = group_rows_[i] * m;
+      std::copy_n(candidates_.ids.begin() + static_cast<std::ptrdiff_t>(from), m,
+                  group_candidates_.ids.begin() + static_cast<std::ptrdiff_t>(i * m));
+      std::copy_n(candidates_.logit.begin() + static_cast<std::ptrdiff_t>(from), m,
+                  group_candidates_.logit.begin() + static_cast<std::ptrdiff_t>(i * m));
+      group_candidates_.lse[i] = candidates_.lse[group_rows_[i]];
+    }
+    group_logits_.clear();
+    if (!source_->logits().empty()) {
+      for (const std::uint32_t t : group_rows_) {
+        const auto row = source_->logits().subspan(std::size_t{t} * experts_, experts_);
+        group_logits_.insert(group_logits_.end(), row.begin(), row.end());
+      }
+    }
+    StepContext context = make_step(group_tokens_.sequence, group_tokens_.position,
+                                    group_tokens_.phase, s_.run.seed, moe, step);
+    context.rank = group_tokens_.rank;
+    context.ranks = ep;
+    context.batch = batch;
+    route(moe, q, context, group_candidates_.view(), group_logits_, group_decision_);
+    const LayerDecision& part = group_decision_;
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::size_t to = group_rows_[i] * k;
+      for (std::size_t j = 0; j < k; ++j) {
+        all.first[to + j] = part.first[i * k + j];
+        all.chosen[to + j] = part.chosen[i * k + j];
+        all.weights[to + j] = part.weights[i * k + j];
+        all.outcome[to + j] = part.outcome[i * k + j];
+      }
+    }
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      all.demand[e] += part.demand[e];
+      all.overflow[e] += part.overflow[e];
+      all.load[e] += part.load[e];
+      all.queued[e] += part.queued[e];
+    }
+    all.assignments += part.assignments;
+    all.kept += part.kept;
+    all.rerouted += part.rerouted;
+    all.queued_slots += part.queued_slots;
+    all.dropped += part.dropped;
+    all.overflowed += part.overflowed;
+    all.truncated_slots += part.truncated_slots;
+    all.linear_fallbacks += part.linear_fallbacks;
+    all.sets += part.sets;
+    all.waves = std::max(all.waves, part.waves);
+    // The copies of an expert together hold the sum of the groups' capacities.
+    all.capacity = part.capacity == kUnlimitedCapacity || all.capacity == kUnlimitedCapacity
+                       ? kUnlimitedCapacity
+                       : all.capacity + part.capacity;
+  }
+}
+
+OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
+  std::vector<std::uint32_t> left(traffic_.waves.empty() ? 0 : traffic_.waves[0][g].size(), 0);
+  std::uint64_t soft_tokens = 0;
+  const ExpertMap::Row& row = map_.row(moe);
+  const std::vector<RequestInfo>& requests = state_.requests();
+  for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    const RequestInfo& request = requests[tokens_.sequence[t]];
+    if (!request.soft || request.expert != kNoExpert || request.table_entry != kNoTableEntry) {
+      continue;
+    }
+    bool here = false;
+    for (std::size_t j = 0; j < slots_; ++j) {
+      if (traffic_.gpu[t * slots_ + j] != g) {
+        continue;
+      }
+      here = true;
+      const std::uint16_t e = decision_.chosen[t * slots_ + j];
+      for (std::uint32_t c = row.first[e]; c < row.first[e + 1]; ++c) {
+        if (row.rank[c] == g % s_.parallel.ep) {
+          ++left[row.local[c]];
+          break;
+        }
+      }
+    }
+    soft_tokens += here ? 1 : 0;
+  }
+  OpCost total;
+  std::vector<std::uint32_t> soft(left.size());
+  for (const auto& wave : traffic_.waves) {
+    bool any = false;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      soft[i] = std::min(left[i], wave[g][i]);
+      left[i] -= soft[i];
+      any = any || soft[i] > 0;
+    }
+    total += cost_[g].experts_stacked(wave[g], soft, any ? soft_tokens : 0);
+    soft_tokens = any ? 0 : soft_tokens;
+  }
+  return total;
+}
+
+/// Tensors that live only while an operation runs.
+void Simulator::transient(std::uint32_t gpu, std::uint64_t values, model::DType format,
+                          const char* cause) {
+  if (values == 0) return;
+  const std::uint64_t bytes = model::dtype_bytes(format, values);
+  ledger_.allocate(gpu, MemoryCategory::kActivations, bytes, ready_[gpu],
+                   static_cast<std::uint32_t>(step_), cause);
+  ledger_.release(gpu, MemoryCategory::kActivations, bytes, ready_[gpu]);
+}
+
+void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
+  const auto index = static_cast<std::uint32_t>(step);
+  run::LayerRecord& out = record_.layers[moe];
+
+  std::int64_t slowest = 0;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const OpCost c = cost_[g].router(tokens_of_[g], routed_of_[g]);
+    work(g, run::Phase::kRouter, c);
+    slowest = std::max(slowest, c.time.ps());
+  }
+  out.router_ps = slowest;
+
+  source_->candidates(tokens_, moe, candidates_);
+  decide_layer(moe, index);
+  traffic_builder_.build(moe, tokens_, decision_, traffic_);
+  check_traffic(moe);
+  if (sharded()) {
+    // Every GPU has the group's tokens already; an all-reduce adds up what their experts gave.
+    traffic_.dispatch.clear();
+    traffic_.combine = reduce_;
+  }
+  const bool packs = s_.network.payload.wire != scenario::WireFormat::kNative;
+  if (packs) {
+    halve(traffic_.dispatch, s_.network.payload.dispatch_bytes(s_.model.hidden_size));
+    halve(traffic_.combine, s_.network.payload.combine_bytes(s_.model.hidden_size));
+  }
+
+  // Memory that lives during the exchange and the expert phase.
+  std::vector<std::uint64_t> buffers(gpus_, 0), activations(gpus_, 0);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    for (const auto* matrices : {&traffic_.dispatch, &traffic_.combine}) {
+      std::uint64_t largest = 0;
+      for (const auto& m : *matrices) {
+        std::uint64_t bytes = 0;
+        for (std::uint32_t d = 0; d < gpus_; ++d) {
+          if (d != g) bytes += m[std::size_t{g} * gpus_ + d] + m[std::size_t{d} * gpus_ + g];
+        }
+        largest = std::max(largest, bytes);
+      }
+      buffers[g] += largest;
+    }
+    activations[g] = model::dtype_bytes(
+        s_.activations, tokens_of_[g] * 3 * s_.model.hidden_size +
+                            tokens_of_[g] * 2 * shard_.shared_intermediate +
+                            traffic_.assignments[g] *
+                                (2 * s_.model.hidden_size + 2 * s_.model.expert_intermediate));
+    ledger_.allocate(g, MemoryCategory::kBuffers, buffers[g], ready_[g], index, "exchange buffers");
+    ledger_.allocate(g, MemoryCategory::kActivations, activations[g], ready_[g], index,
+                     "activations");
+  }
+
+  const std::vector<std::int64_t> before_dispatch = ready_;
+  layer_straggler_ps_ = 0;
+  if (packs) pack(run::Phase::kDispatch, true);
+  exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
+  if (packs) pack(run::Phase::kDispatch, false);
+  // Shared experts run beside dispatch on the GPU that owns the tokens.
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const OpCost c = cost_[g].shared(tokens_of_[g]);
+    const std::int64_t excess = before_dispatch[g] + c.time.ps() - ready_[g];
+    OpCost visible = c;
+    visible.time = SimTime::from_ps(std::max<std::int64_t>(excess, 0));
+    work(g, run::Phase::kDense, visible);
+  }
+
+  slowest = 0;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    OpCost total;
+    if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
+      total = stacked_experts(moe, g);
+    } else {
+      for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
+    }
+    work(g, run::Phase::kExpert, total);
+    slowest = std::max(slowest, total.time.ps());
+    const ExpertMap::Row& row = map_.row(moe);
+    for (std::size_t c = 0; c < row.rank.size(); ++c) {
+      if (row.rank[c] != g % s_.parallel.ep) continue;
+      std::int64_t t = 0;
+      for (const auto& wave : traffic_.waves) {
+        t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
+      }
+      record_.expert_time_ps[std::size_t{moe} * experts_ + row.expert[c]] += t;
+    }
+  }
+  out.expert_ps = slowest;
+
+  if (packs) pack(run::Phase::kCombine, true);
+  exchange(sharded() ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
+           out.combine_ps, out.combine_floor_ps);
+  if (packs) pack(run::Phase::kCombine, false);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    work(g, run::Phase::kCombine, cost_[g].combine_sum(tokens_of_[g]));
+    ledger_.release(g, MemoryCategory::kBuffers, buffers[g], ready_[g]);
+    ledger_.release(g, MemoryCategory::kActivations, activations[g], ready_[g]);
+  }
+
+  out.distinct_experts = traffic_.distinct_experts;
+  const std::uint64_t sum =
+      std::accumulate(traffic_.assignments.begin(), traffic_.assignments.end(), std::uint64_t{0});
+  if (sum > 0) {
+    out.imbalance = static_cast<double>(*std::max_element(traffic_.assignments.begin(),
+                                                          traffic_.assignments.end())) *
+                    gpus_ / static_cast<double>(sum);
+  }
+
+  // What happened to the assignments.
+  run::StepScalars& sc = record_.scalars;
+  sc.assignments += decision_.assignments;
+  sc.kept += decision_.kept;
+  sc.rerouted += decision_.rerouted;
+  sc.queued += decision_.queued_slots;
+  sc.dropped += decision_.dropped;
+  sc.overflow += decision_.overflowed;
+  truncated_ += decision_.truncated_slots;
+  linear_fallbacks_ += decision_.linear_fallbacks;
+  sets_ += decision_.sets;
+  const std::size_t base = std::size_t{moe} * experts_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> moved;
+  for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
+    const std::uint16_t from = decision_.first[i];
+    switch (static_cast<SlotOutcome>(decision_.outcome[i])) {
+      case SlotOutcome::kNoSlot:
+        break;
+      case SlotOutcome::kKept:
+        ++record_.expert_kept[base + decision_.chosen[i]];
+        break;
+      case SlotOutcome::kRerouted:
+        ++record_.expert_kept[base + decision_.chosen[i]];
+        ++record_.expert_rerouted_in[base + decision_.chosen[i]];
+        ++moved[{from, decision_.chosen[i]}];
+        break;
+      case SlotOutcome::kQueued:
+        ++record_.expert_kept[base + from];
+        ++record_.expert_queued[base + from];
+        break;
+      case SlotOutcome::kDropped:
+        ++record_.expert_dropped[base + from];
+        break;
+    }
+  }
+  std::uint32_t worst = run::kNone;
+  for (std::uint32_t e = 0; e < experts_; ++e) {
+    record_.expert_overflow[base + e] = decision_.overflow[e];
+    record_.expert_capacity[base + e] = decision_.capacity;
+    if (decision_.overflow[e] > 0 &&
+        (worst == run::kNone || decision_.overflow[e] > decision_.overflow[worst])) {
+      worst = e;
+    }
+    if (decision_.capacity != kUnlimitedCapacity && decision_.demand[e] > decision_.capacity) {
+      sc.longest_queue =
+          std::max<std::uint64_t>(sc.longest_queue, decision_.demand[e] - decision_.capacity);
+    }
+  }
+  for (const auto& [pair, count] : moved) {
+    record_.reroutes.push_back({moe, pair.first, pair.second, count});
+  }
+  if (worst != run::kNone) {
+    run::Event e;
+    e.time_ps = before_dispatch[0];
+    e.step = index;
+    e.kind = run::EventKind::kOverflow;
+    e.layer = moe;
+    e.expert = worst;
+    e.gpu = map_.gpu_of(moe, worst, 0);
+    e.value = static_cast<double>(decision_.overflowed);
+    e.text =
+        fmt::format("{} refused, {} at this expert (C = {}); {} rerouted, {} dropped, {} queued",
+                    decision_.overflowed, decision_.overflow[worst], decision_.capacity,
+                    decision_.rerouted, decision_.dropped, decision_.queued_slots);
+    sink_.data().events.push_back(std::move(e));
+  }
+}
+
+}  // namespace switchyard::sim

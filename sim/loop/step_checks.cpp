@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+
+/// Memory levels as the policies of this step see them.
+void Simulator::sample_memory() {
+  memory_used_.resize(gpus_);
+  memory_elastic_.resize(gpus_);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const auto capacity = static_cast<double>(ledger_.capacity(g));
+    double fixed = 0;
+    for (const MemoryCategory c :
+         {MemoryCategory::kWeights, MemoryCategory::kExperts, MemoryCategory::kRuntime}) {
+      fixed += static_cast<double>(ledger_.live(g, c));
+    }
+    const auto live = static_cast<double>(ledger_.live(g));
+    memory_used_[g] = live / capacity;
+    // A GPU that its weights fill has no room left for anything.
+    memory_elastic_[g] = capacity > fixed ? (live - fixed) / (capacity - fixed) : 1.0;
+  }
+  step_start_ = static_cast<double>(ready_[0]) * 1e-12;
+}
+
+void Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
+  const std::int64_t t = cost.time.ps();
+  check_time(t);
+  ready_[gpu] += t;
+  check_time(ready_[gpu]);
+  path_[gpu][at(phase)] += t;
+  gpu_phase_[gpu][at(phase)] += t;
+  record_.scalars.hbm_bytes += static_cast<std::uint64_t>(std::llround(cost.bytes));
+  record_.scalars.flops += cost.flops;
+  record_.scalars.kernels += cost.kernels;
+}
+
+void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
+                              StragglerReason reason, std::int64_t start, std::int64_t duration) {
+  if (duration <= 0) return;
+  run::CriticalEntry e;
+  e.layer = layer;
+  e.phase = phase;
+  e.gpu = gpu;
+  e.reason = reason;
+  e.start_ps = start;
+  e.duration_ps = duration;
+  critical_.push_back(e);
+}
+
+/// Recounts what the layer sends from the decisions, by sorting each token's destinations, and
+/// compares: an independent count of the copies.
+void Simulator::check_traffic(std::uint32_t moe) {
+  std::uint64_t copies = 0;
+  std::vector<std::uint32_t> to, others;
+  for (std::uint32_t t = 0; t < decision_.tokens; ++t) {
+    const std::uint32_t s = tokens_.rank[t];
+    to.clear();
+    for (std::uint32_t j = 0; j < decision_.slots; ++j) {
+      const std::size_t i = std::size_t{t} * decision_.slots + j;
+      const auto outcome = static_cast<SlotOutcome>(decision_.outcome[i]);
+      if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) continue;
+      const std::uint16_t e =
+          outcome == SlotOutcome::kQueued ? decision_.first[i] : decision_.chosen[i];
+      const std::uint32_t d = traffic_.gpu[i];
+      bool holds = false;
+      for (std::uint32_t c = 0; c < map_.row(moe).copies(e); ++c) {
+        holds = holds || map_.gpu_of(moe, e, s, c) == d;
+      }
+      if (!holds) {
+        violation("placement", fmt::format("step {}, MoE layer {}", step_, moe),
+                  fmt::format("expert {} ran on GPU {}, which holds no copy", e, d));
+      }
+      if (d != s) to.push_back(d);
+    }
+    if (s_.network.dispatch == scenario::DispatchKind::kPerExpert) {
+      copies += to.size();
+      continue;
+    }
+    std::sort(to.begin(), to.end());
+    to.erase(std::unique(to.begin(), to.end()), to.end());
+    copies += to.size();
+    if (s_.network.dispatch != scenario::DispatchKind::kPerNode) continue;
+    // One copy more for every other node whose relay is not itself a destination.
+    others.clear();
+    for (const std::uint32_t d : to) {
+      if (node_[d] != node_[s]) others.push_back(node_[d]);
+    }
+    std::sort(others.begin(), others.end());
+    others.erase(std::unique(others.begin(), others.end()), others.end());
+    for (const std::uint32_t n : others) {
+      std::uint32_t place = 0, relay = 0;
+      for (std::uint32_t g = 0; g < s; ++g) place += node_[g] == node_[s] ? 1 : 0;
+      for (std::uint32_t g = 0; g < gpus_; ++g) {
+        if (node_[g] == n && place-- == 0) {
+          relay = g;
+          break;
+        }
+      }
+      if (!std::binary_search(to.begin(), to.end(), relay)) ++copies;
+    }
+  }
+  const auto sum = [](const std::vector<std::vector<std::uint64_t>>& matrices) {
+    std::uint64_t bytes = 0;
+    for (const auto& m : matrices) bytes = std::accumulate(m.begin(), m.end(), bytes);
+    return bytes;
+  };
+  const std::uint64_t out = s_.network.payload.dispatch_bytes(s_.model.hidden_size) * copies;
+  const std::uint64_t back = s_.network.payload.combine_bytes(s_.model.hidden_size) * copies;
+  if (sum(traffic_.dispatch) != out || sum(traffic_.combine) != back) {
+    violation("bytes", fmt::format("step {}, MoE layer {}", step_, moe),
+              fmt::format("dispatch {} and combine {} bytes, the decisions ask for {} and {}",
+                          sum(traffic_.dispatch), sum(traffic_.combine), out, back));
+  }
+}
+
+/// What each GPU's own links carried must be what it sent and received, the KV cache must be what
+/// the sequences need, and nothing of the step may outlive it.
+void Simulator::check_step(std::uint64_t step) {
+  const std::string where = fmt::format("step {}", step);
+  std::vector<std::uint64_t> out = record_.gpu_bytes_out, in = record_.gpu_bytes_in;
+  if (exchange_.ports_tell_bytes()) {
+    std::fill(out.begin(), out.end(), 0);
+    std::fill(in.begin(), in.end(), 0);
+    for (std::size_t k = 0; k < record_.link_bytes.size(); ++k) {
+      if (exchange_.gpu_at_start(k) < gpus_) {
+        out[exchange_.gpu_at_start(k)] += record_.link_bytes[k];
+      }
+      if (exchange_.gpu_at_end(k) < gpus_) in[exchange_.gpu_at_end(k)] += record_.link_bytes[k];
+    }
+    if (out != record_.gpu_bytes_out || in != record_.gpu_bytes_in) {
+      violation("bytes", where, "a GPU's links carried other bytes than it sent or received");
+    }
+  }
+  record_.scalars.bytes_received = std::accumulate(in.begin(), in.end(), std::uint64_t{0});
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    std::uint64_t want = 0;
+    for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+      if (holds_kv(g, b)) {
+        want += kv_bytes_of(s_.workload.context + (step + 1) * s_.workload.tokens);
+      }
+    }
+    if (ledger_.live(g, MemoryCategory::kKv) != want) {
+      violation("memory", where,
+                fmt::format("GPU {}: {} bytes of KV pages, the sequences need {}", g,
+                            ledger_.live(g, MemoryCategory::kKv), want));
+    }
+    for (const MemoryCategory c : {MemoryCategory::kBuffers, MemoryCategory::kActivations}) {
+      if (ledger_.live(g, c) != 0) {
+        violation("memory", where,
+                  fmt::format("GPU {}: {} outlive the step", g,
+                              run::kMemoryCategoryNames[static_cast<std::size_t>(c)]));
+      }
+    }
+  }
+}
+
+void Simulator::violation(const std::string& check, const std::string& where,
+                          const std::string& message) {
+  if (violations_.size() < 20) violations_.push_back({check, where, message});
+}
+
+void Simulator::check_time(std::int64_t ps) const {
+  if (ps < 0 || ps > kLongestTimePs) {
+    throw InputError("simulated time", fmt::format("step {} goes beyond 53 days", step_),
+                     "look for a bandwidth, latency or launch time with the wrong unit");
+  }
+}
+
+void Simulator::end_step(std::uint64_t step) {
+  run::StepScalars& sc = record_.scalars;
+  const auto last =
+      static_cast<std::uint32_t>(std::max_element(ready_.begin(), ready_.end()) - ready_.begin());
+  const std::int64_t start = sc.start_ps;
+  sc.end_ps = ready_[last];
+  sc.phase_ps = path_[last];
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    gpu_phase_[g][at(run::Phase::kWait)] += sc.end_ps - ready_[g];
+    std::copy(gpu_phase_[g].begin(), gpu_phase_[g].end(),
+              record_.gpu_phase_ps.begin() + static_cast<std::ptrdiff_t>(g * run::kPhases));
+    for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
+      record_.gpu_memory[g * run::kMemoryCategories + c] =
+          ledger_.high_water(g, static_cast<MemoryCategory>(c));
+    }
+    record_.gpu_memory_peak[g] = ledger_.high_water(g);
+  }
+  std::int64_t largest = 0;
+  for (std::size_t reason = 0; reason < 2; ++reason) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (straggler_ps_[reason][g] > largest) {
+        largest = straggler_ps_[reason][g];
+        sc.straggler_gpu = g;
+        sc.straggler_reason = reason == 0 ? StragglerReason::kLoad : StragglerReason::kLink;
+      }
+    }
+  }
+  check_step(step);
+  double sum = 0;
+  std::size_t n = 0;
+  for (const run::LayerRecord& l : record_.layers) {
+    if (!std::isnan(l.imbalance)) {
+      sum += l.imbalance;
+      sc.imbalance_max = n == 0 ? l.imbalance : std::max(sc.imbalance_max, l.imbalance);
+      ++n;
+    }
+  }
+  if (n > 0) sc.imbalance = sum / static_cast<double>(n);
+  if (!sc.warmup && sc.end_ps - start > slowest_step_ps_) {
+    slowest_step_ps_ = sc.end_ps - start;
+    slowest_critical_ = critical_;
+    for (run::CriticalEntry& e : slowest_critical_) e.step = static_cast<std::uint32_t>(step);
+  }
+  for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));
+  // The next step begins when this one has ended everywhere.
+  std::fill(ready_.begin(), ready_.end(), sc.end_ps);
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop behind simulate(), for the .cpp files of this folder only. One Simulator runs one
+// scenario: simulator.cpp sets it up and runs the steps, batch.cpp says what a step computes,
+// moe_layer.cpp times a layer, exchange.cpp moves bytes, rebalance.cpp moves experts, and
+// step_checks.cpp recounts what was done. sim/README.md has the equations.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "engine/model/policy_weights.hpp"
+#include "engine/routing/route.hpp"
+#include "sim/cost/cost.hpp"
+#include "sim/loop/dispatch.hpp"
+#include "sim/loop/exchange_timer.hpp"
+#include "sim/loop/placement_source.hpp"
+#include "sim/loop/routing_source.hpp"
+#include "sim/loop/shard.hpp"
+#include "sim/loop/simulator.hpp"
+#include "sim/memory/ledger.hpp"
+
+namespace switchyard::sim {
+
+using run::MemoryCategory;
+using run::StragglerReason;
+using scenario::AttentionPlacement;
+using scenario::KvPlacement;
+using scenario::WorkloadKind;
+using PhaseTimes = std::array<std::int64_t, run::kPhases>;
+
+inline constexpr std::int64_t kLongestTimePs = 4'600'000'000'000'000'000;  // 53 days: two add
+inline constexpr std::int64_t kLongestSettingPs = 3'600'000'000'000'000;   // one hour
+
+constexpr std::size_t at(run::Phase p) { return static_cast<std::size_t>(p); }
+
+class Simulator {
+ public:
+  Simulator(const scenario::Scenario& scenario, const RoutingTrace* trace, RunSink& sink);
+
+  SimulationResult run(const std::string& trace_hash, const ProgressCallback& progress);
+
+ private:
+  static std::vector<std::uint32_t> nodes(const scenario::Scenario& s);
+  static std::vector<std::uint64_t> capacities(const scenario::Scenario& s);
+  void refuse_unsupported() const;
+  /// A token that keeps to one GPU's experts must not be served by copies elsewhere.
+  void refuse_groups_of_copies() const;
+  [[nodiscard]] bool hub() const { return s_.parallel.attention == AttentionPlacement::kHub; }
+  [[nodiscard]] std::uint32_t home(std::uint32_t sequence) const {
+    if (hub()) return s_.parallel.hub;
+    return sequence % (gpus_ / s_.parallel.tp) * s_.parallel.tp;
+  }
+  [[nodiscard]] bool sharded() const { return s_.parallel.tp > 1; }
+  /// The tensor-parallel group [first, last) of a GPU: itself without.
+  [[nodiscard]] std::uint32_t group_first(std::uint32_t gpu) const {
+    return gpu / s_.parallel.tp * s_.parallel.tp;
+  }
+
+  run::Inventory inventory() const;
+  void load_weights();
+  void begin_step(std::uint64_t step, const run::Inventory& inv);
+  void compute_layers();
+  void note_result(const run::Inventory& inv, std::uint64_t steps, SimulationResult& result) const;
+  void compose_step(std::uint64_t step);
+  void grow_kv(std::uint64_t step);
+  [[nodiscard]] std::uint64_t expert_bytes() const;
+  bool rebalance_due();
+  void rebalance(std::uint64_t step);
+  std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
+
+  void work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
+  void exchange(run::Phase phase, std::uint32_t moe,
+                const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
+                std::int64_t& floor);
+  /// What the policy makes of the requests of this workload.
+  void describe_requests(const RoutingTrace* trace);
+  /// Whether the tokens of a sequence pass through the router.
+  [[nodiscard]] bool uses_router(std::uint32_t sequence) const;
+  void compose_reduce();
+  void all_reduce(std::uint32_t moe);
+  void pack(run::Phase phase, bool sender);
+  void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
+  void sample_memory();
+  /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
+  void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
+             const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
+  void decide_layer(std::uint32_t moe, std::uint32_t step);
+  void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
+  /// All waves of GPU g when soft tokens take the stacked first product. They run in the first
+  /// waves.
+  [[nodiscard]] OpCost stacked_experts(std::uint32_t moe, std::uint32_t g) const;
+  void check_traffic(std::uint32_t moe);
+  void check_step(std::uint64_t step);
+  void check_time(std::int64_t ps) const;
+  void violation(const std::string& check, const std::string& where, const std::string& message);
+  [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t sequence) const {
+    return s_.memory.kv_placement == KvPlacement::kReplicated ||
+           (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
+                                                        : group_first(gpu) == home(sequence));
+  }
+  void moe_layer(std::uint64_t step, std::uint32_t moe);
+  void end_step(std::uint64_t step);
+  void note_tokens(std::uint64_t step);
+  void note_requests();
+  void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
+                     StragglerReason reason, std::int64_t start, std::int64_t duration);
+
+  const scenario::Scenario& s_;
+  RunSink& sink_;
+  std::uint32_t gpus_, layers_, experts_;
+  placement::Placement placement_;
+  ExpertMap map_;
+  ExchangeTimer exchange_;
+  TrafficBuilder traffic_builder_;
+  MemoryLedger ledger_;
+  RoutingPolicy policy_;
+  bool policy_from_trace_ = false;
+  model::ModelConfig shard_;  // What one GPU holds of the model; the model itself without tp.
+  std::vector<std::vector<std::uint64_t>> reduce_;  // Phases of this step's all-reduce, [G][G].
+  std::uint64_t extrapolated_ = 0, exchanges_ = 0;
+  std::int64_t pack_ps_ = 0;
+  std::vector<CostModel> cost_;
+  std::unique_ptr<RoutingSource> source_;
+  PolicyWeights weights_;
+  std::optional<RoutingTable> table_;
+  RoutingState state_;  // [L][copies of the experts]
+  // Rebalancing: signal and expert_kept of the last steps.
+  std::deque<double> window_signal_;
+  std::deque<std::vector<std::uint32_t>> window_kept_;
+  std::vector<double> speed_;
+  double window_mean_ = 0;
+  std::uint64_t steps_since_move_ = 0, tries_ = 0, moves_ = 0;
+  std::string duplicates_;  // of the first placement that has any
+  std::uint64_t truncated_ = 0, linear_fallbacks_ = 0;
+  SetCounts sets_;           // what step 10 of the policy did
+  std::uint32_t slots_ = 0;  // K of a decision
+  // What the policy may know: memory levels at the start of the step, and the GPU of each expert.
+  std::vector<double> memory_used_, memory_elastic_;  // [G]
+  std::vector<std::uint32_t> first_gpu_, gpu_of_expert_;
+  double step_start_ = 0;  // seconds
+
+  // State of the step under way.
+  std::vector<std::int64_t> ready_;    // [G] clock of each GPU
+  std::vector<PhaseTimes> path_;       // [G] how the critical path to ready_[g] is made up
+  std::vector<PhaseTimes> gpu_phase_;  // [G] what the GPU itself did
+  // [reason: load, link][G] waits and transfers that this GPU stands for.
+  std::array<std::vector<std::int64_t>, 2> straggler_ps_;
+  std::int64_t layer_straggler_ps_ = 0;
+  std::uint64_t step_ = 0;
+  std::vector<std::uint32_t> node_;  // [G]
+  StepTokens tokens_;
+  std::vector<std::vector<SequenceWork>> sequences_;  // [G]
+  std::vector<std::uint64_t> tokens_of_;              // [G]
+  std::vector<std::uint64_t> routed_of_;              // [G] of these, what the router sees
+  run::StepRecord record_;
+  Candidates candidates_;
+  RouteWorkspace workspace_;
+  LayerDecision decision_;
+  LayerTraffic traffic_;
+  std::vector<ExchangeTiming> timings_;
+  std::vector<std::uint32_t> group_rows_;
+  StepTokens group_tokens_;
+  Candidates group_candidates_;
+  std::vector<float> group_logits_;
+  LayerDecision group_decision_;
+  std::vector<run::Violation> violations_;
+  std::vector<std::uint64_t> kv_tokens_;  // [sequence] tokens whose pages are allocated
+  std::vector<run::CriticalEntry> critical_, slowest_critical_;
+  std::int64_t slowest_step_ps_ = -1;
+  std::int64_t first_start_ps_ = -1, first_end_ps_ = -1;  // first measured step
+};
+
+}  // namespace switchyard::sim
