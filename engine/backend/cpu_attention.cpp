@@ -13,6 +13,8 @@
 namespace switchyard::cpu {
 namespace {
 
+constexpr std::size_t kMostAhead = 8192;  // bytes fetched ahead of their use
+
 /// accumulate() of G queries and 8 C columns, sums in registers (G * C <= 8 of 16).
 template <int G, int C>
 inline void accumulate_tile(const float* const* p, const float* values, std::size_t n,
@@ -70,16 +72,29 @@ void accumulate_some(const float* const* p, const float* values, std::size_t n, 
   }
 }
 
-/// body(first position of the run, positions, keys of the run) over [begin, end), block by block.
+/// body(first position of the run, positions, keys of the run, floats before its first row) over
+/// [begin, end), block by block. A block's rows lie in a page or two of their own, where the
+/// hardware begins to look ahead anew: what the body reads of the next block, `offset` floats after
+/// its keys, is fetched meanwhile.
 template <class Body>
 void for_each_run(const CpuKvCache& cache, std::size_t layer, std::size_t head, std::size_t begin,
-                  std::size_t end, const Body& body) {
+                  std::size_t end, std::size_t offset, const Body& body) {
   const std::size_t block = cache.block_tokens();
   const std::size_t d = cache.shape().head_dim;
+  float* keys = begin < end ? cache.keys(layer, head, begin) : nullptr;
   for (std::size_t t = begin; t < end;) {
     const std::size_t skip = t % block;
     const std::size_t n = std::min(block - skip, end - t);
-    body(t, n, cache.keys(layer, head, t), skip * d);
+    float* const now = keys;
+    if (t + n < end) {
+      keys = cache.keys(layer, head, t + n);
+      const char* ahead = reinterpret_cast<const char*>(keys + offset);
+      const std::size_t bytes = std::min(block, end - t - n) * d * sizeof(float);
+      for (std::size_t i = 0; i < std::min(bytes, kMostAhead); i += 64) {
+        _mm_prefetch(ahead + i, _MM_HINT_T0);
+      }
+    }
+    body(t, n, now, skip * d);
     t += n;
   }
 }
@@ -213,7 +228,7 @@ void CpuAttention::attend(const Unit& unit, std::size_t layer, const float* q,
     score.resize(std::max(queries * ld, score.size() * 2));
   }
   // Scores of positions a row may not see are computed and never read.
-  for_each_run(cache, layer, kv_head, begin, end,
+  for_each_run(cache, layer, kv_head, begin, end, 0,
                [&](std::size_t t, std::size_t n, const float* keys, std::size_t skip) {
                  linear_block(mine, d, queries, {keys + skip, WeightType::kF32, n, d}, 0, n,
                               score.data() + (t - begin), ld);
@@ -241,9 +256,10 @@ void CpuAttention::attend(const Unit& unit, std::size_t layer, const float* q,
       std::fill_n(to[query], width, 0.0F);
     }
   }
+  const std::size_t values_at = shape.latent > 0 ? 0 : cache.block_tokens() * d;
   const auto add_values = [&](std::size_t first, std::size_t count, std::size_t from,
                               std::size_t until) {
-    for_each_run(cache, layer, kv_head, from, until,
+    for_each_run(cache, layer, kv_head, from, until, values_at,
                  [&](std::size_t t, std::size_t n, float* keys, std::size_t skip) {
                    std::array<const float*, kUnitQueries> at{};
                    for (std::size_t i = 0; i < count; ++i) {
