@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+switchyard_test(expert_cache_test SOURCES expert_cache_test.cpp LINK switchyard::sim)
