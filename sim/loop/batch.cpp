@@ -9,33 +9,40 @@
 
 namespace switchyard::sim {
 
-void Simulator::compose_step(std::uint64_t step) {
-  const std::uint32_t fresh = s_.workload.tokens;
-  const std::size_t n = std::size_t{s_.workload.batch} * fresh;
+void Simulator::compose_step() {
+  std::size_t n = 0;
+  for (const PlannedSequence& q : plan_.sequences) n += q.fresh;
   tokens_.sequence.resize(n);
   tokens_.position.resize(n);
-  tokens_.phase.assign(n, s_.workload.kind == WorkloadKind::kDecode ? 1 : 0);
+  tokens_.phase.resize(n);
   tokens_.rank.resize(n);
   tokens_.ordinal.resize(n);
+  tokens_.answer.resize(n);
   sequences_.assign(gpus_, {});
   tokens_of_.assign(gpus_, 0);
   routed_of_.assign(gpus_, 0);
+  sampled_of_.assign(gpus_, 0);
   std::size_t i = 0;
-  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-    const std::uint32_t g = home(b);
-    const std::uint64_t had = s_.workload.context + step * fresh;
-    for (std::uint32_t member = g; member < g + s_.parallel.tp; ++member) {
-      sequences_[member].push_back({fresh, had});
-      tokens_of_[member] += fresh;
-      routed_of_[member] += uses_router(b) ? fresh : 0;
+  for (const PlannedSequence& q : plan_.sequences) {
+    for (std::uint32_t member = q.gpu; member < q.gpu + s_.parallel.tp; ++member) {
+      sequences_[member].push_back({q.fresh, q.had});
+      tokens_of_[member] += q.fresh;
+      routed_of_[member] += uses_router(q.id) ? q.fresh : 0;
+      sampled_of_[member] += q.samples ? 1 : 0;
     }
-    for (std::uint32_t j = 0; j < fresh; ++j, ++i) {
-      tokens_.sequence[i] = b;
-      tokens_.position[i] = static_cast<std::uint32_t>(had + j);
-      tokens_.rank[i] = static_cast<std::uint16_t>(g);
-      tokens_.ordinal[i] = static_cast<std::uint32_t>(step * fresh + j);
+    for (std::uint32_t j = 0; j < q.fresh; ++j, ++i) {
+      const std::uint64_t position = q.had + j;
+      const bool answer = position >= q.prompt;
+      tokens_.sequence[i] = q.id;
+      tokens_.position[i] = static_cast<std::uint32_t>(position);
+      tokens_.phase[i] = q.prefill ? 0 : 1;
+      tokens_.rank[i] = static_cast<std::uint16_t>(q.gpu);
+      tokens_.answer[i] = answer ? 1 : 0;
+      tokens_.ordinal[i] = static_cast<std::uint32_t>(position - (answer ? q.prompt : q.origin));
     }
   }
+  record_.scalars.tokens = n;
+  record_.scalars.sequences = plan_.sequences.size();
 }
 
 /// The all-reduce of one hidden state per token of each group, side by side.
@@ -73,54 +80,20 @@ std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {
 }
 
 void Simulator::grow_kv(std::uint64_t step) {
-  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  const std::int64_t now = ready_[plan_.first_gpu];
   const auto index = static_cast<std::uint32_t>(step);
-  kv_tokens_.resize(s_.workload.batch, 0);
-  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-    const std::uint64_t want = s_.workload.context + (step + 1) * s_.workload.tokens;
-    const std::uint64_t have = kv_tokens_[b] == 0 ? 0 : kv_bytes_of(kv_tokens_[b]);
-    const std::uint64_t more = kv_bytes_of(want) - have;
-    kv_tokens_[b] = want;
-    if (more == 0) continue;
+  for (const KvChange& c : plan_.kv) {
+    const std::uint64_t have = c.before == 0 ? 0 : kv_bytes_of(c.before);
+    const std::uint64_t want = c.after == 0 ? 0 : kv_bytes_of(c.after);
+    if (have == want) continue;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
-      if (holds_kv(g, b)) ledger_.allocate(g, MemoryCategory::kKv, more, now, index, "KV pages");
+      if (!holds_kv(g, c.gpu)) continue;
+      if (want > have) {
+        ledger_.allocate(g, MemoryCategory::kKv, want - have, now, index, "KV pages");
+      } else {
+        ledger_.release(g, MemoryCategory::kKv, have - want, now);
+      }
     }
-  }
-}
-
-void Simulator::note_tokens(std::uint64_t step) {
-  const run::StepScalars& sc = record_.scalars;
-  if (first_start_ps_ < 0) {
-    first_start_ps_ = sc.start_ps;
-    first_end_ps_ = sc.end_ps;
-  }
-  if (s_.run.detail != scenario::Detail::kTokens || s_.workload.kind != WorkloadKind::kDecode) {
-    return;
-  }
-  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-    run::TokenRecord t;
-    t.request = b;
-    t.index = static_cast<std::uint32_t>(step - s_.workload.warmup_steps);
-    t.step = static_cast<std::uint32_t>(step);
-    t.time_ps = sc.end_ps;
-    sink_.data().tokens.push_back(t);
-  }
-}
-
-void Simulator::note_requests() {
-  // Decode: the batch is caught in the middle of its answers, so the first token here is not the
-  // answer's first and the arrival is unknown. Prefill: the chunks of all steps make one prompt.
-  const bool decode = s_.workload.kind == WorkloadKind::kDecode;
-  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-    run::RequestRecord r;
-    r.id = b;
-    r.arrival_ps = decode ? -1 : first_start_ps_;
-    r.first_token_ps = decode ? first_end_ps_ : ready_[0];
-    r.end_ps = ready_[0];
-    r.prompt_tokens = decode ? s_.workload.context : s_.workload.tokens * s_.workload.steps;
-    r.output_tokens = decode ? s_.workload.steps : 1;
-    r.outcome = run::RequestOutcome::kFinished;
-    sink_.data().requests.push_back(r);
   }
 }
 

@@ -343,7 +343,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   }
   if (worst != run::kNone) {
     run::Event e;
-    e.time_ps = before_dispatch[0];
+    e.time_ps = before_dispatch[plan_.first_gpu];
     e.step = index;
     e.kind = run::EventKind::kOverflow;
     e.layer = moe;

@@ -56,6 +56,7 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
         tokens.position.push_back(static_cast<std::uint32_t>(s.workload.context + ordinal));
         tokens.ordinal.push_back(static_cast<std::uint32_t>(ordinal));
         tokens.phase.push_back(s.workload.kind == scenario::WorkloadKind::kDecode ? 1 : 0);
+        tokens.answer.push_back(tokens.phase.back());
         tokens.rank.push_back(0);
       }
     }

@@ -34,8 +34,11 @@ namespace switchyard::sim {
 struct StepTokens {
   std::vector<std::uint32_t> sequence, position;
   std::vector<std::uint8_t> phase;
-  std::vector<std::uint16_t> rank;     ///< GPU that owns the token.
-  std::vector<std::uint32_t> ordinal;  ///< How many new tokens its sequence had before, this run.
+  std::vector<std::uint16_t> rank;  ///< GPU that owns the token.
+  /// Row of its sequence that the token follows in a trace, counted within the prompt's rows or the
+  /// answer's; `answer` says which (1: the answer's).
+  std::vector<std::uint32_t> ordinal;
+  std::vector<std::uint8_t> answer;
   [[nodiscard]] std::size_t size() const { return sequence.size(); }
 };
 

@@ -8,6 +8,7 @@
 #include "engine/base/version.hpp"
 #include "engine/model/accounting.hpp"
 #include "engine/trace/replay.hpp"
+#include "sim/loop/fixed_batch.hpp"
 #include "sim/loop/step_loop.hpp"
 #include "sim/network/from_scenario.hpp"
 
@@ -88,6 +89,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                         cycled ? trace->header.layer_count() : layers_);
     describe_requests(trace);
   }
+  batch_ = make_fixed_batch(s_);
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
   node_ = nodes(s_);
@@ -209,11 +211,7 @@ std::uint64_t Simulator::expert_bytes() const {
 void Simulator::describe_requests(const RoutingTrace* trace) {
   const RoutingTable* table = table_ ? &*table_ : nullptr;
   if (s_.workload.routing.source == scenario::RoutingSource::kTrace) {
-    const std::vector<RequestInfo> requests =
-        trace_requests(*trace, policy_, table, s_.workload.routing.trace_path);
-    for (std::uint32_t b = 0; b < s_.workload.batch && !requests.empty(); ++b) {
-      state_.request(b) = requests[*source_->trace_sequence(b)];
-    }
+    trace_requests_ = trace_requests(*trace, policy_, table, s_.workload.routing.trace_path);
     return;
   }
   const auto refuse = [](bool on, std::string_view key, std::string_view what) {
@@ -227,9 +225,18 @@ void Simulator::describe_requests(const RoutingTrace* trace) {
   refuse(policy_.soft.on() && !policy_.soft.all_requests, "soft.keywords", "prompts");
   refuse(policy_.pinned.requests == PinnedRequests::kNamed, "pinned.requests = named",
          "requests that name an expert");
-  if (policy_.soft.on() || policy_.pinned.on()) {
-    for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-      state_.request(b) = request_info(policy_, nullptr, {}, "", kNoExpert);
+}
+
+void Simulator::describe_new() {
+  if (!source_) return;
+  const bool plain = !policy_.soft.on() && !policy_.pinned.on();
+  for (const PlannedSequence& q : plan_.sequences) {
+    for (; described_ <= q.id; ++described_) {
+      if (!trace_requests_.empty()) {
+        state_.request(described_) = trace_requests_[*source_->trace_sequence(described_)];
+      } else if (s_.workload.routing.source == scenario::RoutingSource::kSynthetic && !plain) {
+        state_.request(described_) = request_info(policy_, nullptr, {}, "", kNoExpert);
+      }
     }
   }
 }
@@ -245,13 +252,13 @@ bool Simulator::uses_router(std::uint32_t sequence) const {
 
 void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
   record_ = run::make_step(inv);
-  record_.scalars.start_ps = ready_[0];
+  for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+    ready_[g] = std::max(ready_[g], plan_.earliest_ps);
+  }
+  record_.scalars.start_ps = ready_[plan_.first_gpu];
   record_.expert_time_ps.assign(std::size_t{layers_} * experts_, 0);
-  record_.scalars.kind =
-      s_.workload.kind == WorkloadKind::kDecode ? run::StepKind::kDecode : run::StepKind::kPrefill;
-  record_.scalars.warmup = step < s_.workload.warmup_steps;
-  record_.scalars.tokens = std::uint64_t{s_.workload.batch} * s_.workload.tokens;
-  record_.scalars.sequences = s_.workload.batch;
+  record_.scalars.kind = plan_.kind;
+  record_.scalars.warmup = plan_.warmup;
   path_.assign(gpus_, PhaseTimes{});
   gpu_phase_.assign(gpus_, PhaseTimes{});
   for (auto& per_gpu : straggler_ps_) per_gpu.assign(gpus_, 0);
@@ -264,10 +271,10 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
 /// The work of the composed step: host, every layer, head.
 void Simulator::compute_layers() {
   double entropy = 0;
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
+  for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     OpCost host;
     if (tokens_of_[g] > 0 || !hub()) {
-      host.time = SimTime::from_ps(s_.host.per_step.ps() +
+      host.time = SimTime::from_ps(plan_.host_ps + s_.host.per_step.ps() +
                                    s_.host.per_sequence.ps() *
                                        static_cast<std::int64_t>(sequences_[g].size()));
     }
@@ -307,9 +314,9 @@ void Simulator::compute_layers() {
     }
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    // Every sequence samples from its last token only.
-    transient(g, sequences_[g].size() * s_.model.vocab_size, model::DType::kF32, "logits");
-    work(g, run::Phase::kHead, cost_[g].head(sequences_[g].size()));
+    // A sequence samples from its last token only, a chunk that others follow not at all.
+    transient(g, sampled_of_[g] * s_.model.vocab_size, model::DType::kF32, "logits");
+    work(g, run::Phase::kHead, cost_[g].head(sampled_of_[g]));
   }
   if (moe > 0) record_.scalars.gate_entropy = entropy / moe;
 }
@@ -398,23 +405,29 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   sink_.begin(meta, inv);
   load_weights();
 
-  const std::uint64_t steps = std::uint64_t{s_.workload.warmup_steps} + s_.workload.steps;
   bool due = false;
-  for (std::uint64_t step = 0; step < steps; ++step) {
+  std::uint64_t step = 0;
+  std::int64_t end = 0;
+  for (; batch_->next(step, plan_); ++step) {
     begin_step(step, inv);
-    compose_step(step);
+    describe_new();
+    compose_step();
     compose_reduce();
     grow_kv(step);
     if (due) rebalance(step);
     compute_layers();
     end_step(step);
     due = rebalance_due();
-    if (!record_.scalars.warmup) note_tokens(step);
+    end = std::max(end, record_.scalars.end_ps);
+    batch_->done(step, plan_, record_.scalars.start_ps, record_.scalars.end_ps, sink_.data());
+    for (const std::uint32_t id : plan_.ended) state_.end_sequence(id);
     sink_.append(record_);
-    if (progress) progress(step + 1, steps, ready_[0]);
+    if (progress) progress(step + 1, std::max(step + 1, batch_->steps()), end);
   }
 
-  note_requests();
+  std::vector<std::string> broken;
+  batch_->finish(end, sink_.data(), result.notes, broken);
+  for (std::string& text : broken) violation("serving", "run", text);
   // Everything is given back, so that the ledger must come out even.
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
@@ -428,7 +441,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     result.violations.push_back({"memory", "run", uneven});
   }
   for (run::Violation& v : sink_.finish()) result.violations.push_back(std::move(v));
-  note_result(inv, steps, result);
+  note_result(inv, std::max<std::uint64_t>(step, 1), result);
   return result;
 }
 

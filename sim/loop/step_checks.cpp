@@ -25,7 +25,7 @@ void Simulator::sample_memory() {
     // A GPU that its weights fill has no room left for anything.
     memory_elastic_[g] = capacity > fixed ? (live - fixed) / (capacity - fixed) : 1.0;
   }
-  step_start_ = static_cast<double>(ready_[0]) * 1e-12;
+  step_start_ = static_cast<double>(ready_[plan_.first_gpu]) * 1e-12;
 }
 
 void Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
@@ -140,10 +140,10 @@ void Simulator::check_step(std::uint64_t step) {
   record_.scalars.bytes_received = std::accumulate(in.begin(), in.end(), std::uint64_t{0});
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     std::uint64_t want = 0;
-    for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-      if (holds_kv(g, b)) {
-        want += kv_bytes_of(s_.workload.context + (step + 1) * s_.workload.tokens);
-      }
+    for (std::uint32_t home = 0; home < gpus_; ++home) {
+      if (!holds_kv(g, home)) continue;
+      batch_->holders(home, held_);
+      for (const std::uint64_t tokens : held_) want += kv_bytes_of(tokens);
     }
     if (ledger_.live(g, MemoryCategory::kKv) != want) {
       violation("memory", where,
@@ -174,13 +174,13 @@ void Simulator::check_time(std::int64_t ps) const {
 
 void Simulator::end_step(std::uint64_t step) {
   run::StepScalars& sc = record_.scalars;
-  const auto last =
-      static_cast<std::uint32_t>(std::max_element(ready_.begin(), ready_.end()) - ready_.begin());
+  const auto first = ready_.begin() + plan_.first_gpu, beyond = ready_.begin() + plan_.last_gpu;
+  const auto last = static_cast<std::uint32_t>(std::max_element(first, beyond) - ready_.begin());
   const std::int64_t start = sc.start_ps;
   sc.end_ps = ready_[last];
   sc.phase_ps = path_[last];
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    gpu_phase_[g][at(run::Phase::kWait)] += sc.end_ps - ready_[g];
+    if (of_engine(g)) gpu_phase_[g][at(run::Phase::kWait)] += sc.end_ps - ready_[g];
     std::copy(gpu_phase_[g].begin(), gpu_phase_[g].end(),
               record_.gpu_phase_ps.begin() + static_cast<std::ptrdiff_t>(g * run::kPhases));
     for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
@@ -216,8 +216,8 @@ void Simulator::end_step(std::uint64_t step) {
     for (run::CriticalEntry& e : slowest_critical_) e.step = static_cast<std::uint32_t>(step);
   }
   for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));
-  // The next step begins when this one has ended everywhere.
-  std::fill(ready_.begin(), ready_.end(), sc.end_ps);
+  // The engine's next step begins when this one has ended on all its GPUs.
+  std::fill(first, beyond, sc.end_ps);
 }
 
 }  // namespace switchyard::sim

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step loop behind simulate(), for the .cpp files of this folder only. One Simulator runs one
-// scenario: simulator.cpp sets it up and runs the steps, batch.cpp says what a step computes,
+// scenario: simulator.cpp sets it up and runs the steps, a BatchSource (step_plan.hpp) says which
+// sequences a step has, batch.cpp makes tokens and KV pages of that,
 // moe_layer.cpp times a layer, exchange.cpp moves bytes, rebalance.cpp moves experts, and
 // step_checks.cpp recounts what was done. sim/README.md has the equations.
 #pragma once
@@ -23,6 +24,7 @@
 #include "sim/loop/routing_source.hpp"
 #include "sim/loop/shard.hpp"
 #include "sim/loop/simulator.hpp"
+#include "sim/loop/step_plan.hpp"
 #include "sim/memory/ledger.hpp"
 
 namespace switchyard::sim {
@@ -52,9 +54,9 @@ class Simulator {
   /// A token that keeps to one GPU's experts must not be served by copies elsewhere.
   void refuse_groups_of_copies() const;
   [[nodiscard]] bool hub() const { return s_.parallel.attention == AttentionPlacement::kHub; }
-  [[nodiscard]] std::uint32_t home(std::uint32_t sequence) const {
-    if (hub()) return s_.parallel.hub;
-    return sequence % (gpus_ / s_.parallel.tp) * s_.parallel.tp;
+  /// Whether a GPU belongs to the engine of the step.
+  [[nodiscard]] bool of_engine(std::uint32_t gpu) const {
+    return gpu >= plan_.first_gpu && gpu < plan_.last_gpu;
   }
   [[nodiscard]] bool sharded() const { return s_.parallel.tp > 1; }
   /// The tensor-parallel group [first, last) of a GPU: itself without.
@@ -67,7 +69,7 @@ class Simulator {
   void begin_step(std::uint64_t step, const run::Inventory& inv);
   void compute_layers();
   void note_result(const run::Inventory& inv, std::uint64_t steps, SimulationResult& result) const;
-  void compose_step(std::uint64_t step);
+  void compose_step();
   void grow_kv(std::uint64_t step);
   [[nodiscard]] std::uint64_t expert_bytes() const;
   bool rebalance_due();
@@ -80,6 +82,8 @@ class Simulator {
                 std::int64_t& floor);
   /// What the policy makes of the requests of this workload.
   void describe_requests(const RoutingTrace* trace);
+  /// The same for the sequences of the plan that are new.
+  void describe_new();
   /// Whether the tokens of a sequence pass through the router.
   [[nodiscard]] bool uses_router(std::uint32_t sequence) const;
   void compose_reduce();
@@ -99,15 +103,14 @@ class Simulator {
   void check_step(std::uint64_t step);
   void check_time(std::int64_t ps) const;
   void violation(const std::string& check, const std::string& where, const std::string& message);
-  [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t sequence) const {
+  /// Whether a GPU holds the pages of the sequences with this home.
+  [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t home) const {
     return s_.memory.kv_placement == KvPlacement::kReplicated ||
            (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
-                                                        : group_first(gpu) == home(sequence));
+                                                        : group_first(gpu) == home);
   }
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   void end_step(std::uint64_t step);
-  void note_tokens(std::uint64_t step);
-  void note_requests();
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
@@ -127,6 +130,7 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::unique_ptr<RoutingSource> source_;
+  std::unique_ptr<BatchSource> batch_;
   PolicyWeights weights_;
   std::optional<RoutingTable> table_;
   RoutingState state_;  // [L][copies of the experts]
@@ -154,10 +158,12 @@ class Simulator {
   std::int64_t layer_straggler_ps_ = 0;
   std::uint64_t step_ = 0;
   std::vector<std::uint32_t> node_;  // [G]
+  StepPlan plan_;
   StepTokens tokens_;
   std::vector<std::vector<SequenceWork>> sequences_;  // [G]
   std::vector<std::uint64_t> tokens_of_;              // [G]
   std::vector<std::uint64_t> routed_of_;              // [G] of these, what the router sees
+  std::vector<std::uint64_t> sampled_of_;             // [G] sequences that pass through the head
   run::StepRecord record_;
   Candidates candidates_;
   RouteWorkspace workspace_;
@@ -170,10 +176,11 @@ class Simulator {
   std::vector<float> group_logits_;
   LayerDecision group_decision_;
   std::vector<run::Violation> violations_;
-  std::vector<std::uint64_t> kv_tokens_;  // [sequence] tokens whose pages are allocated
+  std::vector<RequestInfo> trace_requests_;  // [trace sequence] as the policy sees them
+  std::uint32_t described_ = 0;              // requests below have been described
+  std::vector<std::uint64_t> held_;          // scratch of check_step
   std::vector<run::CriticalEntry> critical_, slowest_critical_;
   std::int64_t slowest_step_ps_ = -1;
-  std::int64_t first_start_ps_ = -1, first_end_ps_ = -1;  // first measured step
 };
 
 }  // namespace switchyard::sim

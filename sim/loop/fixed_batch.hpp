@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// workload.kind = "decode" and "prefill": the same sequences in every step.
+//
+// Decode: each has one new token a step after `context` cached ones. Prefill: each adds a chunk of
+// `tokens`. A decode batch is caught in the middle of its answers, so its requests have no arrival
+// and the first token here is not the answer's first; the chunks of a prefill make one prompt.
+#pragma once
+#include <memory>
+
+#include "sim/loop/step_plan.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::sim {
+
+/// `scenario` is borrowed.
+std::unique_ptr<BatchSource> make_fixed_batch(const scenario::Scenario& scenario);
+
+}  // namespace switchyard::sim

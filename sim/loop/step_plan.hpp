@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one step computes, and who decides it: a BatchSource plans steps, the simulator times them.
+//
+// A plan is of one engine: the GPUs [first_gpu, last_gpu) that step together (replica groups that
+// share nothing but links step by themselves). Its sequences are in ascending order of their
+// number; the number is the sequence's for the whole run and is never used again, so it indexes the
+// routing state and draws the random numbers of its tokens.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/run/run_data.hpp"
+
+namespace switchyard::sim {
+
+/// One sequence of a step. Token i of the `fresh` ones has position had + i.
+struct PlannedSequence {
+  std::uint32_t id = 0;
+  std::uint32_t gpu = 0;    ///< Home: the GPU, or the first of the tensor-parallel group.
+  std::uint32_t fresh = 1;  ///< New tokens, > 0.
+  std::uint64_t had = 0;    ///< Tokens in its KV cache before the step.
+  /// Which rows of a routing trace its tokens follow: position p < prompt is row p − origin of the
+  /// prompt, p ≥ prompt is row p − prompt of the answer.
+  std::uint64_t origin = 0, prompt = 0;
+  bool prefill = false;  ///< Phase of its tokens.
+  bool samples = true;   ///< The last token passes through the head.
+};
+
+/// Pages of a sequence on its home GPU change from those of `before` tokens to those of `after` (0:
+/// none) when the step begins. Any GPU of the cluster.
+struct KvChange {
+  std::uint32_t gpu = 0;  ///< Home.
+  std::uint64_t before = 0, after = 0;
+};
+
+struct StepPlan {
+  std::uint32_t first_gpu = 0, last_gpu = 0;
+  std::int64_t earliest_ps = 0;  ///< The step does not begin before.
+  std::int64_t host_ps = 0;      ///< On every GPU of the engine, before its host time.
+  run::StepKind kind = run::StepKind::kDecode;
+  bool warmup = false;
+  std::vector<PlannedSequence> sequences;
+  std::vector<KvChange> kv;
+  std::vector<std::uint32_t> ended;  ///< Numbers that no later plan has.
+};
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  /// Plans the next step; false when the run is over. `plan` is reused and holds the last one.
+  virtual bool next(std::uint64_t step, StepPlan& plan) = 0;
+  /// The planned step ran from start to end (ps of simulated time). `data` takes tokens and events.
+  virtual void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
+                    run::RunData& data) = 0;
+  /// Tokens of every sequence that holds pages with home `gpu`, in any order: a recount.
+  virtual void holders(std::uint32_t gpu, std::vector<std::uint64_t>& tokens) const = 0;
+  /// Steps of the whole run as far as known, > 0: for progress.
+  [[nodiscard]] virtual std::uint64_t steps() const = 0;
+  /// Requests, the source's own metrics, and what does not hold. `end`: of the last step.
+  virtual void finish(std::int64_t end, run::RunData& data, std::vector<std::string>& notes,
+                      std::vector<std::string>& violations) = 0;
+};
+
+}  // namespace switchyard::sim
