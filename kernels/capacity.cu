@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/capacity.hpp"
 
+#include "engine/base/random.hpp"
 #include "engine/routing/decide.hpp"
 #include "kernels/cuda_compat.hpp"
 #include "kernels/gate_rule.hpp"
+#include "kernels/philox.hpp"
 
 namespace switchyard::SWITCHYARD_KERNELS {
 namespace {
@@ -19,6 +21,10 @@ constexpr std::uint32_t kDecideSlots = 32;
 constexpr std::uint32_t kDecideExperts = 1024;
 constexpr std::uint32_t kDecidePlaces = 8192;
 constexpr std::uint32_t kNoCandidate = 0xFFFFFFFFU;
+constexpr unsigned kRoundThreads = 1024;
+constexpr std::uint16_t kAsksNobody = 0xFFFF;
+constexpr std::uint16_t kLost = 0x8000;  // beside the candidate asked, < 1024
+constexpr std::uint32_t kOverflowPurpose = random_purpose("overflow_order");
 constexpr std::uint8_t kSlotNone = static_cast<std::uint8_t>(SlotOutcome::kNoSlot);
 constexpr std::uint8_t kSlotKept = static_cast<std::uint8_t>(SlotOutcome::kKept);
 constexpr std::uint8_t kSlotRerouted = static_cast<std::uint8_t>(SlotOutcome::kRerouted);
@@ -48,6 +54,17 @@ struct DecideArguments {
   std::uint16_t* slot_rank;    // [T][K] index of the candidate that runs
   std::uint16_t* first_count;  // [T] slots with a first choice
   std::uint16_t* usable;       // [T] leading candidates that may be reroute targets
+  // Of mode = rounds.
+  OverflowOrder order;
+  std::uint64_t seed;
+  std::uint32_t layer;
+  const std::uint32_t* sequence;
+  const std::uint32_t* position;
+  std::uint64_t* key;         // [T K] of the entries of list
+  std::uint32_t* list;        // [T K] slots that ask, by place
+  std::uint32_t* place_load;  // [partition][E]
+  std::uint16_t* asked;       // [T][K] candidate that the slot asks, or kAsksNobody
+  std::uint16_t* next;        // [T] first candidate not tried; shared by the token's slots
 };
 
 SWITCHYARD_DEVICE float candidate_probability(const DecideArguments& a, std::uint64_t t,
@@ -246,6 +263,308 @@ decide_kernel(DecideArguments a) {
   }
 }
 
+SWITCHYARD_DEVICE std::uint32_t place_of(const DecideArguments& a, std::uint64_t t,
+                                         std::uint32_t r) {
+  const std::uint32_t part = a.partition == nullptr ? 0 : a.partition[t];
+  return part * a.gate.experts + a.ids[t * a.width + r];
+}
+
+/// What an expert orders its askers by, smallest first; equal keys by slot.
+SWITCHYARD_DEVICE std::uint64_t order_key(const DecideArguments& a, std::uint64_t t,
+                                          std::uint32_t j, std::uint32_t r) {
+  if (a.order == OverflowOrder::kPosition) {
+    return (std::uint64_t{j} << 32) | t;
+  }
+  if (a.order == OverflowOrder::kProb) {
+    return ~std::uint64_t{gpu::float_bits(candidate_probability(a, t, r))};
+  }
+  return gpu::random_u64(a.seed, kOverflowPurpose, a.sequence[t], a.layer, a.position[t],
+                         a.ids[t * a.width + r]);
+}
+
+template <class T>
+SWITCHYARD_DEVICE T warp_or(T v) {
+  for (unsigned offset = kWarp / 2; offset > 0; offset /= 2) {
+    v |= gpu::shuffle_xor(kAllLanes, v, offset);
+  }
+  return v;
+}
+SWITCHYARD_DEVICE std::uint32_t warp_sum(std::uint32_t v) {
+  for (unsigned offset = kWarp / 2; offset > 0; offset /= 2) {
+    v += gpu::shuffle_xor(kAllLanes, v, offset);
+  }
+  return v;
+}
+
+/// The largest (key, slot) among the `win` smallest of the n entries; found bit by bit, so that
+/// neither the order of the list nor its length matters. By one warp; 0 < win < n.
+SWITCHYARD_DEVICE void find_bound(const std::uint64_t* key, const std::uint32_t* list,
+                                  std::uint32_t n, std::uint32_t win, unsigned lane,
+                                  std::uint64_t& bound_key, std::uint32_t& bound_slot) {
+  std::uint64_t ones = 0, zeros = 0;
+  std::uint32_t slot_ones = 0, slot_zeros = 0;
+  for (std::uint32_t at = lane; at < n; at += kWarp) {
+    ones |= key[at];
+    zeros |= ~key[at];
+    slot_ones |= list[at];
+    slot_zeros |= ~list[at];
+  }
+  const std::uint64_t differs = warp_or(ones) & warp_or(zeros);
+  const std::uint32_t slot_differs = warp_or(slot_ones) & warp_or(slot_zeros);
+  // Bits outside the two are the same in all entries.
+  bound_key = key[0] & ~differs;
+  bound_slot = list[0] & ~slot_differs;
+  std::uint64_t known = ~differs;
+  for (unsigned bit = 64; bit-- > 0;) {
+    if ((differs >> bit & 1U) == 0) {
+      continue;
+    }
+    std::uint32_t low = 0;
+    for (std::uint32_t at = lane; at < n; at += kWarp) {
+      low += (key[at] & known) == bound_key && (key[at] >> bit & 1U) == 0 ? 1 : 0;
+    }
+    low = warp_sum(low);
+    known |= std::uint64_t{1} << bit;
+    if (win > low) {
+      win -= low;
+      bound_key |= std::uint64_t{1} << bit;
+    }
+  }
+  std::uint32_t slot_known = ~slot_differs;
+  for (unsigned bit = 32; bit-- > 0;) {
+    if ((slot_differs >> bit & 1U) == 0) {
+      continue;
+    }
+    std::uint32_t low = 0;
+    for (std::uint32_t at = lane; at < n; at += kWarp) {
+      low += key[at] == bound_key && (list[at] & slot_known) == bound_slot &&
+                     (list[at] >> bit & 1U) == 0
+                 ? 1
+                 : 0;
+    }
+    low = warp_sum(low);
+    slot_known |= 1U << bit;
+    if (win > low) {
+      win -= low;
+      bound_slot |= 1U << bit;
+    }
+  }
+}
+
+/// One block. Each round: list the askers of each place; one warp per place finds its winners; one
+/// thread per token sends its losers on. Lists are filled by atomics in any order; who wins depends
+/// on the keys alone.
+SWITCHYARD_KERNEL(kRoundThreads)
+decide_rounds_kernel(DecideArguments a) {
+  SWITCHYARD_DYNAMIC_SHARED(raw);
+  SWITCHYARD_SHARED(std::uint32_t, warp_total, kWarp);
+  SWITCHYARD_SHARED(std::uint32_t, asking, 1);
+  SWITCHYARD_SHARED(std::uint32_t, counts, 5);  // kept, rerouted, queued, dropped, truncated
+  std::uint32_t* const offset = reinterpret_cast<std::uint32_t*>(raw);  // [partition][E]
+  const unsigned thread = gpu::thread_index();
+  const unsigned threads = gpu::block_threads();
+  const unsigned lane = thread % kWarp;
+  const unsigned warp = thread / kWarp;
+  const std::uint32_t experts = a.gate.experts;
+  const std::uint32_t places = a.partitions * experts;
+  const std::uint64_t slots = std::uint64_t{a.tokens} * a.slots;
+  const std::uint32_t open =
+      a.gate.grouped ? a.gate.topk_group * (experts / a.gate.n_group) : experts;
+  for (std::uint32_t at = thread; at < places; at += threads) {
+    a.place_load[at] = a.backlog == nullptr ? 0 : a.backlog[at];
+  }
+  for (std::uint32_t e = thread; e < experts; e += threads) {
+    a.demand[e] = 0;
+    a.overflow[e] = 0;
+  }
+  if (thread < 5) {
+    counts[thread] = 0;
+  }
+  gpu::sync_block();
+  for (std::uint64_t i = thread; i < slots; i += threads) {
+    const auto j = static_cast<std::uint16_t>(i % a.slots);
+    const bool has = j < a.first_count[i / a.slots];
+    a.asked[i] = has ? j : kAsksNobody;
+    a.chosen[i] = kNoExpert;
+    a.outcome[i] = kSlotNone;
+    a.slot_rank[i] = has ? j : 0;
+    if (has) {
+      gpu::atomic_add(&a.demand[a.first[i]], 1);
+    }
+  }
+  for (std::uint64_t t = thread; t < a.tokens; t += threads) {
+    a.next[t] = a.first_count[t];
+  }
+
+  while (true) {
+    for (std::uint32_t at = thread; at < places; at += threads) {
+      offset[at] = 0;
+    }
+    if (thread == 0) {
+      asking[0] = 0;
+    }
+    gpu::sync_block();
+    bool any = false;
+    for (std::uint64_t i = thread; i < slots; i += threads) {
+      if (a.asked[i] != kAsksNobody) {
+        gpu::atomic_add(&offset[place_of(a, i / a.slots, a.asked[i])], 1);
+        any = true;
+      }
+    }
+    if (any) {
+      gpu::atomic_add(&asking[0], 1);
+    }
+    gpu::sync_block();
+    if (asking[0] == 0) {
+      break;  // all threads alike
+    }
+    // Exclusive prefix sums over the places, a piece of them per thread.
+    const std::uint32_t piece = (places + threads - 1) / threads;
+    const std::uint32_t begin = thread * piece < places ? thread * piece : places;
+    const std::uint32_t end = begin + piece < places ? begin + piece : places;
+    std::uint32_t own = 0;
+    for (std::uint32_t at = begin; at < end; ++at) {
+      own += offset[at];
+    }
+    std::uint32_t up_to = own;
+    for (unsigned by = 1; by < kWarp; by *= 2) {
+      const std::uint32_t lower = gpu::shuffle_up(kAllLanes, up_to, by);
+      up_to += lane >= by ? lower : 0;
+    }
+    if (lane == kWarp - 1) {
+      warp_total[warp] = up_to;
+    }
+    gpu::sync_block();
+    std::uint32_t before = up_to - own;
+    for (unsigned w = 0; w < warp; ++w) {
+      before += warp_total[w];
+    }
+    for (std::uint32_t at = begin; at < end; ++at) {
+      const std::uint32_t n = offset[at];
+      offset[at] = before;
+      before += n;
+    }
+    gpu::sync_block();
+    for (std::uint64_t i = thread; i < slots; i += threads) {
+      const std::uint32_t r = a.asked[i];
+      if (r != kAsksNobody) {
+        const std::uint64_t t = i / a.slots;
+        const std::uint32_t at = gpu::atomic_add(&offset[place_of(a, t, r)], 1);
+        a.list[at] = static_cast<std::uint32_t>(i);
+        a.key[at] = order_key(a, t, static_cast<std::uint32_t>(i % a.slots), r);
+      }
+    }
+    gpu::sync_block();
+    // offset[place] is now where its list ends.
+    for (std::uint32_t place = warp; place < places; place += threads / kWarp) {
+      const std::uint32_t first = place == 0 ? 0 : offset[place - 1];
+      const std::uint32_t n = offset[place] - first;
+      if (n == 0) {
+        continue;
+      }
+      const std::uint32_t limit = a.capacity[place / experts];
+      const std::uint32_t load = a.place_load[place];
+      const std::uint32_t room = limit > load ? limit - load : 0;
+      const std::uint32_t win = room < n ? room : n;
+      std::uint64_t bound_key = ~std::uint64_t{0};
+      std::uint32_t bound_slot = ~0U;
+      if (win > 0 && win < n) {
+        find_bound(a.key + first, a.list + first, n, win, lane, bound_key, bound_slot);
+      }
+      for (std::uint32_t at = first + lane; at < first + n; at += kWarp) {
+        const std::uint32_t i = a.list[at];
+        const std::uint16_t r = a.asked[i];
+        const bool wins =
+            win > 0 && (a.key[at] < bound_key || (a.key[at] == bound_key && i <= bound_slot));
+        a.asked[i] = wins ? kAsksNobody : static_cast<std::uint16_t>(r | kLost);
+        if (wins) {
+          a.slot_rank[i] = r;
+          a.chosen[i] = a.ids[i / a.slots * a.width + r];
+          a.outcome[i] = r == i % a.slots ? kSlotKept : kSlotRerouted;
+        }
+      }
+      gpu::sync_warp();
+      if (lane == 0) {
+        a.place_load[place] = load + win;
+      }
+    }
+    gpu::sync_block();
+    for (std::uint64_t t = thread; t < a.tokens; t += threads) {
+      bool gone = false;  // the whole token was dropped
+      for (std::uint32_t j = 0; j < a.slots; ++j) {
+        const std::uint64_t i = t * a.slots + j;
+        if (a.asked[i] == kAsksNobody) {
+          continue;
+        }
+        const std::uint32_t r = a.asked[i] & ~kLost;
+        a.asked[i] = kAsksNobody;
+        if (r == j) {
+          gpu::atomic_add(&a.overflow[a.first[i]], 1);
+        }
+        if (gone) {
+          continue;
+        }
+        if (a.reroute) {
+          const std::uint32_t next = a.next[t];
+          if (next < a.usable[t]) {
+            if (score_allows(a, t, j, next)) {
+              a.asked[i] = static_cast<std::uint16_t>(next);
+              a.next[t] = static_cast<std::uint16_t>(next + 1);
+              continue;
+            }
+          } else if (a.usable[t] == a.width && a.width < open &&
+                     score_allows(a, t, j, a.width - 1)) {
+            gpu::atomic_add(&counts[4], 1);
+          }
+        }
+        if (a.queue) {
+          a.chosen[i] = a.first[i];
+          a.outcome[i] = kSlotQueued;
+          a.slot_rank[i] = static_cast<std::uint16_t>(j);
+        } else if (!a.drop_token) {
+          a.outcome[i] = kSlotDropped;
+        } else {
+          gone = true;
+          for (std::uint32_t s = 0; s < a.first_count[t]; ++s) {
+            const std::uint64_t at = t * a.slots + s;
+            if (a.outcome[at] == kSlotKept || a.outcome[at] == kSlotRerouted) {
+              gpu::atomic_add(&a.place_load[place_of(a, t, a.slot_rank[at])], ~0U);  // minus 1
+            }
+            if (s < j) {
+              a.asked[at] = kAsksNobody;
+            }
+            a.chosen[at] = kNoExpert;
+            a.outcome[at] = kSlotDropped;
+          }
+        }
+      }
+    }
+  }
+
+  for (std::uint64_t i = thread; i < slots; i += threads) {
+    const std::uint8_t outcome = a.outcome[i];
+    if (outcome != kSlotNone) {
+      gpu::atomic_add(&counts[outcome == kSlotKept       ? 0
+                              : outcome == kSlotRerouted ? 1
+                              : outcome == kSlotQueued   ? 2
+                                                         : 3],
+                      1);
+    }
+  }
+  for (std::uint32_t e = thread; e < experts; e += threads) {
+    std::uint32_t accepted = 0;
+    for (std::uint32_t p = 0; p < a.partitions; ++p) {
+      const std::uint32_t at = p * experts + e;
+      accepted += a.place_load[at] - (a.backlog == nullptr ? 0 : a.backlog[at]);
+    }
+    a.load[e] = accepted;
+  }
+  gpu::sync_block();
+  if (thread == 0) {
+    *a.totals = {counts[0], counts[1], counts[2], counts[3], counts[4]};
+  }
+}
+
 /// One thread per token: the family's weights over the slots that run; sums in slot order.
 SWITCHYARD_KERNEL(kTokenThreads)
 decide_weights_kernel(DecideArguments a) {
@@ -303,6 +622,13 @@ decide_weights_kernel(DecideArguments a) {
   }
 }
 
+bool in_rounds(const CapacityParams& p) {
+  const CapacityPolicy& c = p.policy.capacity;
+  return c.rule != CapacityRule::kNone &&
+         (c.mode == OverflowMode::kRounds ||
+          (c.mode == OverflowMode::kAuto && c.order != OverflowOrder::kPosition));
+}
+
 }  // namespace
 
 Status can_run(const CapacityParams& p) {
@@ -311,17 +637,27 @@ Status can_run(const CapacityParams& p) {
       p.partitions == 0) {
     return Status::kInvalidShape;
   }
-  const bool sequential = c.rule == CapacityRule::kNone || c.mode == OverflowMode::kSequential ||
-                          (c.mode == OverflowMode::kAuto && c.order == OverflowOrder::kPosition);
-  if (!sequential || p.gate.top_k > kDecideSlots || p.gate.experts > kDecideExperts ||
-      p.partitions > kDecidePlaces / p.gate.experts) {
+  const bool keyed = in_rounds(p) && c.order == OverflowOrder::kRandom;
+  if (keyed && p.tokens > 0 && (p.sequence == nullptr || p.position == nullptr)) {
+    return Status::kInvalidShape;
+  }
+  if (p.gate.top_k > kDecideSlots || p.gate.experts > kDecideExperts ||
+      p.partitions > kDecidePlaces / p.gate.experts ||
+      std::uint64_t{p.tokens} * p.gate.top_k > 0xFFFFFFFFU) {
     return Status::kUnsupported;
   }
   return Status::kOk;
 }
 
 std::size_t workspace_bytes(const CapacityParams& p) {
-  return (std::size_t{p.tokens} * (p.gate.top_k + 2) * sizeof(std::uint16_t) + 15) / 16 * 16;
+  const std::size_t slots = std::size_t{p.tokens} * p.gate.top_k;
+  const std::size_t per_token = std::size_t{p.tokens} * 2 * sizeof(std::uint16_t);
+  std::size_t bytes = slots * sizeof(std::uint16_t) + per_token;
+  if (in_rounds(p)) {
+    bytes += slots * (sizeof(std::uint64_t) + sizeof(std::uint32_t) + sizeof(std::uint16_t)) +
+             std::size_t{p.partitions} * p.gate.experts * sizeof(std::uint32_t) + per_token / 2;
+  }
+  return (bytes + 15) / 16 * 16;
 }
 
 Status launch(const CapacityParams& p, gpu::Stream stream) {
@@ -362,7 +698,24 @@ Status launch(const CapacityParams& p, gpu::Stream stream) {
   a.overflow = p.overflow;
   a.load = p.load;
   a.totals = p.totals;
-  a.slot_rank = static_cast<std::uint16_t*>(p.workspace);
+  const std::size_t places = std::size_t{p.partitions} * p.gate.experts;
+  const bool rounds = in_rounds(p);
+  if (rounds) {  // wide types first: each array is then aligned
+    const std::size_t all = std::size_t{p.tokens} * slots;
+    a.order = c.order;
+    a.seed = p.seed;
+    a.layer = p.layer;
+    a.sequence = p.sequence;
+    a.position = p.position;
+    a.key = static_cast<std::uint64_t*>(p.workspace);
+    a.list = reinterpret_cast<std::uint32_t*>(a.key + all);
+    a.place_load = a.list + all;
+    a.asked = reinterpret_cast<std::uint16_t*>(a.place_load + places);
+    a.next = a.asked + all;
+    a.slot_rank = a.next + p.tokens;
+  } else {
+    a.slot_rank = static_cast<std::uint16_t*>(p.workspace);
+  }
   a.first_count = a.slot_rank + std::size_t{p.tokens} * slots;
   a.usable = a.first_count + p.tokens;
   const gpu::Grid per_token{(std::uint64_t{p.tokens} + kTokenThreads - 1) / kTokenThreads, 1};
@@ -370,7 +723,13 @@ Status launch(const CapacityParams& p, gpu::Stream stream) {
     status = gpu::launch_kernel("decide_first", decide_first_kernel, per_token, kTokenThreads, 0,
                                 stream, a);
   }
-  if (status == Status::kOk) {
+  if (status == Status::kOk && rounds) {
+    const std::uint64_t most = std::uint64_t{p.tokens} * slots;
+    const unsigned threads =
+        most < kRoundThreads ? static_cast<unsigned>(most / kWarp * kWarp + kWarp) : kRoundThreads;
+    status = gpu::launch_kernel("decide_rounds", decide_rounds_kernel, {1, 1}, threads,
+                                places * sizeof(std::uint32_t), stream, a);
+  } else if (status == Status::kOk) {
     const std::size_t shared = (p.partitions + 2) * p.gate.experts * sizeof(std::uint32_t);
     status = gpu::launch_kernel("decide", decide_kernel, {1, 1}, kWarp, shared, stream, a);
   }

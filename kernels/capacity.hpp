@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage 2 of routing on the GPU: capacity, reroute, exhaustion, and the weights of what runs. CPU
-// twin: switchyard::decide (engine/routing/decide.hpp) with mode = sequential; chosen experts,
-// outcomes, and counts are equal to the bit, weights too but for exp() at a rounding border (see
-// router.hpp).
-// Three kernels: per token the first choices and the usable candidates; one warp that decides the
-// tokens in order, lane j holding slot j (first choices of a token are distinct experts, so a token
-// that meets no full expert takes one step of the warp); per token the weights.
-// Not modelled: mode = rounds (kUnsupported), the deferred backlog and the number of waves (the
-// host derives both from outcome and load), capacities that depend on the largest demand (tutel
-// with factor <= 0: the caller must know C before the launch).
+// twin: switchyard::decide (engine/routing/decide.hpp); chosen experts, outcomes, and counts are
+// equal to the bit, weights too but for exp() at a rounding border (see router.hpp).
+// Three kernels: per token the first choices and the usable candidates; the decision; per token the
+// weights. The decision of mode = sequential is one warp that takes the tokens in order, lane j
+// holding slot j (first choices of a token are distinct experts, so a token that meets no full
+// expert takes one step of the warp). That of mode = rounds is one block: an expert's winners are
+// found bit by bit of their keys, so lists filled in any order give the same winners.
+// Not modelled: the deferred backlog and the number of waves (the host derives both from outcome
+// and load), capacities that depend on the largest demand (tutel with factor <= 0: the caller must
+// know C before the launch), rounds over several blocks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +24,8 @@ struct CapacityTotals {
   std::uint64_t kept, rerouted, queued, dropped, truncated_slots;
 };
 
-/// Limits: top_k <= 32, E <= 1024, partitions * E <= 8192. All pointers are device memory, borrowed
-/// until the stream has passed the launch.
+/// Limits: top_k <= 32, E <= 1024, partitions * E <= 8192, T top_k < 2^32. All pointers are device
+/// memory, borrowed until the stream has passed the launch.
 struct CapacityParams {
   GateSpec gate;                 ///< Valid (switchyard::validate).
   RoutingPolicy policy;          ///< Valid for the gate.
@@ -49,10 +50,17 @@ struct CapacityParams {
   CapacityTotals* totals = nullptr;        ///< Out, one.
   void* workspace = nullptr;
   std::size_t workspace_size = 0;
+  // Keys of mode = rounds with order = random: StepContext's fields of these names.
+  std::uint64_t seed = 1;
+  std::uint32_t layer = 0;
+  const std::uint32_t* sequence = nullptr;  ///< [T]
+  const std::uint32_t* position = nullptr;  ///< [T]
 };
 
+/// kInvalidShape also: order = random without sequence and position.
 [[nodiscard]] gpu::Status can_run(const CapacityParams& params);
-/// 2 bytes for each slot and 4 for each token.
+/// 2 bytes for each slot and 4 for each token; in rounds 14 more for each slot, 2 for each token
+/// and 4 for each expert and partition.
 [[nodiscard]] std::size_t workspace_bytes(const CapacityParams& params);
 /// 0 tokens still write the counts.
 [[nodiscard]] gpu::Status launch(const CapacityParams& params, gpu::Stream stream);

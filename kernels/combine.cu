@@ -18,6 +18,9 @@ struct CombineArguments {
   const std::uint32_t* place;
   const float* weights;
   void* out;
+  const void* residual;
+  const void* shared;
+  const float* shared_weight;
 };
 
 template <class In, class Out>
@@ -36,12 +39,21 @@ combine_kernel(CombineArguments a) {
       sum = fmaf(a.weights[t * a.slots + j], gpu::to_float(y[p * a.hidden + h]), sum);
     }
   }
-  gpu::store(static_cast<Out*>(a.out) + t * a.hidden + h, sum);
+  const std::uint64_t at = t * a.hidden + h;
+  if (a.residual != nullptr) {
+    sum = gpu::to_float(static_cast<const Out*>(a.residual)[at]) + sum;
+  }
+  if (a.shared != nullptr) {
+    const float own = a.shared_weight == nullptr ? 1.0F : a.shared_weight[t];
+    sum = sum + own * gpu::to_float(static_cast<const In*>(a.shared)[at]);
+  }
+  gpu::store(static_cast<Out*>(a.out) + at, sum);
 }
 
 template <class In, class Out>
 Status launch_combine(const CombineParams& p, gpu::Stream stream) {
-  const CombineArguments a{p.slots, p.hidden, p.y, p.place, p.weights, p.out};
+  const CombineArguments a{p.slots, p.hidden,   p.y,      p.place,        p.weights,
+                           p.out,   p.residual, p.shared, p.shared_weight};
   return gpu::launch_kernel("combine", combine_kernel<In, Out>,
                             {p.tokens, (p.hidden + kCombineThreads - 1) / kCombineThreads},
                             kCombineThreads, 0, stream, a);

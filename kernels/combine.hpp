@@ -4,7 +4,9 @@
 //   out[t] = sum over slots j = 0…K-1, in that order, of weights[t][j] * y[place[t][j]]
 // in float32 by fused multiply-add from 0, rounded once to the output's type; a slot without a
 // place contributes nothing, so a token without experts is exactly 0. Equal to the CPU to the bit.
-// One thread per output element. Not modelled: shared expert and residual in the same pass.
+// With a residual and a shared expert the layer's two additions are part of the pass, in the order
+// of Session::step: (residual[t] + that sum) + shared_weight[t] * shared[t], each rounded once.
+// One thread per output element. Not modelled: several shared experts (they are one wide one).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +27,10 @@ struct CombineParams {
   const void* y = nullptr;               ///< [rows][H], in expert order.
   const std::uint32_t* place = nullptr;  ///< [T][K], row of y < rows, or 0xFFFFFFFF: nothing.
   const float* weights = nullptr;        ///< [T][K].
-  void* out = nullptr;                   ///< Out [T][H]; must not overlap y.
+  void* out = nullptr;             ///< Out [T][H]; must not overlap y or shared, may be residual.
+  const void* residual = nullptr;  ///< [T][H] of out_type, or null.
+  const void* shared = nullptr;    ///< [T][H] of y_type, or null.
+  const float* shared_weight = nullptr;  ///< [T], or null: 1.
 };
 
 [[nodiscard]] gpu::Status can_run(const CombineParams& params);

@@ -342,12 +342,14 @@ inline std::vector<SortShape> sort_shapes() {
 struct CombineShape {
   std::uint32_t tokens, slots, hidden;
   Element y_type, out_type;
+  bool residual = false, shared = false, shared_weight = false;
 };
 
 inline std::string text_of(const CombineShape& s) {
   return "combine T=" + std::to_string(s.tokens) + " K=" + std::to_string(s.slots) +
          " H=" + std::to_string(s.hidden) + (s.y_type == Element::kBf16 ? " bf16" : " f32") +
-         (s.out_type == Element::kBf16 ? " to bf16" : " to f32");
+         (s.out_type == Element::kBf16 ? " to bf16" : " to f32") + (s.residual ? " residual" : "") +
+         (s.shared ? " shared" : "") + (s.shared_weight ? " weighted" : "");
 }
 
 /// A third of the slots are empty; token 1 has none.
@@ -383,6 +385,27 @@ inline std::string check(const CombineShape& s) {
                 expected.data() + row_offset(i / s.slots, s.hidden), s.hidden);
     }
   }
+  std::vector<float> residual(expected.size());
+  std::vector<std::uint16_t> residual_bf16(expected.size());
+  std::vector<float> shared(expected.size());
+  std::vector<std::uint16_t> shared_bf16(expected.size());
+  std::vector<float> shared_weight;
+  const auto cut = [](float& v, std::uint16_t& half, Element type) {
+    half = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v) >> 16);
+    v = type == Element::kBf16 ? std::bit_cast<float>(std::uint32_t{half} << 16) : v;
+  };
+  for (std::uint32_t t = 0; t < s.tokens; ++t) {
+    shared_weight.push_back(static_cast<float>(dice.normal()));
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    residual[i] = static_cast<float>(dice.normal());
+    shared[i] = static_cast<float>(dice.normal());
+    cut(residual[i], residual_bf16[i], s.out_type);
+    cut(shared[i], shared_bf16[i], s.y_type);
+    expected[i] = s.residual ? residual[i] + expected[i] : expected[i];
+    const float own = s.shared_weight ? shared_weight[i / s.hidden] * shared[i] : shared[i];
+    expected[i] = s.shared ? expected[i] + own : expected[i];
+  }
   // The nearer of the two neighbours in BF16, by distance; the even one in a tie.
   std::vector<std::uint16_t> expected_bf16;
   for (const float v : expected) {
@@ -408,6 +431,12 @@ inline std::string check(const CombineShape& s) {
     p.place = place.data();
     p.weights = weights.data();
     p.out = s.out_type == Element::kBf16 ? static_cast<void*>(out_bf16.data()) : out.data();
+    const auto part = [](Element type, auto& halves, auto& floats) {
+      return type == Element::kBf16 ? static_cast<const void*>(halves.data()) : floats.data();
+    };
+    p.residual = s.residual ? part(s.out_type, residual_bf16, residual) : nullptr;
+    p.shared = s.shared ? part(s.y_type, shared_bf16, shared) : nullptr;
+    p.shared_weight = s.shared_weight ? shared_weight.data() : nullptr;
     return first_of({launched(launch(p, nullptr)), s.out_type == Element::kBf16
                                                        ? difference("out", out_bf16, expected_bf16)
                                                        : difference("out", out, expected)});
@@ -426,6 +455,10 @@ inline std::vector<CombineShape> combine_shapes() {
       }
       shapes.push_back({0, 2, 64, in, out});
       shapes.push_back({1, 8, 64, in, out});
+      shapes.push_back({4, 2, 65, in, out, true, false, false});
+      shapes.push_back({4, 2, 65, in, out, true, true, false});
+      shapes.push_back({4, 2, 65, in, out, true, true, true});
+      shapes.push_back({4, 2, 65, in, out, false, true, true});
     }
   }
   return shapes;
@@ -503,7 +536,7 @@ inline std::string check(const CapacityShape& s) {
       partitions = static_cast<std::uint32_t>(s.tokens / size);
     }
   }
-  StepContext step = make_step(sequence, position, phase, 1, 0, 0);
+  StepContext step = make_step(sequence, position, phase, 5, 2, 0);
   step.rank = rank;
   step.ranks = s.ranks;
   std::vector<std::uint32_t> backlog;
@@ -550,7 +583,11 @@ inline std::string check(const CapacityShape& s) {
     p.overflow = overflow.data();
     p.load = load.data();
     p.totals = reinterpret_cast<CapacityTotals*>(sums.data());
-    Output<std::uint32_t> workspace(workspace_bytes(p) / sizeof(std::uint32_t));
+    p.seed = step.seed;
+    p.layer = step.layer;
+    p.sequence = sequence.data();
+    p.position = position.data();
+    Output<std::uint64_t> workspace(workspace_bytes(p) / sizeof(std::uint64_t));
     p.workspace = workspace.data();
     p.workspace_size = workspace_bytes(p);
     return first_of({launched(launch(p, nullptr)), difference("first", first, expected.first),
@@ -582,7 +619,17 @@ inline std::vector<CapacityShape> capacity_shapes() {
       "capacity.rule=megatron capacity.factor=0.7",
       "capacity.rule=share capacity.scope=rank",
       "capacity.rule=share capacity.scope=group capacity.group_size=11",
-      "capacity.rule=batch_seqs capacity.factor=0.2 capacity.mode=sequential"};
+      "capacity.rule=batch_seqs capacity.factor=0.2 capacity.mode=sequential",
+      "capacity.rule=share capacity.factor=0.7 capacity.mode=rounds",
+      "capacity.rule=share capacity.factor=0.7 capacity.order=prob",
+      "capacity.rule=share capacity.factor=0.6 capacity.order=prob capacity.reroute=none",
+      "capacity.rule=share capacity.factor=0.6 capacity.order=random",
+      "capacity.rule=share capacity.factor=0.7 capacity.order=random capacity.exhausted=drop_token",
+      "capacity.rule=share capacity.factor=0.5 capacity.order=prob capacity.exhausted=queue",
+      "capacity.rule=share capacity.order=prob capacity.max_score_drop=0.3",
+      "capacity.rule=absolute capacity.absolute=0 capacity.mode=rounds",
+      "capacity.rule=share capacity.order=prob capacity.scope=rank",
+      "capacity.rule=share capacity.mode=rounds capacity.scope=group capacity.group_size=11"};
   std::vector<CapacityShape> shapes;
   std::uint32_t n = 0;
   for (const char* policy : kPolicies) {
@@ -602,7 +649,8 @@ inline std::vector<CapacityShape> capacity_shapes() {
       ++n;
     }
   }
-  for (const char* policy : {kPolicies[0], kPolicies[2], kPolicies[6], kPolicies[8]}) {
+  for (const char* policy :
+       {kPolicies[0], kPolicies[2], kPolicies[6], kPolicies[8], kPolicies[17], kPolicies[21]}) {
     shapes.push_back({gate_mixtral(8, 2), policy, 0, 8, false, Logits::kRandom, 1, false});
     shapes.push_back({gate_mixtral(8, 2), policy, 1, 8, false, Logits::kRandom, 1, false});
     // Maximum skew: all tokens want the same experts.
