@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/memory/transfer_queue.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
+
+}  // namespace
+
+TransferQueue::TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing)
+    : routes_(std::move(routes)),
+      sharing_(sharing),
+      rest_(routes_.links(), 0),
+      weight_(routes_.links(), 0) {
+  state_.lane_free.assign(lanes, 0);
+}
+
+TransferQueue::Task TransferQueue::task_of(std::span<const network::Transfer> transfers,
+                                           std::int64_t begin_ps) const {
+  Task t;
+  for (const network::Transfer& x : transfers) {
+    if (x.src == x.dst || x.bytes == 0) continue;
+    t.latency_ps = std::max(t.latency_ps, routes_.latency(x.src, x.dst).ps());
+    t.path_bytes = static_cast<double>(x.bytes);
+    for (const std::uint32_t link : routes_.links_of(x.src, x.dst)) {
+      t.use.push_back({link, static_cast<double>(x.bytes)});
+    }
+  }
+  std::sort(t.use.begin(), t.use.end(), [](const Use& a, const Use& b) { return a.link < b.link; });
+  std::size_t n = 0;
+  for (const Use& u : t.use) {
+    if (n > 0 && t.use[n - 1].link == u.link) {
+      t.use[n - 1].bytes += u.bytes;
+    } else {
+      t.use[n++] = u;
+    }
+  }
+  t.use.resize(n);
+  t.begin_ps = begin_ps;
+  if (begin_ps >= 0) t.move_ps = begin_ps + t.latency_ps;
+  if (t.use.empty()) {
+    t.left = 0;
+    t.end_ps = begin_ps;
+  }
+  return t;
+}
+
+TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst,
+                                     std::uint64_t bytes, std::int64_t ready_ps) {
+  SWITCHYARD_ASSERT(bytes > 0 && src != dst, fmt::format("copy of {} B {} -> {}", bytes, src, dst));
+  SWITCHYARD_ASSERT(ready_ps >= state_.now_ps,
+                    fmt::format("copy from {} ps on, the time is {}", ready_ps, state_.now_ps));
+  Copy c;
+  c.id = next_++;
+  c.lane = lane;
+  c.bytes = bytes;
+  c.ready_ps = ready_ps;
+  const network::Transfer one{src, dst, bytes};
+  c.task = task_of({&one, 1}, -1);
+  state_.copies.push_back(std::move(c));
+  stale_ = true;
+  return next_ - 1;
+}
+
+const TransferQueue::Copy& TransferQueue::find(const State& state, Id id) const {
+  const auto it = std::lower_bound(state.copies.begin(), state.copies.end(), id,
+                                   [](const Copy& c, Id value) { return c.id < value; });
+  SWITCHYARD_ASSERT(it != state.copies.end() && it->id == id,
+                    fmt::format("copy {} is forgotten", id));
+  return *it;
+}
+
+void TransferQueue::settle() {
+  if (!stale_) return;
+  settled_ = state_;
+  simulate(settled_, kForever);
+  stale_ = false;
+}
+
+std::int64_t TransferQueue::begin(Id id) {
+  settle();
+  return find(settled_, id).task.begin_ps;
+}
+std::int64_t TransferQueue::end(Id id) {
+  settle();
+  return find(settled_, id).task.end_ps;
+}
+
+bool TransferQueue::cancel(Id id, std::int64_t now_ps) {
+  if (begin(id) < now_ps) return false;
+  const auto it = std::lower_bound(state_.copies.begin(), state_.copies.end(), id,
+                                   [](const Copy& c, Id value) { return c.id < value; });
+  state_.copies.erase(it);
+  stale_ = true;
+  return true;
+}
+
+std::size_t TransferQueue::in_flight() const {
+  return static_cast<std::size_t>(std::count_if(state_.copies.begin(), state_.copies.end(),
+                                                [](const Copy& c) { return c.task.end_ps < 0; }));
+}
+
+/// Rates of the active tasks, in shares per second.
+void TransferQueue::rates(const std::vector<Task*>& active) {
+  const std::size_t n = active.size();
+  rate_.assign(n, 0);
+  fixed_.assign(n, 0);
+  links_.clear();
+  for (const Task* t : active) {
+    for (const Use& u : t->use) {
+      if (weight_[u.link] == 0) {
+        links_.push_back(u.link);
+        rest_[u.link] = routes_.bandwidth[u.link];
+      }
+      weight_[u.link] += 1;
+    }
+  }
+  if (sharing_ == Sharing::kPairs) {
+    max_min(active);
+  } else {
+    fair_tasks(active);
+  }
+  for (const std::uint32_t l : links_) weight_[l] = 0;
+}
+
+/// Max-min fair flows: the link with the least for each of its flows fixes them, and so on.
+void TransferQueue::max_min(const std::vector<Task*>& active) {
+  // A staged path holds a shared medium twice: the flow has the weight 2 there.
+  const auto weight = [](const Task& t, const Use& u) { return u.bytes / t.path_bytes; };
+  for (const std::uint32_t l : links_) weight_[l] = 0;
+  for (const Task* t : active) {
+    for (const Use& u : t->use) weight_[u.link] += weight(*t, u);
+  }
+  for (std::size_t open = active.size(); open > 0;) {
+    double least = std::numeric_limits<double>::infinity();
+    std::uint32_t narrow = 0;
+    for (const std::uint32_t l : links_) {
+      if (weight_[l] > 0.5 && rest_[l] / weight_[l] < least) {
+        least = rest_[l] / weight_[l];
+        narrow = l;
+      }
+    }
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      const Task& t = *active[i];
+      if (fixed_[i] != 0 || std::none_of(t.use.begin(), t.use.end(),
+                                         [&](const Use& u) { return u.link == narrow; })) {
+        continue;
+      }
+      fixed_[i] = 1;
+      --open;
+      rate_[i] = least / t.path_bytes;
+      for (const Use& u : t.use) {
+        rest_[u.link] = std::max(0.0, rest_[u.link] - least * weight(t, u));
+        weight_[u.link] -= weight(t, u);
+      }
+    }
+  }
+}
+
+/// SimGrid 3.32's "fair bottleneck": each round every open task takes its equal part of its
+/// narrowest link; a task on a link that is full takes no more. As there, what a closed task took
+/// last is set aside again in each further round: a little of a link may stay unused, and the times
+/// are those of the model `coflow`.
+void TransferQueue::fair_tasks(const std::vector<Task*>& active) {
+  const std::size_t n = active.size();
+  step_.assign(n, 0);
+  std::size_t open = n;
+  for (int round = 0; open > 0 && round < 10'000; ++round) {
+    for (std::size_t i = 0; i < n; ++i) {
+      if (fixed_[i] != 0) continue;
+      step_[i] = std::numeric_limits<double>::infinity();
+      for (const Use& u : active[i]->use) {
+        step_[i] = std::min(step_[i], rest_[u.link] / weight_[u.link] / u.bytes);
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      if (fixed_[i] == 0) rate_[i] += step_[i];
+      for (const Use& u : active[i]->use) rest_[u.link] -= u.bytes * step_[i];
+    }
+    const std::size_t before = open;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (fixed_[i] == 0 &&
+          std::any_of(active[i]->use.begin(), active[i]->use.end(), [&](const Use& u) {
+            return rest_[u.link] <= 1e-13 * routes_.bandwidth[u.link];
+          })) {
+        fixed_[i] = 2;
+        --open;
+      }
+    }
+    if (open == before) continue;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (fixed_[i] != 2) continue;
+      fixed_[i] = 1;
+      for (const Use& u : active[i]->use) weight_[u.link] -= 1;
+    }
+  }
+}
+
+void TransferQueue::simulate(State& s, std::int64_t until_ps) {
+  // Offsets in seconds from the state's time: SimTime's picoseconds stay exact for an hour.
+  const std::int64_t zero = s.now_ps;
+  const auto offset = [&](std::int64_t ps) { return static_cast<double>(ps - zero) * 1e-12; };
+  const auto absolute = [&](double off) {
+    return zero + static_cast<std::int64_t>(std::llround(off * 1e12));
+  };
+  double t = 0;
+  std::vector<Task*> active;
+  std::vector<Copy*> heads(s.lane_free.size());
+  for (;;) {
+    // The head of each lane, and when its bytes move.
+    std::fill(heads.begin(), heads.end(), nullptr);
+    for (Copy& c : s.copies) {
+      if (c.task.end_ps >= 0 || heads[c.lane] != nullptr) continue;
+      heads[c.lane] = &c;
+      if (c.task.begin_ps < 0) {
+        c.task.begin_ps = std::max(c.ready_ps, s.lane_free[c.lane]);
+        c.task.move_ps = c.task.begin_ps + c.task.latency_ps;
+      }
+    }
+    active.clear();
+    double next = until_ps == kForever ? std::numeric_limits<double>::infinity() : offset(until_ps);
+    const auto look = [&](Task& task) {
+      if (task.end_ps >= 0) return;
+      const double move = offset(task.move_ps);
+      if (move <= t) {
+        active.push_back(&task);
+      } else {
+        next = std::min(next, move);
+      }
+    };
+    for (Copy* c : heads) {
+      if (c != nullptr) look(c->task);
+    }
+    const std::size_t copies = active.size();
+    for (Running& x : s.exchanges) {
+      if (x.phase == x.phases.size()) continue;
+      for (Task& task : x.phases[x.phase]) look(task);
+    }
+    if (sharing_ == Sharing::kRefused && active.size() > 1) {
+      // Only a meeting on a link is refused.
+      for (std::size_t i = 0; i < copies; ++i) {
+        for (std::size_t j = i + 1; j < active.size(); ++j) {
+          for (const Use& u : active[i]->use) {
+            for (const Use& v : active[j]->use) {
+              if (u.link != v.link) continue;
+              throw InputError(
+                  "network.model",
+                  fmt::format("copies to a GPU use link {} at the same time as {}; the closed form "
+                              "holds only for traffic alone on its links",
+                              routes_.link_name[u.link], j < copies ? "others" : "an exchange"),
+                  "use model = \"auto\", \"coflow\" or \"flow\"");
+            }
+          }
+        }
+      }
+    }
+    if (active.empty() && !std::isfinite(next)) break;
+    rates(active);
+    double done = next;
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      done = std::min(done, t + active[i]->left / rate_[i]);
+    }
+    const double dt = done - t;
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      const double left = active[i]->left - rate_[i] * dt;
+      // What is left of a task that ends now is rounding.
+      if (t + active[i]->left / rate_[i] <= done) {
+        active[i]->left = 0;
+        active[i]->end_ps = absolute(done);
+      } else {
+        active[i]->left = std::max(left, 0.0);
+      }
+    }
+    t = done;
+    for (Copy* c : heads) {
+      if (c != nullptr && c->task.end_ps >= 0) s.lane_free[c->lane] = c->task.end_ps;
+    }
+    for (Running& x : s.exchanges) {
+      while (x.phase < x.phases.size() &&
+             std::all_of(x.phases[x.phase].begin(), x.phases[x.phase].end(),
+                         [](const Task& task) { return task.end_ps >= 0; })) {
+        std::int64_t end = x.begin_ps;
+        for (const Task& task : x.phases[x.phase]) end = std::max(end, task.end_ps);
+        if (++x.phase == x.phases.size()) break;
+        for (Task& task : x.phases[x.phase]) {
+          task.begin_ps = end;
+          task.move_ps = end + task.latency_ps;
+          if (task.use.empty()) task.end_ps = end;
+        }
+      }
+    }
+    if (until_ps != kForever && t >= offset(until_ps)) break;
+  }
+  if (until_ps != kForever) s.now_ps = until_ps;
+}
+
+std::vector<TransferQueue::Timed> TransferQueue::run(std::span<const Exchange> exchanges) {
+  std::vector<Timed> out(exchanges.size());
+  // An exchange that shares no link with a copy is not ours to time.
+  std::vector<std::uint8_t> used(routes_.links(), 0);
+  for (const Copy& c : state_.copies) {
+    if (c.task.end_ps >= 0) continue;
+    for (const Use& u : c.task.use) used[u.link] = 1;
+  }
+  std::vector<std::size_t> which(exchanges.size(), SIZE_MAX);
+  const std::size_t before = state_.exchanges.size();
+  for (std::size_t x = 0; x < exchanges.size(); ++x) {
+    const Exchange& e = exchanges[x];
+    Running r;
+    r.begin_ps = e.begin_ps;
+    bool shares = false;
+    for (std::size_t p = 0; p < e.phases.size(); ++p) {
+      std::vector<Task> tasks;
+      if (sharing_ == Sharing::kPairs) {
+        for (const network::Transfer& one : e.phases[p]) {
+          const std::int64_t begin = p > 0 ? -1
+                                     : e.phases.size() > 1
+                                         ? e.begin_ps
+                                         : std::max(e.ready_ps[one.src], e.ready_ps[one.dst]);
+          tasks.push_back(task_of({&one, 1}, begin));
+        }
+      } else {
+        tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps));
+      }
+      for (const Task& t : tasks) {
+        shares = shares || std::any_of(t.use.begin(), t.use.end(),
+                                       [&](const Use& u) { return used[u.link] != 0; });
+      }
+      r.phases.push_back(std::move(tasks));
+    }
+    if (!shares) continue;
+    which[x] = state_.exchanges.size();
+    state_.exchanges.push_back(std::move(r));
+  }
+  if (state_.exchanges.size() == before) return out;
+  stale_ = true;
+  settle();
+  for (std::size_t x = 0; x < exchanges.size(); ++x) {
+    if (which[x] == SIZE_MAX) continue;
+    const Running& r = settled_.exchanges[which[x]];
+    out[x].met = true;
+    for (const Task& t : r.phases.back()) out[x].end_ps = std::max(out[x].end_ps, t.end_ps);
+    if (sharing_ == Sharing::kPairs) {
+      for (const Task& t : r.phases.back()) out[x].transfer_end_ps.push_back(t.end_ps);
+    } else {
+      out[x].transfer_end_ps.assign(exchanges[x].phases.back().size(), out[x].end_ps);
+    }
+  }
+  return out;
+}
+
+void TransferQueue::advance(std::int64_t now_ps) {
+  if (now_ps <= state_.now_ps) return;
+  simulate(state_, now_ps);
+  std::erase_if(state_.exchanges, [](const Running& x) { return x.phase == x.phases.size(); });
+}
+
+void TransferQueue::count_bytes(std::int64_t now_ps, std::span<std::uint64_t> link_bytes) {
+  advance(now_ps);
+  for (Copy& c : state_.copies) {
+    const auto moved = static_cast<std::uint64_t>(
+        std::llround((1.0 - c.task.left) * static_cast<double>(c.bytes)));
+    for (const Use& u : c.task.use) {
+      // A staged path may hold a link twice.
+      link_bytes[u.link] +=
+          (moved - c.counted) *
+          static_cast<std::uint64_t>(std::llround(u.bytes / static_cast<double>(c.bytes)));
+    }
+    c.counted = moved;
+  }
+  const std::size_t before = state_.copies.size();
+  std::erase_if(state_.copies, [](const Copy& c) { return c.task.end_ps >= 0; });
+  stale_ = stale_ || state_.copies.size() != before;
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between a GPU and host memory or an SSD (experts, M34; pages of a KV cache) on the links
+// of the cluster, beside the exchanges of the step loop.
+//
+// Copies of one lane (a GPU's copy engine) follow each other in the order added: each begins when
+// it may (`ready`) and the one before it has ended; it pays its path's latency and then moves its
+// bytes. A path from an SSD through host memory to a GPU is a pipeline of chunks: its slowest link
+// decides. Copies of different lanes and exchanges that use a link at the same time share it as the
+// parallel tasks of SimGrid's ptask_L07 do (network model `coflow`): every task on a link gets an
+// equal part of its bandwidth, and what a task held back elsewhere cannot use is shared out again,
+// until each task has a full link. An exchange is one task per phase, or with Sharing::kPairs
+// (model `flow`) one task per pair. Where nothing is shared this is bytes / bandwidth; tests
+// compare it with SimGrid to 1e-9.
+//
+// Times are absolute, integer picoseconds ≥ 0; progress is kept exactly between them. end() is what
+// is known so far: an exchange that is run later on the same link makes a copy end later.
+//
+// Not modelled: priorities (a copy that is wanted now waits for those before it in its lane), the
+// host's memory bandwidth (PCIe links are narrower), slowing down an exchange by copies that are
+// added after it was timed.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "sim/cluster/route_table.hpp"
+#include "sim/network/algorithms.hpp"
+
+namespace switchyard::sim {
+
+/// How an exchange takes part: as one task per phase, as one per pair, or not at all (a meeting is
+/// an InputError, network model `bottleneck`).
+enum class Sharing : std::uint8_t { kTask, kPairs, kRefused };
+
+class TransferQueue {
+ public:
+  using Id = std::uint64_t;
+
+  /// `routes`: endpoints of add() and run().
+  TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing);
+
+  [[nodiscard]] const cluster::RouteTable& routes() const { return routes_; }
+
+  /// Appends a copy of `bytes` > 0 to a lane; it begins at `ready_ps` at the earliest.
+  Id add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst, std::uint64_t bytes,
+         std::int64_t ready_ps);
+  /// Takes a copy back if it has not begun before `now_ps`; true if so.
+  bool cancel(Id id, std::int64_t now_ps);
+  /// When the copy begins and ends as far as is known now. Not for copies taken back, nor for those
+  /// that ended before the last count_bytes().
+  [[nodiscard]] std::int64_t begin(Id id);
+  [[nodiscard]] std::int64_t end(Id id);
+
+  /// An exchange; endpoints beyond ready_ps are not used by it.
+  struct Exchange {
+    std::vector<network::Phase> phases;  ///< One after another, a barrier between them.
+    std::vector<std::int64_t> ready_ps;  ///< [≤ endpoints] read by Sharing::kPairs in phase 0.
+    std::int64_t begin_ps = 0;           ///< Latest ready time of its participants.
+  };
+  struct Timed {
+    bool met = false;  ///< Some copy was on one of its links; only then the rest says something.
+    std::int64_t end_ps = 0;
+    std::vector<std::int64_t> transfer_end_ps;  ///< Of the last phase, per transfer as given.
+  };
+  /// Times exchanges that run beside each other and beside the copies.
+  std::vector<Timed> run(std::span<const Exchange> exchanges);
+
+  /// Promises that nothing will be added or run that begins before `now_ps`.
+  void advance(std::int64_t now_ps);
+  /// advance(), then adds to link_bytes ([links]) what copies moved and was not counted yet, and
+  /// forgets copies that have ended.
+  void count_bytes(std::int64_t now_ps, std::span<std::uint64_t> link_bytes);
+  /// Copies that have not ended by the time of the last advance().
+  [[nodiscard]] std::size_t in_flight() const;
+
+ private:
+  struct Use {
+    std::uint32_t link;
+    double bytes;
+  };
+  struct Task {
+    std::vector<Use> use;       // Links by index, bytes of the whole task.
+    double path_bytes = 0;      // Bytes of the last pair; the only one of a copy.
+    std::int64_t move_ps = -1;  // Bytes move from here on; −1: not known yet.
+    double left = 1;            // Share of the task.
+    std::int64_t begin_ps = -1, end_ps = -1;
+    std::int64_t latency_ps = 0;
+  };
+  struct Copy {
+    Id id = 0;
+    std::uint32_t lane = 0;
+    std::uint64_t bytes = 0, counted = 0;
+    std::int64_t ready_ps = 0;
+    Task task;
+  };
+  struct Running {  // An exchange that is on its way.
+    std::vector<std::vector<Task>> phases;
+    std::size_t phase = 0;
+    std::int64_t begin_ps = 0;
+  };
+  struct State {
+    std::int64_t now_ps = 0;
+    std::vector<std::int64_t> lane_free;
+    std::deque<Copy> copies;  // By id.
+    std::vector<Running> exchanges;
+  };
+
+  Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps) const;
+  /// Moves a state on to `until_ps`, or until everything has ended.
+  void simulate(State& state, std::int64_t until_ps);
+  void rates(const std::vector<Task*>& active);
+  void max_min(const std::vector<Task*>& active);
+  void fair_tasks(const std::vector<Task*>& active);
+  void settle();
+  [[nodiscard]] const Copy& find(const State& state, Id id) const;
+
+  cluster::RouteTable routes_;
+  Sharing sharing_;
+  State state_;    // Committed.
+  State settled_;  // The same at the end of all things, when not stale_.
+  bool stale_ = false;
+  Id next_ = 0;
+  // Scratch of rates().
+  std::vector<double> rest_, weight_;  // [links] bandwidth left, tasks that want more of it
+  std::vector<double> rate_, step_;    // [active]
+  std::vector<std::uint8_t> fixed_;    // [active]
+  std::vector<std::uint32_t> links_;   // Those in use.
+};
+
+}  // namespace switchyard::sim

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies beside exchanges: hand computation, and SimGrid's parallel tasks. One process per case.
+#include "sim/memory/transfer_queue.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/base/error.hpp"
+#include "tests/sim/network_util.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using network::Activity;
+using network::Transfer;
+using network::test::Draw;
+
+constexpr std::int64_t kMs = 1'000'000'000;
+
+/// n GPUs and a host on one PCIe switch, an SSD on the host. Endpoints: GPUs, host n, SSD n + 1.
+cluster::RouteTable pcie(std::uint32_t n, SimTime hop = SimTime()) {
+  cluster::ClusterGraph g;
+  std::vector<std::uint32_t> ends;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    ends.push_back(g.add_device(fmt::format("gpu{}", i), cluster::DeviceKind::kGpu));
+  }
+  ends.push_back(g.add_device("cpu", cluster::DeviceKind::kCpu));
+  ends.push_back(g.add_device("ssd", cluster::DeviceKind::kSsd));
+  const std::uint32_t hub = g.add_device("pcie", cluster::DeviceKind::kPcieSwitch);
+  for (std::uint32_t i = 0; i < n; ++i) g.add_cable(i, hub, BytesPerSecond{10e9}, hop);
+  g.add_cable(n, hub, BytesPerSecond{20e9}, hop);
+  g.add_cable(n + 1, n, BytesPerSecond{5e9}, hop);
+  return g.routes(ends);
+}
+
+TransferQueue::Exchange exchange(std::vector<Transfer> transfers, std::int64_t begin,
+                                 std::uint32_t endpoints) {
+  TransferQueue::Exchange e;
+  e.phases.push_back(std::move(transfers));
+  e.begin_ps = begin;
+  e.ready_ps.assign(endpoints, begin);
+  return e;
+}
+
+void expect_near(std::int64_t got, std::int64_t want, const std::string& what) {
+  EXPECT_NEAR(static_cast<double>(got), static_cast<double>(want),
+              1.0 + 1e-9 * static_cast<double>(want))
+      << what;
+}
+
+}  // namespace
+
+TEST(TransferQueue, RunsTheCopiesOfALaneOneAfterAnother) {
+  TransferQueue q(pcie(2, SimTime::from_us(1)), 2, Sharing::kTask);
+  // 10 MB at 10 GB/s: 1 ms and two hops of 1 us; the second waits, the third begins late.
+  const auto a = q.add(0, 2, 0, 10'000'000, 5);
+  const auto b = q.add(0, 2, 0, 10'000'000, 5);
+  const auto c = q.add(0, 2, 0, 10'000'000, 3 * kMs);
+  const std::int64_t one = kMs + 2'000'000;
+  EXPECT_EQ(q.begin(a), 5);
+  EXPECT_EQ(q.end(a), 5 + one);
+  EXPECT_EQ(q.end(b), 5 + 2 * one);
+  EXPECT_EQ(q.begin(c), 3 * kMs);
+  EXPECT_EQ(q.end(c), 3 * kMs + one);
+  // From the SSD the slowest link decides, and there are three hops.
+  const auto d = q.add(1, 3, 1, 10'000'000, 4 * kMs);
+  EXPECT_EQ(q.end(d), 4 * kMs + 2 * kMs + 3'000'000);
+}
+
+TEST(TransferQueue, SharesALinkBetweenLanes) {
+  // Three lanes at 10 GB/s each from a host whose link has 20: a third of it each.
+  TransferQueue q(pcie(3), 3, Sharing::kTask);
+  std::vector<TransferQueue::Id> ids;
+  for (std::uint32_t g = 0; g < 3; ++g) ids.push_back(q.add(g, 3, g, 20'000'000, 0));
+  for (const auto id : ids) expect_near(q.end(id), 3 * kMs, "20 MB at 20/3 GB/s");
+  EXPECT_EQ(q.in_flight(), 3U);
+  q.advance(4 * kMs);
+  EXPECT_EQ(q.in_flight(), 0U);
+}
+
+TEST(TransferQueue, SlowsDownForExchangesAndCatchesUp) {
+  // 100 MB to GPU 1 over its 10 GB/s link. Alone until 2 ms, with an exchange of 20 MB into the
+  // same link half of it until 6 ms, alone until 8 ms, half for another 10 MB until 10 ms:
+  // 20 + 20 + 20 + 10 MB are there, 30 remain: 13 ms.
+  TransferQueue q(pcie(2), 2, Sharing::kTask);
+  const auto load = q.add(1, 2, 1, 100'000'000, 0);
+  EXPECT_EQ(q.end(load), 10 * kMs);
+  const auto first = q.run(std::vector{exchange({{0, 1, 20'000'000}}, 2 * kMs, 2)});
+  ASSERT_TRUE(first[0].met);
+  expect_near(first[0].end_ps, 6 * kMs, "first exchange");
+  expect_near(q.end(load), 12 * kMs, "the copy after one exchange");
+  q.advance(first[0].end_ps);
+  const auto second = q.run(std::vector{exchange({{0, 1, 10'000'000}}, 8 * kMs, 2)});
+  expect_near(second[0].end_ps, 10 * kMs, "second exchange");
+  expect_near(q.end(load), 13 * kMs, "the copy after two");
+  // The other direction is another link.
+  EXPECT_FALSE(q.run(std::vector{exchange({{1, 0, 10'000'000}}, 11 * kMs, 2)})[0].met);
+  expect_near(q.end(load), 13 * kMs, "and stays so");
+}
+
+TEST(TransferQueue, CountsTheBytesOfEachLinkOnce) {
+  TransferQueue q(pcie(2), 2, Sharing::kTask);
+  q.add(0, 3, 0, 10'000'000, 0);  // 5 GB/s: 2 ms
+  std::vector<std::uint64_t> bytes(q.routes().links(), 0);
+  q.count_bytes(kMs / 2, bytes);
+  std::uint64_t sum = 0;
+  for (const std::uint64_t b : bytes) sum += b;
+  EXPECT_EQ(sum, 3U * 2'500'000);  // SSD, host, switch
+  q.count_bytes(3 * kMs, bytes);
+  q.count_bytes(4 * kMs, bytes);
+  for (const std::uint32_t link : q.routes().links_of(3, 0)) EXPECT_EQ(bytes[link], 10'000'000U);
+}
+
+TEST(TransferQueue, TakesBackWhatHasNotBegun) {
+  TransferQueue q(pcie(2), 2, Sharing::kTask);
+  const auto a = q.add(0, 2, 0, 10'000'000, 0);
+  const auto b = q.add(0, 2, 0, 10'000'000, 0);
+  const auto c = q.add(0, 2, 0, 10'000'000, 0);
+  EXPECT_FALSE(q.cancel(a, kMs / 2));
+  EXPECT_TRUE(q.cancel(b, kMs / 2));
+  EXPECT_EQ(q.end(a), kMs);
+  EXPECT_EQ(q.end(c), 2 * kMs);
+}
+
+TEST(TransferQueue, RefusesMeetingsOnlyWhenTheyHappen) {
+  TransferQueue q(pcie(2), 2, Sharing::kRefused);
+  const auto a = q.add(1, 2, 1, 10'000'000, 0);
+  const auto timed = q.run(std::vector{exchange({{0, 1, 10'000'000}}, 2 * kMs, 2)});
+  EXPECT_EQ(q.end(a), kMs);
+  EXPECT_EQ(timed[0].end_ps, 3 * kMs);
+  q.add(1, 2, 1, 10'000'000, 2 * kMs);
+  try {
+    q.run(std::vector{exchange({{0, 1, 10'000'000}}, 3 * kMs, 2)});
+    FAIL() << "the two were on one link";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("use link pcie>gpu1 at the same time as an exchange"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(TransferQueue, EqualsTheParallelTasksOfSimGrid) {
+  // Copies on four lanes from host and SSD, exchanges beside them, all known from the start for
+  // SimGrid, one after the other for us.
+  constexpr std::uint32_t kGpus = 4;
+  const cluster::RouteTable routes = pcie(kGpus, SimTime::from_us(2));
+  network::NetworkModel coflow(network::Model::kCoflow, network::Algorithm::kDirect, routes);
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    Draw draw(seed);
+    TransferQueue q(routes, kGpus, Sharing::kTask);
+    std::vector<Activity> batch;
+    std::vector<TransferQueue::Id> ids;
+    for (std::uint32_t lane = 0; lane < kGpus; ++lane) {
+      const auto ready = static_cast<std::int64_t>(draw.below(2'000)) * 1'000'000;
+      for (std::uint32_t i = 0; i < 3; ++i) {
+        const std::uint32_t src = kGpus + draw.below(2);
+        const std::uint64_t bytes = 1'000'000 + draw.below(20'000'000);
+        Activity a;
+        a.transfers.push_back({src, lane, bytes});
+        a.start = SimTime::from_ps(ready);
+        if (i > 0) a.after.push_back(static_cast<std::uint32_t>(batch.size() - 1));
+        batch.push_back(a);
+        ids.push_back(q.add(lane, src, lane, bytes, ready));
+      }
+    }
+    std::vector<std::int64_t> ends;
+    std::int64_t begin = kMs;
+    for (int x = 0; x < 3; ++x) {
+      std::vector<Transfer> transfers;
+      for (std::uint32_t i = 0; i < kGpus; ++i) {
+        for (std::uint32_t j = 0; j < kGpus; ++j) {
+          if (i != j) transfers.push_back({i, j, 100'000 + draw.below(3'000'000)});
+        }
+      }
+      Activity a;
+      a.transfers = transfers;
+      a.start = SimTime::from_ps(begin);
+      batch.push_back(a);
+      ends.push_back(q.run(std::vector{exchange(transfers, begin, kGpus)})[0].end_ps);
+      q.advance(begin);
+      begin = ends.back() + static_cast<std::int64_t>(draw.below(3'000)) * 1'000'000;
+    }
+    const std::vector<network::ActivityResult> want = coflow.run(batch);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      expect_near(q.end(ids[i]), want[i].end.ps(), fmt::format("seed {}, copy {}", seed, i));
+    }
+    for (std::size_t x = 0; x < ends.size(); ++x) {
+      expect_near(ends[x], want[ids.size() + x].end.ps(), fmt::format("seed {}, x {}", seed, x));
+    }
+  }
+}
+
+TEST(TransferQueue, EqualsTheFlowsOfSimGridWithPairs) {
+  constexpr std::uint32_t kGpus = 5;
+  const cluster::RouteTable routes = pcie(kGpus);
+  network::NetworkModel flow(network::Model::kFlow, network::Algorithm::kDirect, routes);
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    Draw draw(seed);
+    TransferQueue q(routes, kGpus, Sharing::kPairs);
+    std::vector<Activity> batch;
+    std::vector<TransferQueue::Id> ids;
+    for (std::uint32_t lane = 0; lane < kGpus; ++lane) {
+      const std::uint64_t bytes = 5'000'000 + draw.below(20'000'000);
+      Activity a;
+      a.transfers.push_back({kGpus, lane, bytes});
+      batch.push_back(a);
+      ids.push_back(q.add(lane, kGpus, lane, bytes, 0));
+    }
+    std::vector<Transfer> transfers;
+    for (std::uint32_t i = 0; i < kGpus; ++i) {
+      for (std::uint32_t j = 0; j < kGpus; ++j) {
+        if (i != j) transfers.push_back({i, j, 100'000 + draw.below(9'000'000)});
+      }
+    }
+    Activity a;
+    a.transfers = transfers;
+    a.start = SimTime::from_ps(kMs);
+    batch.push_back(a);
+    const auto got = q.run(std::vector{exchange(transfers, kMs, kGpus)})[0];
+    const std::vector<network::ActivityResult> want = flow.run(batch);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      expect_near(q.end(ids[i]), want[i].end.ps(), fmt::format("seed {}, copy {}", seed, i));
+    }
+    for (std::size_t t = 0; t < transfers.size(); ++t) {
+      expect_near(got.transfer_end_ps[t], want[kGpus].transfer_end[t].ps(),
+                  fmt::format("pair {}", t));
+    }
+  }
+}
+
+}  // namespace switchyard::sim
