@@ -35,6 +35,7 @@
 #include "experiments/cli/sweep.hpp"
 #include "experiments/cli/table.hpp"
 #include "experiments/cli/trace.hpp"
+#include "experiments/cli/validate.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -53,12 +54,10 @@ switchyard --help lists every verb.
 )";
 
 /// Verbs of the design that this version refuses.
-constexpr std::array<std::pair<const char*, const char*>, 5> kLaterVerbs{
-    {{"validate", "simulated against measured"},
-     {"diagnose", "symptom, cause and cure of a run"},
+constexpr std::array<std::pair<const char*, const char*>, 3> kLaterVerbs{
+    {{"diagnose", "symptom, cause and cure of a run"},
      {"monitor", "health read-outs of a run with alarms"},
-     {"profile", "measure operations on a device"},
-     {"fit", "fit synthetic routing or a calibration"}}};
+     {"profile", "measure operations on a device"}}};
 
 /// CLI11 takes "-1" as 2^64 - 1 and cuts what is larger.
 CLI::Validator whole_number() {
@@ -387,6 +386,36 @@ int run(int argc, char** argv) {
   format.add(*v_import);
   v_import->footer("Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv");
 
+  ValidateOptions validate;
+  auto* v_validate =
+      app.add_subcommand("validate", "simulated against measured operation times, row by row");
+  v_validate
+      ->add_option("--hardware", validate.hardware,
+                   "calibration: a name of scenarios/calibrations, or a file")
+      ->capture_default_str();
+  v_validate->add_option("--data", validate.data,
+                         "folder of <device>_*_us.csv to judge (default: the shipped excerpt)");
+  v_validate->add_flag("--rows", validate.rows, "the error of every row");
+  format.add(*v_validate);
+  v_validate->footer("Example: switchyard validate --hardware h200 --rows --format csv");
+
+  FitOptions fit;
+  auto* v_fit = app.add_subcommand("fit", "fit a calibration to measured operation times");
+  v_fit->add_option("--measured", fit.measured, "folder of <device>_*_us.csv")->required();
+  v_fit->add_option("--device", fit.device, "prefix of the files, name of the calibration")
+      ->required();
+  v_fit
+      ->add_option("--hardware", fit.hardware,
+                   "hardware file or name whose first GPU type has the peak rates")
+      ->required();
+  v_fit->add_option("--source", fit.source, "who measured, which version")->required();
+  v_fit->add_option("--licence", fit.licence, "licence of the measurements")->required();
+  v_fit->add_option("-o,--output", fit.output, "calibration to write (.toml)")->required();
+  quiet_flag(v_fit);
+  v_fit->footer(
+      "Example: switchyard fit --measured rows/ --device h200 --hardware hgx_h200 --source lab "
+      "--licence CC-BY-4.0 -o h200.toml");
+
   DoctorOptions doctor;
   auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
   format.add(*v_doctor);
@@ -478,6 +507,14 @@ int run(int argc, char** argv) {
     import_options.quiet = quiet;
     import_options.format = format.get();
     return run_import(import_options);
+  }
+  if (parsed(v_validate)) {
+    validate.format = format.get();
+    return run_validate(validate);
+  }
+  if (parsed(v_fit)) {
+    fit.quiet = quiet;
+    return run_fit(fit);
   }
   if (parsed(v_doctor)) {
     doctor.format = format.get();

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/validate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "engine/base/nearest_name.hpp"
+#include "experiments/cli/sim.hpp"
+#include "experiments/validation/validate.hpp"
+#include "sim/scenario/hardware.hpp"
+
+namespace switchyard::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A file as named, or <root>/<folder>/<name>.toml.
+fs::path find_named(const std::string& name, const char* folder, const std::string& option) {
+  std::error_code ec;
+  if (name.find('/') != std::string::npos || name.ends_with(".toml")) {
+    if (!fs::is_regular_file(name, ec))
+      throw InputError(option, fmt::format("there is no file {}", name));
+    return name;
+  }
+  const fs::path base = scenarios_root() / folder;
+  const fs::path file = base / (name + ".toml");
+  if (fs::is_regular_file(file, ec)) return file;
+  std::vector<std::string> known;
+  for (const auto& entry : fs::directory_iterator(base, ec)) {
+    if (entry.path().extension() == ".toml") known.push_back(entry.path().stem().string());
+  }
+  std::sort(known.begin(), known.end());
+  throw InputError(option, fmt::format("\"{}\" is not in scenarios/{}", name, folder),
+                   suggest_name(name, known));
+}
+
+/// The fastest link of the first GPU.
+BytesPerSecond own_link(const scenario::HardwareSpec& hardware) {
+  BytesPerSecond best;
+  for (const scenario::Link& l : hardware.links) {
+    if (l.a == hardware.gpus.front() || l.b == hardware.gpus.front()) {
+      best.value = std::max(best.value, l.bandwidth.value);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+int run_validate(const ValidateOptions& options) {
+  const scenario::Calibration calibration = scenario::read_calibration(
+      find_named(options.hardware, "calibrations", "--hardware").string());
+  const fs::path folder =
+      options.data.empty() ? scenarios_root() / "validation" / calibration.device : options.data;
+  const validation::MeasuredRows measured = validation::read_measured(folder, calibration.device);
+  const std::vector<validation::JudgedRow> judged = validation::judge(calibration, measured.rows);
+  std::vector<Table> tables{validation::summary_table(calibration, measured, judged)};
+  if (options.rows) tables.push_back(validation::rows_table(judged));
+  fmt::print("{}", render_all(tables, options.format));
+  return 0;
+}
+
+int run_fit(const FitOptions& options) {
+  const scenario::HardwareSpec hardware =
+      scenario::read_hardware(find_named(options.hardware, "hardware", "--hardware").string());
+  scenario::Calibration c;
+  c.device = options.device;
+  c.hbm = hardware.gpu_type(0).hbm;
+  c.peak = hardware.gpu_type(0).peak;
+  c.link = own_link(hardware);
+  if (!(c.link.value > 0)) {
+    throw InputError("--hardware", "its first GPU has no link", "name one with links");
+  }
+  c.source = options.source;
+  c.licence = options.licence;
+  const validation::MeasuredRows measured =
+      validation::read_measured(options.measured, options.device);
+  const std::size_t rows = measured.rows.size();
+  c = validation::fit_rows(std::move(c), measured.rows);
+  write_file(options.output, scenario::calibration_text(c));
+  if (!options.quiet) {
+    std::size_t used = 0;
+    for (const scenario::OpTable& t : c.tables) used += t.points.size();
+    fmt::print("{}: {} of {} rows in {} tables; the others are left for validate\n",
+               options.output.string(), used, rows, c.tables.size());
+  }
+  return 0;
+}
+
+}  // namespace switchyard::cli

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs `validate` (simulated against measured; never fits) and `fit` (a calibration from
+// measured times).
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "engine/base/table.hpp"
+
+namespace switchyard::cli {
+
+struct ValidateOptions {
+  std::string hardware = "h200";  ///< A calibration of scenarios/calibrations, or a file.
+  std::filesystem::path data;     ///< Empty: the shipped excerpt.
+  bool rows = false;              ///< Every row besides the summary.
+  TableFormat format = TableFormat::kText;
+};
+/// Prints the tables. 0.
+int run_validate(const ValidateOptions& options);
+
+struct FitOptions {
+  std::filesystem::path measured;  ///< Folder with <device>_*_us.csv.
+  std::filesystem::path output;
+  std::string device;    ///< Prefix of the files, name of the calibration.
+  std::string hardware;  ///< Hardware file or name: peaks of its first GPU type.
+  std::string source, licence;
+  bool quiet = false;
+};
+/// Writes a calibration fitted to the rows with an even hash. 0.
+int run_fit(const FitOptions& options);
+
+}  // namespace switchyard::cli

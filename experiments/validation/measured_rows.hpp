@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measured operation times as CSV files, one kind a file, named <device>_<kind>:
+//   moe_layer_us.csv model,hidden,inter,topk,experts,dtype,engine,kernel_source,distribution,
+//                            tokens,latency_us
+//   attn_decode_us.csv, attn_prefill_us.csv
+//                            batch,isl,step,heads,kv_heads,head_dim,window,attn_dtype,kv_dtype,
+//                            latency_us
+//   nccl_<version>_us.csv    op,num_gpus,dtype,message_elements,bytes,latency_us
+//   custom_allreduce_us.csv  backend,dtype,num_gpus,message_elements,latency_us
+//   deepep_ll_us.csv         nodes,hidden,tokens,topk,experts,dispatch_us,…,combine_us,…
+//   deepep_normal_us.csv nodes,hidden,tokens,topk,experts,dispatch_sms,combine_sms,dispatch_us,…,
+//                            combine_us,…
+// A row's key is the text of its columns that are not measured, joined with commas; rows whose key
+// has an even FNV-1a (64 bits) are for fitting, the others for judging.
+//
+// MoE rows state a distribution of tokens over experts, not the draw: "balanced" touches
+// min(E, T·k) experts; "power_law_a" is the draw of aiconfigurator's collector at its quantiles
+// (loads ∝ ((hi^(1−a) − lo^(1−a)) u + lo^(1−a))^(1/(1−a)), lo … hi = 1 … 0.8 T, or 0.01 … 2 when
+// T·k <= E; rounded, at most T each).
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/scenario/calibration.hpp"
+
+namespace switchyard::validation {
+
+struct MeasuredRow {
+  scenario::OpKind kind = scenario::OpKind::kExperts;
+  std::string library, variant;
+  model::DType dtype = model::DType::kBf16;
+  std::vector<std::uint64_t> shape;
+  scenario::OpPoint point;
+  std::uint64_t hash = 0;
+  std::string group;  ///< Line of the summary: "MoE layer", "NCCL, 1 MiB and more", …
+  std::string label;  ///< The key, for people.
+  [[nodiscard]] bool fitted() const { return hash % 2 == 0; }
+};
+
+struct MeasuredRows {
+  std::vector<MeasuredRow> rows;     ///< By file name, then line.
+  std::vector<std::string> ignored;  ///< CSV files of another device or of no known kind.
+};
+
+std::uint64_t fnv1a(std::string_view text);
+
+/// Loads (assignments per expert, all experts) that stand for a distribution; sum tokens · top_k.
+/// InputError(where, …) for an unknown name.
+std::vector<std::uint64_t> expected_loads(const std::string& distribution, std::uint64_t experts,
+                                          std::uint64_t tokens, std::uint64_t top_k,
+                                          const std::string& where);
+
+/// Reads every <device>_*.csv of a folder. InputError with file:line for missing columns and values
+/// that are no numbers > 0, and when the folder has no such file.
+MeasuredRows read_measured(const std::filesystem::path& folder, const std::string& device);
+
+}  // namespace switchyard::validation

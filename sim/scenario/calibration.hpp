@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A calibration: measured times of operations on one device, by kernel library. A scenario names
+// one with cost.calibration; `switchyard validate` judges it; `switchyard fit` and `profile` write
+// it.
+//
+//   schema = "switchyard-calibration 1"
+//   device = "h200"   hbm = "4.8 TB/s"   link = "450 GB/s"   # per direction
+//   peak = { bf16 = "989 TFLOP/s" }      source = "…"        licence = "Apache-2.0"
+//   [[tables]]
+//   op = "experts"  library = "vllm0.24.0/…"  dtype = "bf16"  shape = [4096, 14336, 3]
+//   overhead = 12.5             # us
+//   rate_share = 0.87           # of hbm (collective, dispatch, combine: of link)
+//   compute_share = 0.7         # of peak
+//   points = [[64, 8, 16, 673.1]]   # arguments, then microseconds
+//
+//   op                  shape                                    arguments of a point
+//   experts             hidden, width, matrices                  rows, distinct experts, most rows
+//   attention_decode    heads, KV heads, head size, window       sequences, positions attended to
+//   attention_prefill   heads, KV heads, head size, window       sequences, new tokens, cached
+//   tokens gemm                n, k                                     m collective          GPUs
+//   (variant: all_reduce, …)            bytes (per GPU as NCCL counts them) dispatch, combine
+//   hidden, top-k, experts, GPUs, SMs        tokens per GPU
+//                       (variant: low_latency, normal)
+// window 0: none. How a time between the points comes about: sim/cost/calibrated.hpp.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/units.hpp"
+#include "engine/model/dtype.hpp"
+#include "sim/scenario/hardware.hpp"
+
+namespace switchyard::scenario {
+
+enum class OpKind : std::uint8_t {
+  kExperts,
+  kAttentionDecode,
+  kAttentionPrefill,
+  kGemm,
+  kCollective,
+  kDispatch,
+  kCombine
+};
+inline constexpr std::size_t kOpKinds = 7;
+inline constexpr std::array<std::string_view, kOpKinds> kOpKindNames{
+    "experts",  "attention_decode", "attention_prefill", "gemm", "collective",
+    "dispatch", "combine"};
+/// Numbers in a table's shape and before the time of a point.
+inline constexpr std::array<std::size_t, kOpKinds> kShapeNumbers{3, 4, 4, 2, 1, 5, 5};
+inline constexpr std::array<std::size_t, kOpKinds> kPointArguments{3, 2, 3, 1, 1, 1, 1};
+
+struct OpPoint {
+  std::array<double, 3> at{};  ///< As many as kPointArguments says; whole numbers.
+  double us = 0;               ///< > 0.
+};
+
+struct OpTable {
+  OpKind kind = OpKind::kExperts;
+  std::string library;  ///< Kernel library and version.
+  std::string variant;  ///< collective, dispatch, combine; else "".
+  model::DType dtype = model::DType::kBf16;
+  std::vector<std::uint64_t> shape;
+  double overhead_us = 0;    ///< ≥ 0.
+  double rate_share = 1;     ///< (0, 1]
+  double compute_share = 1;  ///< (0, 1]
+  std::vector<OpPoint> points;
+  std::string where;  ///< "file:line:column" of its entry.
+};
+
+struct Calibration {
+  std::string device;
+  BytesPerSecond hbm, link;  ///< Peaks, per direction.
+  std::array<FlopsPerSecond, kDTypeCount> peak{};
+  std::string source, licence;
+  std::vector<OpTable> tables;
+  std::string hash;  ///< Of the file's text; names the calibration in runs and scenarios.
+};
+
+/// Throws InputError with file:line:column: unknown keys, wrong counts, values that are not > 0.
+Calibration read_calibration(const std::string& path);
+Calibration parse_calibration(std::string_view text, const std::string& name);
+/// The text that reads back as the same calibration (shares to 6 digits).
+std::string calibration_text(const Calibration& calibration);
+
+}  // namespace switchyard::scenario

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs validate and fit: judged rows are never fitted, errors are the ones of the rows given.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "experiments/validation/validate.hpp"
+#include "tests/cli/process.hpp"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using test::fresh_folder;
+using test::run_switchyard;
+using test::source_path;
+using validation::expected_loads;
+
+fs::path excerpt() { return source_path("scenarios/validation/h200"); }
+
+/// The rows of a folder with the last column (or dispatch_us and combine_us) of judged rows times
+/// `factor`.
+void copy_with_times(const fs::path& to, double factor, bool judged_only) {
+  for (const auto& entry : fs::directory_iterator(excerpt())) {
+    std::istringstream in(read_file(entry.path()));
+    std::string out;
+    std::vector<std::string> header;
+    for (std::string line; std::getline(in, line);) {
+      std::vector<std::string> fields;
+      std::istringstream cut(line);
+      for (std::string f; std::getline(cut, f, ',');) fields.push_back(f);
+      if (header.empty()) {
+        header = fields;
+      } else {
+        std::string key;
+        for (std::size_t i = 0; i < header.size(); ++i) {
+          if (header[i].ends_with("_us") || header[i].ends_with("GBps")) continue;
+          key += (i == 0 ? "" : ",") + fields[i];
+        }
+        const bool judged = validation::fnv1a(key) % 2 == 1;
+        for (std::size_t i = 0; i < header.size(); ++i) {
+          if (header[i].ends_with("_us") && !header[i].ends_with("notify_us") &&
+              (judged || !judged_only)) {
+            fields[i] = fmt::format("{}", std::strtod(fields[i].c_str(), nullptr) * factor);
+          }
+        }
+      }
+      out += fmt::format("{}\n", fmt::join(fields, ","));
+    }
+    write_file(to / entry.path().filename(), out);
+  }
+}
+
+nlohmann::json summary(const std::vector<std::string>& arguments) {
+  std::vector<std::string> all{"validate", "--json"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const auto result = run_switchyard(all);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(result.out);
+}
+
+/// The line over all groups.
+nlohmann::json total(const nlohmann::json& tables) { return tables.at(0).at("rows").back(); }
+
+TEST(MeasuredRows, HashIsFnv1a) {
+  EXPECT_EQ(validation::fnv1a(""), 0xcbf29ce484222325ULL);
+  EXPECT_EQ(validation::fnv1a("a"), 0xaf63dc4c8601ec8cULL);
+  EXPECT_EQ(validation::fnv1a("foobar"), 0x85944171f73967e8ULL);
+}
+
+TEST(MeasuredRows, LoadsOfADistributionAddUpAndFitTheTokens) {
+  for (const std::string law : {"balanced", "power_law_1.01", "power_law_1.2"}) {
+    for (const std::uint64_t experts : {8, 128}) {
+      for (const std::uint64_t tokens : {1, 2, 5, 64, 4096}) {
+        const std::uint64_t k = experts == 8 ? 2 : 8;
+        const auto loads = expected_loads(law, experts, tokens, k, "here");
+        EXPECT_EQ(std::accumulate(loads.begin(), loads.end(), std::uint64_t{0}), tokens * k);
+        EXPECT_LE(*std::max_element(loads.begin(), loads.end()), tokens);
+        EXPECT_GE(std::count_if(loads.begin(), loads.end(), [](auto n) { return n > 0; }),
+                  static_cast<std::ptrdiff_t>(k));
+      }
+    }
+  }
+  const auto even = expected_loads("balanced", 128, 4, 8, "here");
+  EXPECT_EQ(std::count(even.begin(), even.end(), 1U), 32);
+  const auto skewed = expected_loads("power_law_1.2", 128, 4096, 8, "here");
+  EXPECT_GT(skewed[0], 4 * 4096 * 8 / 128) << "a power law has a hot expert";
+  EXPECT_THROW(expected_loads("zipf", 8, 4, 2, "here"), InputError);
+  EXPECT_THROW(expected_loads("power_law_x", 8, 4, 2, "here"), InputError);
+  EXPECT_THROW(expected_loads("balanced", 8, 4, 9, "here"), InputError);
+}
+
+TEST(Validate, TheShippedCalibrationMeetsTheGoalOnRowsItHasNotSeen) {
+  const auto rows = validation::read_measured(excerpt(), "h200").rows;
+  ASSERT_GT(rows.size(), 900U);
+  EXPECT_TRUE(std::none_of(rows.begin(), rows.end(), [](const auto& r) { return r.fitted(); }));
+  const auto c = scenario::read_calibration(source_path("scenarios/calibrations/h200.toml"));
+  for (const std::string group :
+       {"MoE layer", "attention, decode", "attention, prefill", "DeepEP, low latency",
+        "DeepEP, normal", "NCCL, 1 MiB and more"}) {
+    std::vector<double> errors;
+    for (const auto& j : validation::judge(c, rows)) {
+      if (j.row->group != group) continue;
+      ASSERT_TRUE(j.known()) << j.row->label;
+      errors.push_back(std::abs(j.error()));
+    }
+    const auto s = validation::summarise(errors);
+    EXPECT_GT(s.rows, 20U) << group;
+    EXPECT_LE(s.median, 0.10) << group;
+    EXPECT_LE(s.p95, 0.25) << group;
+  }
+}
+
+TEST(Validate, DoublingTheJudgedTimesHalvesWhatIsSimulatedOfThem) {
+  const fs::path folder = fresh_folder("doubled");
+  copy_with_times(folder, 2, true);
+  const auto before = total(summary({}));
+  const auto after = total(summary({"--data", folder.string()}));
+  EXPECT_LT(before.at("median |error| [%]").get<double>(), 10);
+  EXPECT_NEAR(after.at("median |error| [%]").get<double>(), 50, 3);
+  EXPECT_EQ(before.at("rows judged"), after.at("rows judged"));
+}
+
+TEST(Validate, FitDoesNotLookAtJudgedRows) {
+  // The shipped rows are all judged ones: with the parity turned by one column they become a mix.
+  const fs::path plain = fresh_folder("plain"), changed = fresh_folder("changed");
+  const std::string header = "op,num_gpus,dtype,message_elements,bytes,latency_us\n";
+  std::string a = header, b = header;
+  int fitted = 0, judged = 0;
+  for (int i = 0; i < 64; ++i) {
+    const std::string key =
+        fmt::format("alltoall,8,half,{},{}", 1000000 * (i + 1), 2000000 * (i + 1));
+    const bool even = validation::fnv1a(key) % 2 == 0;
+    (even ? fitted : judged) += 1;
+    a += fmt::format("{},{}\n", key, 20 + 5 * i);
+    b += fmt::format("{},{}\n", key, even ? 20 + 5 * i : 9999);
+  }
+  ASSERT_GT(fitted, 10);
+  ASSERT_GT(judged, 10);
+  write_file(plain / "x_nccl_1_us.csv", a);
+  write_file(changed / "x_nccl_1_us.csv", b);
+  std::vector<std::string> texts;
+  for (const fs::path& folder : {plain, changed}) {
+    const std::string out = (folder / "c.toml").string();
+    const auto r = run_switchyard({"fit", "--measured", folder.string(), "--device", "x",
+                                   "--hardware", "hgx_h200", "--source", "a \"test\"", "--licence",
+                                   "Apache-2.0", "-o", out});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    EXPECT_NE(r.out.find(fmt::format("{} of 64 rows", fitted)), std::string::npos) << r.out;
+    texts.push_back(read_file(out));
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+  const auto mine =
+      total(summary({"--hardware", (plain / "c.toml").string(), "--data", plain.string()}));
+  EXPECT_LT(mine.at("median |error| [%]").get<double>(), 2);
+}
+
+TEST(Validate, PrintsEveryRowWhenAsked) {
+  const auto tables = summary({"--rows"});
+  ASSERT_EQ(tables.size(), 2U);
+  const auto measured = validation::read_measured(excerpt(), "h200");
+  EXPECT_EQ(tables.at(1).at("rows").size(), measured.rows.size());
+}
+
+TEST(Validate, BadInputNamesFileAndLine) {
+  const auto bad = [](const std::string& content, const std::string& name) {
+    const fs::path folder = fresh_folder("bad");
+    write_file(folder / name, content);
+    const auto r = run_switchyard({"validate", "--data", folder.string()});
+    EXPECT_EQ(r.exit_code, 2);
+    EXPECT_EQ(r.out, "");
+    return r.err;
+  };
+  const std::string name = "h200_nccl_1_us.csv";
+  const std::string header = "op,num_gpus,dtype,message_elements,bytes,latency_us\n";
+  EXPECT_NE(bad(header + "alltoall,8,half,1,2,nan\n", name).find(name + ":2"), std::string::npos);
+  EXPECT_NE(bad(header + "alltoall,8,half,1,2,-1\n", name).find("latency_us"), std::string::npos);
+  EXPECT_NE(bad(header + "alltoall,8,half,1,2\n", name).find("5 fields"), std::string::npos);
+  EXPECT_NE(bad(header + "alltoall,1,half,1,2,3\n", name).find("num_gpus"), std::string::npos);
+  EXPECT_NE(bad("op,num_gpus\nx,8\n", name).find("no column"), std::string::npos);
+  EXPECT_NE(bad("a,b\n1,2\n", "other.csv").find("no measured time of h200"), std::string::npos);
+  const auto unknown = run_switchyard({"validate", "--hardware", "h20"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.err.find("did you mean \"h200\"?"), std::string::npos) << unknown.err;
+}
+
+TEST(Validate, RowsOfAnUnknownLibraryAreCountedNotGuessed) {
+  const fs::path folder = fresh_folder("unknown");
+  std::string rows = "op,num_gpus,dtype,message_elements,bytes,latency_us\n";
+  for (int i = 1; i < 9; ++i) rows += fmt::format("alltoall,8,half,{},{},20\n", i, 2 * i);
+  write_file(folder / "h200_nccl_9.9_us.csv", rows);
+  const auto tables = summary({"--data", folder.string()});
+  EXPECT_EQ(total(tables).at("rows judged"), 0);
+  EXPECT_GT(tables.at(0).at("rows").at(0).at("not in the calibration").get<int>(), 0);
+}
+
+}  // namespace
+}  // namespace switchyard
