@@ -68,8 +68,9 @@ int start(int argc, char** argv) {
                      "--theme dark run.h5"));
   parser.addHelpOption();
   parser.addVersionOption();
-  parser.addPositionalArgument(QStringLiteral("RUN"), QStringLiteral("A run file (.h5)"),
-                               QStringLiteral("[RUN]"));
+  parser.addPositionalArgument(QStringLiteral("RUN"),
+                               QStringLiteral("A run file (.h5), or two to compare"),
+                               QStringLiteral("[RUN [RUN]]"));
   const QCommandLineOption renderTo(QStringLiteral("render"),
                                     QStringLiteral("Write a picture or the numbers and exit"),
                                     QStringLiteral("OUT.png|svg|csv"));
@@ -90,7 +91,11 @@ int start(int argc, char** argv) {
       QStringLiteral("all or one of ") +
           switchyard::gui::PaneStack::panelNames().join(QStringLiteral(", ")),
       QStringLiteral("NAME"), QStringLiteral("all"));
-  parser.addOptions({renderTo, size, window, cursor, layer, theme, panel});
+  const QCommandLineOption base(
+      {QStringLiteral("d"), QStringLiteral("compare")},
+      QStringLiteral("A second run, compared with the first and drawn dashed"),
+      QStringLiteral("B.h5"));
+  parser.addOptions({renderTo, base, size, window, cursor, layer, theme, panel});
   if (!parser.parse(QApplication::arguments())) {
     throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
   }
@@ -105,11 +110,18 @@ int start(int argc, char** argv) {
   const QString missing = switchyard::gui::missingFonts();
   if (!missing.isEmpty()) throw CapabilityError("switchyard-gui: " + missing.toStdString());
 
-  const QStringList runs = parser.positionalArguments();
-  if (runs.size() > 1) {
+  QStringList runs = parser.positionalArguments();
+  if (parser.isSet(base)) {
+    if (runs.size() != 1) {
+      throw InputError("--compare", "needs one other run file",
+                       "switchyard-gui A.h5 --compare B.h5");
+    }
+    runs << parser.value(base);
+  }
+  if (runs.size() > 2) {
     throw InputError("switchyard-gui",
                      fmt::format("unsupported: {} run files at once", runs.size()),
-                     "name one; switchyard diff A B compares two");
+                     "name one to show it, two to compare them");
   }
   bool dark = false;
   if (parser.isSet(theme)) {
@@ -126,6 +138,7 @@ int start(int argc, char** argv) {
     }
     switchyard::gui::RenderOptions o;
     o.run = runs.first().toStdString();
+    if (runs.size() == 2) o.compare = runs.last().toStdString();
     o.output = parser.value(renderTo);
     o.size = switchyard::gui::parseSize(parser.value(size));
     if (parser.isSet(window)) o.window = switchyard::gui::parseWindow(parser.value(window));
@@ -163,7 +176,7 @@ int start(int argc, char** argv) {
   switchyard::gui::MainWindow w(true);
   if (parser.isSet(theme)) w.setDark(dark);
   w.show();
-  if (!runs.isEmpty()) w.openRun(runs.first().toStdString());
+  w.openFiles(runs);
   return QApplication::exec();
 }
 

@@ -19,9 +19,11 @@
 #include <QMenuBar>
 #include <QMessageBox>
 #include <QMimeData>
+#include <QProgressBar>
 #include <QPushButton>
 #include <QSettings>
 #include <QSortFilterProxyModel>
+#include <QStackedWidget>
 #include <QStandardItemModel>
 #include <QStatusBar>
 #include <QToolBar>
@@ -36,11 +38,6 @@
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
-namespace {
-
-constexpr int kLayoutVersion = 1;
-
-}  // namespace
 
 MessageBar::MessageBar(QWidget* parent) : QWidget(parent), m_text(new QLabel(this)) {
   auto* layout = new QHBoxLayout(this);
@@ -90,9 +87,23 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   m_hover->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
   m_windowLabel = new QLabel(this);
   m_cursorLabel = new QLabel(this);
+  m_work = new QLabel(this);
+  m_progress = new QProgressBar(this);
+  m_progress->setRange(0, 1000);
+  m_progress->setFixedWidth(fontMetrics().averageCharWidth() * 24);
+  m_progress->setFixedHeight(fontMetrics().height() + 4);
+  m_progress->setFormat(QStringLiteral("%p %"));
+  m_progress->setAccessibleName(tr("Progress"));
+  m_cancel = new QPushButton(tr("Cancel"), this);
+  m_cancel->setFixedHeight(fontMetrics().height() + 8);
   m_windowLabel->setContentsMargins(10, 0, 10, 0);
   m_cursorLabel->setContentsMargins(10, 0, 10, 0);
   statusBar()->addWidget(m_hover, 1);
+  for (QWidget* w : {static_cast<QWidget*>(m_work), static_cast<QWidget*>(m_progress),
+                     static_cast<QWidget*>(m_cancel)}) {
+    statusBar()->addPermanentWidget(w);
+    w->hide();
+  }
   statusBar()->addPermanentWidget(m_windowLabel);
   statusBar()->addPermanentWidget(m_cursorLabel);
 
@@ -102,21 +113,27 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   connect(m_state, &ViewState::expertChanged, this, &MainWindow::syncExpert);
   connect(m_panes, &PaneStack::hovered, m_hover, &QLabel::setText);
   connect(m_panes, &PaneStack::rangeSelected, this, &MainWindow::rangeMenu);
-  runChanged();
-
+  connectWork();
   m_defaultLayout = saveState(kLayoutVersion);
   if (m_persistent) {
     const QSettings settings;
     const bool systemDark = QApplication::palette().color(QPalette::Window).lightness() < 128;
     setDark(settings.value(QStringLiteral("dark"), systemDark).toBool());
     restoreGeometry(settings.value(QStringLiteral("geometry")).toByteArray());
-    restoreState(settings.value(QStringLiteral("layout")).toByteArray(), kLayoutVersion);
+    const QByteArray layout = settings.value(QStringLiteral("layout")).toByteArray();
+    if (restoreState(layout, kLayoutVersion)) m_layout = layout;
   }
+  if (m_layout.isEmpty()) m_layout = m_defaultLayout;
+  runChanged();
+  showPage(Page::kWelcome);
+  fillRecent();
 }
 
 MainWindow::~MainWindow() {
   // The children listen to each other; they must not tell anything while they go.
   m_state->disconnect();
+  m_loader->disconnect(this);
+  m_job->disconnect(this);
   m_expertsView->selectionModel()->disconnect(this);
   m_eventsView->selectionModel()->disconnect(this);
 }
@@ -127,9 +144,13 @@ void MainWindow::makePanes() {
   layout->setContentsMargins(2, 2, 2, 0);
   layout->setSpacing(2);
   m_message = new MessageBar(centre);
-  m_panes = new PaneStack(m_state, {}, centre);
+  m_stack = new QStackedWidget(centre);
+  m_welcome = new Welcome(scenariosFolder(), m_stack);
+  m_panes = new PaneStack(m_state, {}, m_stack);
+  m_stack->addWidget(m_welcome);
+  m_stack->addWidget(m_panes);
   layout->addWidget(m_message);
-  layout->addWidget(m_panes, 1);
+  layout->addWidget(m_stack, 1);
   setCentralWidget(centre);
 }
 
@@ -210,6 +231,12 @@ void MainWindow::makeDocks() {
             const run::Event& e = m_state->run()->events()[row];
             if (e.step < m_state->steps()) m_state->centreOn(e.step);
           });
+
+  m_compare = new CompareView(m_state, this);
+  QDockWidget* compare =
+      addDock(tr("Compare"), QStringLiteral("compare"), m_compare, Qt::BottomDockWidgetArea);
+  tabifyDockWidget(m_docks[4], compare);
+  m_docks[4]->raise();
   restoreDefaultLayout();
 }
 
@@ -291,11 +318,24 @@ QAction* MainWindow::add(QMenu* menu, const QString& text, const QList<QKeySeque
 void MainWindow::makeActions() {
   QMenu* file = menuBar()->addMenu(tr("&File"));
   QAction* open = add(file, tr("&Open run…"), {QKeySequence(Qt::CTRL | Qt::Key_O)},
-                      tr("Open a run file that switchyard sim wrote"), [this] { chooseFile(); });
-  m_reload =
-      add(file, tr("&Reload"), {QKeySequence(Qt::Key_F5)}, tr("Read the file again"), [this] {
-        if (!m_path.empty()) openRun(m_path);
-      });
+                      tr("Open a run file that switchyard sim wrote, or two to compare"),
+                      [this] { chooseFile(Role::kShow); });
+  QAction* second = add(
+      file, tr("&Add run to compare…"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_O)},
+      tr("Open a run as B, beside the one that is shown"), [this] { chooseFile(Role::kCompare); });
+  m_runActions << second;
+  m_recentMenu = file->addMenu(tr("Open &recent"));
+  add(file, tr("&Welcome page"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_W)},
+      tr("The shipped scenarios and the files opened lately"),
+      [this] { showPage(page() == Page::kWelcome ? Page::kRun : Page::kWelcome); });
+  m_reload = add(file, tr("&Reload"), {QKeySequence(Qt::Key_F5)},
+                 tr("Read the run's file again, both when comparing"), [this] {
+                   QStringList files;
+                   for (const RunStore* run : {m_state->run(), m_state->other()}) {
+                     if (run != nullptr && !run->path().empty()) files << qs(run->path().string());
+                   }
+                   openFiles(files);
+                 });
   m_export = add(file, tr("&Export…"), {QKeySequence(Qt::CTRL | Qt::Key_E)},
                  tr("Save the window as PNG or SVG, or the steps on screen as CSV"),
                  [this] { exportView(); });
@@ -424,25 +464,10 @@ void MainWindow::makeActions() {
   auto* bar = findChild<QToolBar*>(QStringLiteral("tools"));
   QAction* first = bar->actions().first();
   bar->insertAction(first, open);
+  second->setIconText(tr("Compare…"));
+  bar->insertAction(first, second);
   bar->insertAction(first, m_export);
   bar->insertSeparator(first);
-}
-
-bool MainWindow::openRun(const std::filesystem::path& path) {
-  try {
-    auto run = std::make_shared<RunStore>(path);
-    m_path = path;
-    showRun(std::move(run));
-    return true;
-  } catch (const InputError& e) {
-    m_message->showMessage(QString::fromUtf8(e.what()));
-    return false;
-  }
-}
-
-void MainWindow::showRun(std::shared_ptr<const RunStore> run) {
-  m_message->showMessage({});
-  m_state->setRun(std::move(run));
 }
 
 void MainWindow::setDark(bool dark) {
@@ -455,7 +480,7 @@ void MainWindow::runChanged() {
   const RunStore* run = m_state->run();
   for (QAction* a : m_runActions) a->setEnabled(run != nullptr);
   m_export->setEnabled(run != nullptr);
-  m_reload->setEnabled(!m_path.empty());
+  m_reload->setEnabled(run != nullptr && !run->path().empty());
   m_layer->clear();
   m_layer->addItem(tr("all"), kAllLayers);
   if (run != nullptr && run->hasLayers()) {
@@ -475,10 +500,11 @@ void MainWindow::runChanged() {
   setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
   fillRuns();
   m_eventsView->fitColumns();
-  m_panes->focusFirst();
-  if (run == nullptr) {
-    m_message->showMessage(
-        tr("No run is open. File > Open, or drop a run file here (switchyard sim … -o run.h5)."));
+  if (run != nullptr) {
+    showPage(Page::kRun);
+    m_panes->focusFirst();
+  } else {
+    showPage(Page::kWelcome);
   }
   updateStatus();
 }
@@ -486,9 +512,6 @@ void MainWindow::runChanged() {
 void MainWindow::fillRuns() {
   m_runs->clear();
   m_runs->setHorizontalHeaderLabels({tr("what"), tr("value")});
-  const RunStore* run = m_state->run();
-  if (run == nullptr) return;
-  const run::RunMeta& m = run->data().meta;
   const auto row = [](QStandardItem* parent, const QString& name, const QString& value) {
     auto* n = new QStandardItem(name);
     auto* v = new QStandardItem(value);
@@ -498,34 +521,41 @@ void MainWindow::fillRuns() {
     return n;
   };
   QStandardItem* root = m_runs->invisibleRootItem();
-  QStandardItem* a = row(root, tr("run"), qs(run->name()));
-  row(a, tr("scenario"), qs(m.scenario_name));
-  row(a, tr("model"), qs(m.model_name));
-  row(a, tr("hardware"), qs(m.hardware_name));
-  row(a, tr("GPUs"), QString::number(run->gpus()));
-  row(a, tr("experts"), tr("%1, top %2").arg(run->experts()).arg(run->data().inventory.top_k));
-  row(a, tr("MoE layers"), QString::number(run->data().inventory.moe_layers.size()));
-  row(a, tr("steps"), count(run->steps()));
-  row(a, tr("seed"), QString::number(m.seed));
-  row(a, tr("detail"), qs(run::kDetailNames[static_cast<std::size_t>(m.detail)]));
-  row(a, tr("network"), qs(m.network_model));
-  row(a, tr("policy"), qs(m.policy_way));
-  row(a, tr("routing"), qs(m.routing_source));
-  row(a, tr("scenario hash"), qs(m.scenario_hash));
-  row(a, tr("version"), qs(m.product_version));
-  if (!run->data().notes.empty()) {
-    QStandardItem* notes = row(root, tr("notes"), QString::number(run->data().notes.size()));
-    int i = 1;
-    for (const std::string& n : run->data().notes) row(notes, QString::number(i++), qs(n));
-  }
-  QStandardItem* parameters = row(root, tr("parameters"), {});
-  for (const QString& line : qs(m.scenario_text).split('\n', Qt::SkipEmptyParts)) {
-    const qsizetype equals = line.indexOf(QStringLiteral(" = "));
-    row(parameters, equals < 0 ? line : line.left(equals),
-        equals < 0 ? QString() : line.mid(equals + 3));
-  }
-  parameters->child(0) != nullptr ? parameters->setText(tr("parameters"))
-                                  : parameters->setText(tr("parameters (none in the file)"));
+  const auto show = [&](const RunStore& run, const QString& letter) {
+    const run::RunMeta& m = run.data().meta;
+    QStandardItem* a = row(root, letter, qs(run.name()));
+    row(a, tr("scenario"), qs(m.scenario_name));
+    row(a, tr("model"), qs(m.model_name));
+    row(a, tr("hardware"), qs(m.hardware_name));
+    row(a, tr("GPUs"), QString::number(run.gpus()));
+    row(a, tr("experts"), tr("%1, top %2").arg(run.experts()).arg(run.data().inventory.top_k));
+    row(a, tr("MoE layers"), QString::number(run.data().inventory.moe_layers.size()));
+    row(a, tr("steps"), count(run.steps()));
+    row(a, tr("seed"), QString::number(m.seed));
+    row(a, tr("detail"), qs(run::kDetailNames[static_cast<std::size_t>(m.detail)]));
+    row(a, tr("network"), qs(m.network_model));
+    row(a, tr("policy"), qs(m.policy_way));
+    row(a, tr("routing"), qs(m.routing_source));
+    row(a, tr("scenario hash"), qs(m.scenario_hash));
+    row(a, tr("version"), qs(m.product_version));
+    if (!run.path().empty()) row(a, tr("file"), qs(run.path().string()));
+    if (!run.data().notes.empty()) {
+      QStandardItem* notes = row(a, tr("notes"), QString::number(run.data().notes.size()));
+      int i = 1;
+      for (const std::string& n : run.data().notes) row(notes, QString::number(i++), qs(n));
+    }
+    QStandardItem* parameters = row(a, tr("parameters"), {});
+    for (const QString& line : qs(m.scenario_text).split('\n', Qt::SkipEmptyParts)) {
+      const qsizetype equals = line.indexOf(QStringLiteral(" = "));
+      row(parameters, equals < 0 ? line : line.left(equals),
+          equals < 0 ? QString() : line.mid(equals + 3));
+    }
+    parameters->setText(parameters->child(0) != nullptr ? tr("parameters")
+                                                        : tr("parameters (none in the file)"));
+  };
+  const bool two = m_state->other() != nullptr;
+  if (m_state->run() != nullptr) show(*m_state->run(), two ? tr("A") : tr("run"));
+  if (two) show(*m_state->other(), tr("B"));
   m_runsView->expandAll();
   m_runsView->header()->setSectionResizeMode(QHeaderView::Stretch);
 }
@@ -663,18 +693,20 @@ void MainWindow::showKeys() {
   box->open();
 }
 
-void MainWindow::chooseFile() {
-  const QString path =
-      QFileDialog::getOpenFileName(this, tr("Open run"), {}, tr("Run files (*.h5);;All files (*)"));
-  if (!path.isEmpty()) openRun(path.toStdString());
+void MainWindow::chooseFile(Role role) {
+  const QStringList files = QFileDialog::getOpenFileNames(this, tr("Open run"), {},
+                                                          tr("Run files (*.h5);;All files (*)"));
+  if (!files.isEmpty()) openFiles(files, role);
 }
 
 void MainWindow::closeEvent(QCloseEvent* event) {
   if (m_persistent) {
     QSettings settings;
     settings.setValue(QStringLiteral("geometry"), saveGeometry());
-    settings.setValue(QStringLiteral("layout"), saveState(kLayoutVersion));
+    settings.setValue(QStringLiteral("layout"),
+                      page() == Page::kRun ? saveState(kLayoutVersion) : m_layout);
   }
+  cancelWork();
   QMainWindow::closeEvent(event);
 }
 
@@ -683,13 +715,18 @@ void MainWindow::dragEnterEvent(QDragEnterEvent* event) {
 }
 
 void MainWindow::dropEvent(QDropEvent* event) {
-  const QList<QUrl> urls = event->mimeData()->urls();
-  if (urls.size() != 1 || !urls.first().isLocalFile()) {
-    m_message->showMessage(tr("Drop one run file: %1 were dropped.").arg(urls.size()));
+  QStringList files;
+  for (const QUrl& url : event->mimeData()->urls()) {
+    if (url.isLocalFile()) files << url.toLocalFile();
+  }
+  if (files.isEmpty() || files.size() > 2) {
+    m_message->showMessage(
+        tr("Drop one run file to open it, or two to compare them: %1 were dropped.")
+            .arg(event->mimeData()->urls().size()));
     return;
   }
   event->acceptProposedAction();
-  openRun(urls.first().toLocalFile().toStdString());
+  openFiles(files);
 }
 
 }  // namespace switchyard::gui

@@ -7,21 +7,31 @@
 
 #include <QMainWindow>
 
+#include "gui/childjob.hpp"
+#include "gui/compareview.hpp"
+#include "gui/loader.hpp"
 #include "gui/models.hpp"
 #include "gui/panestack.hpp"
 #include "gui/tableview.hpp"
 #include "gui/topologyview.hpp"
 #include "gui/viewstate.hpp"
+#include "gui/welcome.hpp"
 
 class QComboBox;
 class QFrame;
 class QLabel;
 class QLineEdit;
+class QProgressBar;
+class QPushButton;
 class QSortFilterProxyModel;
+class QStackedWidget;
 class QStandardItemModel;
 class QTreeView;
 
 namespace switchyard::gui {
+
+/// Of saved layouts; rises when docks are added.
+inline constexpr int kLayoutVersion = 2;
 
 /// An inline message over the panes; stays until closed or replaced.
 class MessageBar : public QWidget {
@@ -52,12 +62,49 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] QString windowText() const;
   [[nodiscard]] QString hoverText() const;
 
-  /// False if the file cannot be opened: the message bar says why, the old run stays.
-  bool openRun(const std::filesystem::path& path);
+  enum class Page { kWelcome, kRun };
+  [[nodiscard]] Page page() const;
+  void showPage(Page page);
+  [[nodiscard]] Welcome* welcome() const { return m_welcome; }
+  [[nodiscard]] CompareView* compare() const { return m_compare; }
+  [[nodiscard]] RunLoader* loader() const { return m_loader; }
+  [[nodiscard]] ChildJob* job() const { return m_job; }
+
+  /// What becomes of a run when it is there: A, or B beside the A there is.
+  enum class Role { kShow, kCompare };
+  /// Starts to open run files in the background: one as `role` says, two as A and B. If any cannot
+  /// be opened the message bar says why and what is shown stays.
+  void openFiles(const QStringList& files, Role role = Role::kShow);
+  /// The run at once, as A (B stays if there is one).
   void showRun(std::shared_ptr<const RunStore> run);
+  void compareWith(std::shared_ptr<const RunStore> run);
+
+  struct Simulation {
+    QString scenario;  ///< A file.
+    QStringList settings;
+    QString label;          ///< Part of the run file's name.
+    bool oneLayer = false;  ///< Show the first MoE layer, not the sum.
+    bool recorded = false;  ///< Routing from the shipped checkpoint, recorded first.
+  };
+  /// Simulates in child processes and opens what comes out: one run as `role` says, two as A and B.
+  void simulate(const std::vector<Simulation>& simulations, Role role);
+  /// An entry of the welcome page.
+  void runEntry(const QString& id);
+  /// A file is being opened, or a simulation runs.
+  [[nodiscard]] bool busy() const;
+  void cancelWork();
+  /// Where simulations put their runs: $SWITCHYARD_RUNS, else the user's data folder.
+  [[nodiscard]] static QString runsFolder();
+
   void setDark(bool dark);
+  [[nodiscard]] QProgressBar* progressBar() const { return m_progress; }
+  [[nodiscard]] QPushButton* cancelButton() const { return m_cancel; }
   /// Docks and sizes as shipped.
   void restoreDefaultLayout();
+
+ signals:
+  /// Opening or simulating has ended, in whichever way.
+  void idle();
 
  protected:
   void closeEvent(QCloseEvent* event) override;
@@ -83,7 +130,15 @@ class MainWindow : public QMainWindow {
   void exportView();
   void copyInspector();
   void showKeys();
-  void chooseFile();
+  void chooseFile(Role role);
+  void connectWork();
+  void showProgress(const QString& what, int permille);
+  void workEnded();
+  void arrived(const std::vector<RunPointer>& runs);
+  void keep(const RunPointer& run);
+  void fillCompare();
+  void fillRecent();
+  void refreshPage();
 
   ViewState* m_state;
   bool m_persistent;
@@ -103,8 +158,20 @@ class MainWindow : public QMainWindow {
   QLabel *m_hover = nullptr, *m_windowLabel = nullptr, *m_cursorLabel = nullptr;
   QAction *m_reload = nullptr, *m_export = nullptr, *m_dark = nullptr;
   QList<QAction*> m_runActions;
-  std::filesystem::path m_path;
-  QByteArray m_defaultLayout;
+  QStackedWidget* m_stack = nullptr;
+  Welcome* m_welcome = nullptr;
+  CompareView* m_compare = nullptr;
+  RunLoader* m_loader = nullptr;
+  ChildJob* m_job = nullptr;
+  QLabel* m_work = nullptr;
+  QProgressBar* m_progress = nullptr;
+  QPushButton* m_cancel = nullptr;
+  QMenu* m_recentMenu = nullptr;
+  std::vector<RunPointer> m_open;  // in the order of opening
+  Role m_role = Role::kShow;
+  bool m_oneLayer = false;
+  QStringList m_outputs;                 // of the simulation under way
+  QByteArray m_defaultLayout, m_layout;  // m_layout: of the run page while another is shown
 };
 
 }  // namespace switchyard::gui

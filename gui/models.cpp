@@ -9,6 +9,7 @@
 
 #include "engine/base/error.hpp"
 #include "gui/text.hpp"
+#include "sim/run/diff.hpp"
 #include "sim/run/metrics.hpp"
 
 namespace switchyard::gui {
@@ -454,6 +455,89 @@ QVariant InspectorModel::headerData(int section, Qt::Orientation orientation, in
   if (orientation != Qt::Horizontal) return {};
   if (role == Qt::TextAlignmentRole) return section == 0 ? kLeft : kRight;
   if (role == Qt::DisplayRole) return section == 0 ? m_heading : tr("value");
+  return {};
+}
+
+// ---- comparison --------------------------------------------------------------------------------
+
+CompareModel::CompareModel(ViewState* state, QObject* parent)
+    : QAbstractTableModel(parent), m_state(state) {
+  connect(state, &ViewState::runChanged, this, &CompareModel::refresh);
+  connect(state, &ViewState::otherChanged, this, &CompareModel::refresh);
+  refresh();
+}
+
+void CompareModel::refresh() {
+  const RunStore* a = m_state->run();
+  const RunStore* b = m_state->other();
+  Table table;
+  if (a != nullptr && b != nullptr) table = run::diff_runs(a->data(), b->data());
+  beginResetModel();
+  m_table = std::move(table);
+  endResetModel();
+}
+
+int CompareModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_table.rows.size());
+}
+int CompareModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : kColumns;
+}
+
+QVariant CompareModel::data(const QModelIndex& index, int role) const {
+  if (!index.isValid() || index.row() >= rowCount()) return {};
+  const std::vector<std::string>& row = m_table.rows[static_cast<std::size_t>(index.row())];
+  const int c = index.column();
+  const QString text = qs(row[static_cast<std::size_t>(c)]);
+  const bool number = c >= kA && c <= kRatio && row[kKind] == "metric";
+  switch (role) {
+    case Qt::DisplayRole:
+      return text;
+    case kSortRole: {
+      if (!number) return text;
+      bool ok = false;
+      const double v = text.toDouble(&ok);
+      return ok ? v : kBottom;
+    }
+    case kIdRole:
+      return index.row();
+    case Qt::TextAlignmentRole:
+      return number ? kRight : kLeft;
+    case Qt::ToolTipRole: {
+      const run::MetricDefinition* d = run::find_metric(row[kName]);
+      return d != nullptr ? qs(d->definition) : text;
+    }
+    case Qt::ForegroundRole:
+      // Equal results stand back; the better side's value is marked in its own column.
+      if (row[kKind] != "metric") return {};
+      if (row[kBetter] == "same") return m_state->theme().muted;
+      if ((c == kA && row[kBetter] == "A") || (c == kB && row[kBetter] == "B")) {
+        return m_state->theme().series[2];
+      }
+      return {};
+    default:
+      return {};
+  }
+}
+
+QVariant CompareModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal) return {};
+  if (role == Qt::TextAlignmentRole) return section >= kA && section <= kRatio ? kRight : kLeft;
+  static const std::array<const char*, kColumns> names = {
+      QT_TR_NOOP("kind"), QT_TR_NOOP("name"), QT_TR_NOOP("unit"), QT_TR_NOOP("A"),
+      QT_TR_NOOP("B"),    QT_TR_NOOP("B-A"),  QT_TR_NOOP("B/A"),  QT_TR_NOOP("better")};
+  static const std::array<const char*, kColumns> tips = {
+      QT_TR_NOOP("input: what was put in differently; metric: what came out"),
+      QT_TR_NOOP("Key of the scenario, or the metric"),
+      QT_TR_NOOP("Unit of the metric"),
+      QT_TR_NOOP("The run in the panes"),
+      QT_TR_NOOP("The run drawn dashed over it"),
+      QT_TR_NOOP("Difference"),
+      QT_TR_NOOP("Ratio"),
+      QT_TR_NOOP("Which run is better; - where neither direction is")};
+  const auto i = static_cast<std::size_t>(section);
+  if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
+  if (role == Qt::ToolTipRole && i < tips.size()) return tr(tips[i]);
   return {};
 }
 

@@ -7,6 +7,7 @@
 
 #include <QAbstractTableModel>
 
+#include "engine/base/table.hpp"
 #include "gui/viewstate.hpp"
 
 namespace switchyard::gui {
@@ -75,6 +76,23 @@ class InspectorModel : public QAbstractTableModel {
   ViewState* m_state;
   QString m_heading;
   std::vector<Row> m_rows;
+};
+
+/// Run A beside run B of the state: the rows and texts of `switchyard diff A B`, cell by cell.
+class CompareModel : public QAbstractTableModel {
+  Q_OBJECT
+ public:
+  enum Column { kKind, kName, kUnit, kA, kB, kDifference, kRatio, kBetter, kColumns };
+  explicit CompareModel(ViewState* state, QObject* parent = nullptr);
+  int rowCount(const QModelIndex& parent = {}) const override;
+  int columnCount(const QModelIndex& parent = {}) const override;
+  QVariant data(const QModelIndex& index, int role) const override;
+  QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+
+ private:
+  void refresh();
+  ViewState* m_state;
+  Table m_table;
 };
 
 /// Rows of any model as text: header line first. Markdown is a pipe table.

@@ -529,6 +529,31 @@ constexpr auto kOverflow = static_cast<std::size_t>(run::StepSeries::kOverflow);
 
 }  // namespace
 
+namespace {
+
+/// Series i of B in the columns of A's window that B has; the same step lies under the same pixel.
+std::vector<double> otherCurve(const ViewState& state, TimeWindow window, int width,
+                               std::size_t i) {
+  const RunStore* other = state.other();
+  if (other == nullptr || width < 1 || !(window.length() > 0)) return {};
+  const double end = std::min(window.end, static_cast<double>(other->steps()));
+  const auto columns =
+      static_cast<std::size_t>(std::max(0.0, (end - window.first) / window.length() * width));
+  if (columns == 0) return {};
+  const double last = window.first + static_cast<double>(columns) * window.length() / width;
+  const Columns<double> c = seriesColumns(*other, {window.first, last}, columns);
+  return curveOf(c, i).mean;
+}
+
+}  // namespace
+
+void LinePane::drawOther(QPainter& painter, const QRect& plot, const std::vector<double>& y) {
+  // Part of the plot's width that B fills.
+  QRect part = plot;
+  part.setWidth(static_cast<int>(y.size()));
+  drawLine(painter, part, y, m_state->theme().text, Qt::DashLine);
+}
+
 ImbalancePane::ImbalancePane(ViewState* state, QWidget* parent)
     : LinePane(state, QStringLiteral("imbalance"), parent) {
   setAccessibleName(tr("Load imbalance over steps"));
@@ -542,8 +567,10 @@ QString ImbalancePane::detail() const {
 std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
   const RunStore* run = m_state->run();
   if (run == nullptr || run->data().inventory.moe_layers.size() < 2) return {};
-  return {{tr("mean over layers"), m_state->theme().series[0]},
-          {tr("largest layer"), m_state->theme().series[1]}};
+  std::vector<LegendItem> items = {{tr("mean over layers"), m_state->theme().series[0]},
+                                   {tr("largest layer"), m_state->theme().series[1]}};
+  if (m_state->other() != nullptr) items.push_back({tr("B"), m_state->theme().text, Qt::DashLine});
+  return items;
 }
 
 void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
@@ -553,7 +580,10 @@ void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   const Curve mean = curveOf(c, kImbalance);
   const Curve layer = curveOf(c, kImbalanceMax);
   const bool many = run.data().inventory.moe_layers.size() > 1;
-  const double top = std::max(largest(mean.max), many ? largest(layer.mean) : 1.0);
+  const std::vector<double> other =
+      otherCurve(*m_state, m_state->window(), plot.width(), kImbalance);
+  const double top =
+      std::max({largest(mean.max), many ? largest(layer.mean) : 1.0, largest(other)});
   if (top <= 0) {
     setRange(1, 2);
     label(painter, plot, Qt::AlignCenter, tr("no imbalance in this run: no routed experts"),
@@ -566,6 +596,7 @@ void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
   if (many) drawLine(painter, plot, layer.mean, m_state->theme().series[1]);
   drawLine(painter, plot, mean.mean, m_state->theme().series[0]);
+  drawOther(painter, plot, other);
   drawReference(painter, plot, 1);
 }
 
@@ -600,19 +631,30 @@ void StepTimePane::drawContent(QPainter& painter, const QRect& plot) {
   const Columns<double> c =
       seriesColumns(*m_state->run(), m_state->window(), static_cast<std::size_t>(plot.width()));
   const Curve ps = curveOf(c, kDuration);
-  const double top = niceCeiling(largest(ps.max));
+  const std::vector<double> other =
+      otherCurve(*m_state, m_state->window(), plot.width(), kDuration);
+  const double most = std::max(largest(ps.max), largest(other));
+  const double least =
+      other.empty() ? smallest(ps.mean) : std::min(smallest(ps.mean), smallest(other));
+  const double top = niceCeiling(most);
   double low = 0;
-  if (smallest(ps.mean) > 0.6 * largest(ps.max)) {
+  if (least > 0.6 * most) {
     // Little variation: start the axis below the smallest value, at a round number.
-    const double span = niceCeiling((largest(ps.max) - smallest(ps.mean)) * 1.25 + top * 1e-6);
-    low = std::max(0.0, std::floor(smallest(ps.mean) / span * 2) * span / 2);
-    setRange(low, std::max(low + span, std::ceil(largest(ps.max) / span * 2) * span / 2));
+    const double span = niceCeiling((most - least) * 1.25 + top * 1e-6);
+    low = std::max(0.0, std::floor(least / span * 2) * span / 2);
+    setRange(low, std::max(low + span, std::ceil(most / span * 2) * span / 2));
   } else {
     setRange(0, top);
   }
   drawRange(painter, plot);
   drawBand(painter, plot, ps.mean, ps.max, m_state->theme().series[2]);
   drawLine(painter, plot, ps.mean, m_state->theme().series[2]);
+  drawOther(painter, plot, other);
+}
+
+std::vector<TimePane::LegendItem> StepTimePane::legend() const {
+  if (m_state->other() == nullptr) return {};
+  return {{tr("A"), m_state->theme().series[2]}, {tr("B"), m_state->theme().text, Qt::DashLine}};
 }
 
 QString StepTimePane::valueText(double value) const { return qs(timeText(value)); }

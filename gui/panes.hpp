@@ -64,6 +64,8 @@ class LinePane : public TimePane {
   void drawRange(QPainter& painter, const QRect& plot);
   [[nodiscard]] double yOf(const QRect& plot, double value) const;
   void drawReference(QPainter& painter, const QRect& plot, double value);
+  /// B of a comparison, dashed; one value per pixel.
+  void drawOther(QPainter& painter, const QRect& plot, const std::vector<double>& y);
   /// Line through the column values, and a band between two of them.
   void drawLine(QPainter& painter, const QRect& plot, const std::vector<double>& y,
                 const QColor& color, Qt::PenStyle style = Qt::SolidLine);
@@ -95,6 +97,7 @@ class StepTimePane : public LinePane {
   explicit StepTimePane(ViewState* state, QWidget* parent = nullptr);
 
  protected:
+  [[nodiscard]] std::vector<LegendItem> legend() const override;
   [[nodiscard]] QString title() const override;
   [[nodiscard]] QString detail() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;

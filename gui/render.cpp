@@ -129,6 +129,7 @@ void render(const RenderOptions& o) {
                      "use all, " + PaneStack::panelNames().join(", ").toStdString());
   }
   const auto run = std::make_shared<const RunStore>(o.run);
+  const auto other = o.compare.empty() ? nullptr : std::make_shared<const RunStore>(o.compare);
   const std::uint64_t steps = run->steps();
   if (o.window && o.window->end > static_cast<double>(steps)) {
     throw InputError("--window",
@@ -152,6 +153,10 @@ void render(const RenderOptions& o) {
     }
     layer = static_cast<std::uint32_t>(found - numbers.begin());
   }
+  if (format == Format::kCsv && other != nullptr) {
+    throw InputError("--compare", "unsupported: CSV of two runs",
+                     "switchyard diff A B --format csv");
+  }
   if (format == Format::kCsv) {
     const TimeWindow all{0, static_cast<double>(steps)};
     write(o.output, csv(*run, o.panel, layer, o.window.value_or(all)));
@@ -168,6 +173,7 @@ void render(const RenderOptions& o) {
     window.setDark(o.dark);
     window.resize(o.size);
     window.showRun(run);
+    window.compareWith(other);
     settle(window);
     window.restoreDefaultLayout();
     show(*window.state());
@@ -186,6 +192,7 @@ void render(const RenderOptions& o) {
   state.setDark(o.dark);
   PaneStack stack(&state, o.panel == QLatin1String("all") ? QStringList() : QStringList{o.panel});
   state.setRun(run);
+  state.setOther(other);
   stack.resize(o.size);
   settle(stack);
   show(state);

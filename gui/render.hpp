@@ -17,6 +17,7 @@ class MainWindow;
 
 struct RenderOptions {
   std::filesystem::path run;
+  std::filesystem::path compare;        ///< B, drawn dashed; empty: none. Not in a CSV.
   QString output;                       ///< Ends in .png, .svg or .csv.
   QSize size{1680, 1020};               ///< Logical pixels; at least 200 x 120.
   std::optional<TimeWindow> window;     ///< Steps; the whole run without.

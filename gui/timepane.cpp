@@ -35,6 +35,7 @@ TimePane::TimePane(ViewState* state, const QString& id, QWidget* parent)
   setObjectName(id);
   setAttribute(Qt::WA_OpaquePaintEvent);
   connect(state, &ViewState::runChanged, this, &TimePane::invalidate);
+  connect(state, &ViewState::otherChanged, this, &TimePane::invalidate);
   connect(state, &ViewState::windowChanged, this, &TimePane::invalidate);
   connect(state, &ViewState::themeChanged, this, &TimePane::invalidate);
   connect(state, &ViewState::cursorChanged, this, qOverload<>(&QWidget::update));

@@ -7,6 +7,8 @@ namespace switchyard::gui {
 
 void ViewState::setRun(std::shared_ptr<const RunStore> run) {
   m_run = std::move(run);
+  const bool alone = m_other != nullptr && m_other == m_run;
+  if (alone) m_other.reset();
   m_window = {0, static_cast<double>(steps())};
   m_history.clear();
   m_moving = false;
@@ -16,6 +18,14 @@ void ViewState::setRun(std::shared_ptr<const RunStore> run) {
   m_layer = kAllLayers;
   m_scale = m_run && !m_run->hasCapacity() ? Scale::kFairShare : Scale::kCapacity;
   emit runChanged();
+  if (alone) emit otherChanged();
+}
+
+void ViewState::setOther(std::shared_ptr<const RunStore> other) {
+  if (other == m_run) other.reset();
+  if (other == m_other) return;
+  m_other = std::move(other);
+  emit otherChanged();
 }
 
 void ViewState::setWindow(TimeWindow window, Move move) {

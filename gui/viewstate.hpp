@@ -33,9 +33,15 @@ class ViewState : public QObject {
   /// Null when nothing is open. Shared, because panes of an older run may still be painting.
   [[nodiscard]] const RunStore* run() const { return m_run.get(); }
   [[nodiscard]] std::uint64_t steps() const { return m_run ? m_run->steps() : 0; }
-  /// Shows the whole run, no cursor, no selection, all layers, and the scale that the run has data
-  /// for.
+  /// B stays unless it is the same run. Shows the whole run, no cursor, no selection, all layers,
+  /// and the scale that the run has data for.
   void setRun(std::shared_ptr<const RunStore> run);
+
+  [[nodiscard]] std::shared_ptr<const RunStore> runPointer() const { return m_run; }
+  /// B of a comparison; null without one. Never the same as run().
+  [[nodiscard]] const RunStore* other() const { return m_other.get(); }
+  [[nodiscard]] std::shared_ptr<const RunStore> otherPointer() const { return m_other; }
+  void setOther(std::shared_ptr<const RunStore> other);
 
   [[nodiscard]] TimeWindow window() const { return m_window; }
   void setWindow(TimeWindow window, Move move);
@@ -71,6 +77,7 @@ class ViewState : public QObject {
 
  signals:
   void runChanged();
+  void otherChanged();
   void windowChanged();
   void cursorChanged();
   void selectionChanged();
@@ -79,7 +86,7 @@ class ViewState : public QObject {
   void themeChanged();
 
  private:
-  std::shared_ptr<const RunStore> m_run;
+  std::shared_ptr<const RunStore> m_run, m_other;
   TimeWindow m_window;
   std::vector<TimeWindow> m_history;
   bool m_moving = false;

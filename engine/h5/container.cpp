@@ -64,7 +64,8 @@ Stream open_regular(const fs::path& path, const char* mode) {
   return stream;
 }
 
-Hash128 hash_content(std::FILE* f, const fs::path& path, std::uint64_t& length) {
+Hash128 hash_content(std::FILE* f, const fs::path& path, std::uint64_t& length,
+                     const HashProgress& progress = {}, std::uint64_t total = 0) {
   Hasher128 hasher;
   std::vector<std::byte> buffer(kReadBytes);
   length = 0;
@@ -75,6 +76,7 @@ Hash128 hash_content(std::FILE* f, const fs::path& path, std::uint64_t& length) 
   while ((n = std::fread(buffer.data(), 1, buffer.size(), f)) > 0) {
     hasher.update(std::span<const std::byte>(buffer.data(), n));
     length += n;
+    if (progress) progress(length, total);
   }
   if (std::ferror(f) != 0) {
     throw InputError(path.string(), "cannot read the file to its end");
@@ -138,7 +140,7 @@ ContainerHeader read_header(const fs::path& path) {
 }
 
 ContainerHeader check_container(const fs::path& path, FileKind kind, std::uint32_t newest,
-                                bool verify) {
+                                bool verify, const HashProgress& progress) {
   const ContainerHeader header = read_header(path);
   if (header.kind != kind) {
     throw InputError(path.string(), fmt::format("this is a {}, expected a {}",
@@ -160,7 +162,7 @@ ContainerHeader check_container(const fs::path& path, FileKind kind, std::uint32
   }
   const Stream stream = open_regular(path, "rb");
   std::uint64_t length = 0;
-  const Hash128 hash = hash_content(stream.get(), path, length);
+  const Hash128 hash = hash_content(stream.get(), path, length, progress, header.length);
   if (length != header.length || hash != header.hash) {
     throw InputError(path.string(), "damaged: the checksum of its content does not match");
   }

@@ -16,6 +16,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "engine/base/hash.hpp"
 #include "engine/h5/schema.hpp"
@@ -35,6 +36,9 @@ struct ContainerHeader {
   Hash128 hash;              ///< Of those bytes.
 };
 
+/// Told how many bytes of how many were hashed; what it throws ends the reading.
+using HashProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
 /// Reads and checks the user block and the file's size, without libhdf5 and without the hash of the
 /// content. InputError names the file and says what it is: missing, empty, a folder, foreign,
 /// unfinished, cut short, damaged header.
@@ -44,7 +48,8 @@ ContainerHeader read_header(const std::filesystem::path& path);
 /// schema 1…`newest` (else both versions are named), and, with `verify`, the content hash
 /// (streamed). `verify = false` is an InputError for files of 4 GiB or less.
 ContainerHeader check_container(const std::filesystem::path& path, FileKind kind,
-                                std::uint32_t newest, bool verify);
+                                std::uint32_t newest, bool verify,
+                                const HashProgress& progress = {});
 
 /// Hashes the content of a closed HDF5 file that has a 512-byte user block and writes the block.
 /// InputError when the file cannot be read or written.

@@ -268,7 +268,7 @@ struct FileReader::State {
 
 FileReader::FileReader(const std::filesystem::path& path, const SchemaTable& schema,
                        const ReadOptions& options) {
-  const ContainerHeader header = check_container(path, schema.kind, schema.version, options.verify);
+  const ContainerHeader header = check_container(path, schema.kind, schema.version, options.verify, options.progress);
   internal::prepare_library();
   state_ = std::make_unique<State>();
   State& s = *state_;

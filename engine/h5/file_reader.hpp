@@ -22,6 +22,7 @@ namespace switchyard::h5 {
 
 struct ReadOptions {
   bool verify = true;  ///< false (--no-verify): skip the content hash; only above 4 GiB.
+  HashProgress progress = {};  ///< Of the hash; empty: not told.
 };
 
 class FileReader {

@@ -26,15 +26,43 @@ struct RunStore::Block {
   std::uint64_t bytes = 0;
 };
 
-RunStore::RunStore(const std::filesystem::path& path)
-    : m_name(path.filename().string()), m_reader(std::make_unique<run::RunReader>(path)) {
+RunStore::RunStore(const std::filesystem::path& path, const LoadProgress& progress)
+    : m_name(path.filename().string()), m_path(path) {
+  const auto tell = [&](double share) {
+    if (progress) progress(share);
+  };
+  tell(0);
+  // Shares of the time as measured on 100 000 steps x 256 experts.
+  constexpr double kHashed = 0.5, kOverview = 0.85;
+  h5::ReadOptions options;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    tell(kHashed * static_cast<double>(done) / static_cast<double>(std::max(done, total)));
+  };
+  m_reader = std::make_unique<run::RunReader>(path, options);
+  tell(kHashed);
   auto data = std::make_shared<run::RunData>(m_reader->base());
   data->totals = m_reader->read_totals();
+  tell(kHashed + 0.02);
   data->lod = m_reader->read_lod(1);
+  tell(kOverview);
   data->events = m_reader->read_events();
+  data->requests = m_reader->read_requests();
+  if (m_reader->has(run::Detail::kTokens)) data->tokens = m_reader->read_tokens();
+  data->critical_path = m_reader->read_critical_path();
   if (m_reader->has(run::Detail::kSteps)) {
-    data->steps = m_reader->read_steps(0, m_reader->steps());
+    constexpr std::uint64_t kParts = 16;
+    const std::uint64_t steps = m_reader->steps();
+    const std::uint64_t part = std::max<std::uint64_t>(1, (steps + kParts - 1) / kParts);
+    data->steps.reserve(static_cast<std::size_t>(steps));
+    for (std::uint64_t first = 0; first < steps; first += part) {
+      const auto block = m_reader->read_steps(first, std::min(part, steps - first));
+      data->steps.insert(data->steps.end(), block.begin(), block.end());
+      tell(kOverview +
+           (1 - kOverview) * static_cast<double>(data->steps.size()) / static_cast<double>(steps));
+    }
+    data->reroutes = m_reader->read_reroutes();
   }
+  tell(1);
   m_data = std::move(data);
   m_layerLods.resize(m_data->inventory.moe_layers.size());
 }
@@ -118,6 +146,27 @@ const std::int64_t* RunStore::gpuPhases(std::uint64_t step) const {
   if (!m_reader) return m_data->gpus.phase_ps.data() + static_cast<std::size_t>(step) * width;
   const Block& b = block(Kind::kGpus, kAllLayers, step);
   return b.gpus.phase_ps.data() + static_cast<std::size_t>(step - b.first) * width;
+}
+
+const std::uint64_t* RunStore::gpuMemory(std::uint64_t step) const {
+  const std::size_t width = gpus() * run::kMemoryCategories;
+  if (!m_reader) return m_data->gpus.memory.data() + static_cast<std::size_t>(step) * width;
+  const Block& b = block(Kind::kGpus, kAllLayers, step);
+  return b.gpus.memory.data() + static_cast<std::size_t>(step - b.first) * width;
+}
+
+const std::uint64_t* RunStore::gpuMemoryPeak(std::uint64_t step) const {
+  if (!m_reader) return m_data->gpus.memory_peak.data() + static_cast<std::size_t>(step) * gpus();
+  const Block& b = block(Kind::kGpus, kAllLayers, step);
+  return b.gpus.memory_peak.data() + static_cast<std::size_t>(step - b.first) * gpus();
+}
+
+std::pair<std::size_t, std::size_t> RunStore::rerouteRows(std::uint64_t first,
+                                                          std::uint64_t end) const {
+  const auto& step = m_data->reroutes.step;
+  const auto a = std::lower_bound(step.begin(), step.end(), first);
+  const auto b = std::lower_bound(a, step.end(), end);
+  return {static_cast<std::size_t>(a - step.begin()), static_cast<std::size_t>(b - step.begin())};
 }
 
 const std::uint64_t* RunStore::linkBytes(std::uint64_t step) const {

@@ -5,12 +5,13 @@
 //
 // Of a file, levels 1 and coarser are held: at most 1/7 of the rows (lod.hpp). A layer's levels are
 // read when it is first shown.
-// Threads: one at a time; the caches change behind const functions. Errors: InputError, also later
-// when a block cannot be read.
-// Not modelled: two runs at once; reading in the background.
+// Threads: one at a time (a store may be made in one thread and used in another); the caches change
+// behind const functions. Errors: InputError, also later when a block cannot be read. Not modelled:
+// reading of step blocks in the background.
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -21,6 +22,9 @@
 #include "sim/run/run_file.hpp"
 
 namespace switchyard::gui {
+
+/// Share of the work done so far, 0 … 1, never falling. What it throws ends the loading.
+using LoadProgress = std::function<void(double)>;
 
 /// A layer index into moe_layers, or the sum over layers.
 inline constexpr std::uint32_t kAllLayers = run::kNone;
@@ -44,7 +48,7 @@ struct ExpertPlace {
 class RunStore {
  public:
   /// InputError for a missing, foreign, truncated, damaged or newer file.
-  explicit RunStore(const std::filesystem::path& path);
+  explicit RunStore(const std::filesystem::path& path, const LoadProgress& progress = {});
   /// `name` stands where a file name would. The run must be complete for its detail.
   RunStore(std::shared_ptr<const run::RunData> run, std::string name);
   ~RunStore();
@@ -52,6 +56,8 @@ class RunStore {
   RunStore& operator=(const RunStore&) = delete;
 
   [[nodiscard]] const std::string& name() const { return m_name; }
+  /// Empty for a run in memory.
+  [[nodiscard]] const std::filesystem::path& path() const { return m_path; }
   /// Meta, inventory, totals, metrics, notes, events; scalars where hasSteps().
   [[nodiscard]] const run::RunData& data() const { return *m_data; }
   [[nodiscard]] std::uint64_t steps() const { return m_data->totals.steps; }
@@ -73,6 +79,12 @@ class RunStore {
   [[nodiscard]] const std::int64_t* gpuPhases(std::uint64_t step) const;
   /// [K] bytes.
   [[nodiscard]] const std::uint64_t* linkBytes(std::uint64_t step) const;
+  /// [G*C] bytes, and [G] bytes: high water of each category, and of their sum.
+  [[nodiscard]] const std::uint64_t* gpuMemory(std::uint64_t step) const;
+  [[nodiscard]] const std::uint64_t* gpuMemoryPeak(std::uint64_t step) const;
+  /// Rows of data().reroutes that belong to the steps [first, end), as [begin, end) indices.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> rerouteRows(std::uint64_t first,
+                                                                std::uint64_t end) const;
   /// Share of capacity of link k in one step.
   [[nodiscard]] double linkUse(std::uint64_t step, std::size_t k) const;
 
@@ -97,6 +109,7 @@ class RunStore {
   const Block& block(Kind kind, std::uint32_t layer, std::uint64_t step) const;
 
   std::string m_name;
+  std::filesystem::path m_path;
   std::shared_ptr<const run::RunData> m_data;
   std::unique_ptr<run::RunReader> m_reader;  // null for a run in memory
   mutable std::vector<std::unique_ptr<run::ExpertLod>> m_layerLods;

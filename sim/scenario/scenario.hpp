@@ -187,12 +187,29 @@ struct RunSpec {
   Detail detail = Detail::kLayers;
 };
 
+/// What a key takes; the window's form picks its editor and checks by it.
+enum class ValueKind : std::uint8_t {
+  kText,  ///< Also what has no kind of its own: policy fields, lists, files.
+  kCount,
+  kNumber,
+  kBoolean,
+  kBytes,
+  kDuration,
+  kRate,
+  kFlops,
+  kPercent,
+  kPower,
+  kChoice,
+};
+
 /// One resolved value, for `explain`, the run file and `diff`.
 struct ResolvedValue {
   std::string key;      ///< "policy.capacity.factor".
   std::string value;    ///< Canonical text.
   std::string origin;   ///< "scenarios/x.toml:17:13", "default", "--set", "from the model".
   bool in_hash = true;  ///< false: shown, but no part of the canonical text (paths).
+  ValueKind kind = ValueKind::kText;
+  std::vector<std::string> choices = {};  ///< Of kChoice: the supported ones, in documented order.
 };
 
 struct SweepAxis {

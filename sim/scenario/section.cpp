@@ -133,8 +133,11 @@ const Node* Section::need(std::string_view key, bool optional) const {
   return node;
 }
 
-void Section::record(std::string_view key, std::string value, const Node* node) {
+void Section::record(std::string_view key, std::string value, const Node* node, ValueKind kind,
+                     std::span<const std::string_view> choices) {
   context_.record(full_key(key), std::move(value), node != nullptr ? node->where() : "default");
+  context_.values.back().kind = kind;
+  context_.values.back().choices.assign(choices.begin(), choices.end());
 }
 
 std::string Section::unit_text(std::string_view key, const Node& node) const {
@@ -168,7 +171,7 @@ std::uint64_t Section::count(std::string_view key, std::uint64_t low, std::uint6
                              std::optional<std::uint64_t> fallback) {
   const Node* node = need(key, fallback.has_value());
   if (node == nullptr) {
-    record(key, fmt::format("{}", *fallback), nullptr);
+    record(key, fmt::format("{}", *fallback), nullptr, ValueKind::kCount);
     return *fallback;
   }
   if (node->kind != Node::Kind::kInteger) {
@@ -180,14 +183,14 @@ std::uint64_t Section::count(std::string_view key, std::uint64_t low, std::uint6
       static_cast<std::uint64_t>(node->integer) > high) {
     violated(key, fmt::format("{} <= {} <= {}", low, key, high));
   }
-  record(key, fmt::format("{}", node->integer), node);
+  record(key, fmt::format("{}", node->integer), node, ValueKind::kCount);
   return static_cast<std::uint64_t>(node->integer);
 }
 
 double Section::number(std::string_view key, NumberRange range, std::optional<double> fallback) {
   const Node* node = need(key, fallback.has_value());
   if (node == nullptr) {
-    record(key, fmt::format("{}", *fallback), nullptr);
+    record(key, fmt::format("{}", *fallback), nullptr, ValueKind::kNumber);
     return *fallback;
   }
   if (node->kind != Node::Kind::kInteger && node->kind != Node::Kind::kFloat) {
@@ -201,14 +204,14 @@ double Section::number(std::string_view key, NumberRange range, std::optional<do
     violated(key, fmt::format("{} {} {} <= {}", range.low, range.low_open ? "<" : "<=", key,
                               range.high));
   }
-  record(key, fmt::format("{}", node->number), node);
+  record(key, fmt::format("{}", node->number), node, ValueKind::kNumber);
   return node->number;
 }
 
 bool Section::boolean(std::string_view key, std::optional<bool> fallback) {
   const Node* node = need(key, fallback.has_value());
   if (node == nullptr) {
-    record(key, *fallback ? "true" : "false", nullptr);
+    record(key, *fallback ? "true" : "false", nullptr, ValueKind::kBoolean);
     return *fallback;
   }
   if (node->kind != Node::Kind::kBoolean) {
@@ -216,7 +219,7 @@ bool Section::boolean(std::string_view key, std::optional<bool> fallback) {
                      fmt::format("{} = {} is {}; expected true or false", shown_key(key, *node),
                                  brief(*node), node->kind_name()));
   }
-  record(key, node->boolean ? "true" : "false", node);
+  record(key, node->boolean ? "true" : "false", node, ValueKind::kBoolean);
   return node->boolean;
 }
 
@@ -225,7 +228,7 @@ std::uint64_t Section::bytes(std::string_view key, std::optional<std::uint64_t> 
   const std::uint64_t v =
       node == nullptr ? *fallback
                       : parse_bytes(unit_text(key, *node), node->where(), shown_key(key, *node));
-  record(key, show_bytes(v), node);
+  record(key, show_bytes(v), node, ValueKind::kBytes);
   return v;
 }
 SimTime Section::duration(std::string_view key, std::optional<SimTime> fallback) {
@@ -233,7 +236,7 @@ SimTime Section::duration(std::string_view key, std::optional<SimTime> fallback)
   const SimTime v =
       node == nullptr ? *fallback
                       : parse_duration(unit_text(key, *node), node->where(), shown_key(key, *node));
-  record(key, show_time(v), node);
+  record(key, show_time(v), node, ValueKind::kDuration);
   return v;
 }
 BytesPerSecond Section::rate(std::string_view key, std::optional<BytesPerSecond> fallback) {
@@ -241,7 +244,7 @@ BytesPerSecond Section::rate(std::string_view key, std::optional<BytesPerSecond>
   const BytesPerSecond v =
       node == nullptr ? *fallback
                       : parse_rate(unit_text(key, *node), node->where(), shown_key(key, *node));
-  record(key, show_rate(v), node);
+  record(key, show_rate(v), node, ValueKind::kRate);
   return v;
 }
 FlopsPerSecond Section::flops(std::string_view key, std::optional<FlopsPerSecond> fallback) {
@@ -249,7 +252,7 @@ FlopsPerSecond Section::flops(std::string_view key, std::optional<FlopsPerSecond
   const FlopsPerSecond v =
       node == nullptr ? *fallback
                       : parse_flops(unit_text(key, *node), node->where(), shown_key(key, *node));
-  record(key, show_flops(v), node);
+  record(key, show_flops(v), node, ValueKind::kFlops);
   return v;
 }
 double Section::percent(std::string_view key, std::optional<double> fallback) {
@@ -257,7 +260,7 @@ double Section::percent(std::string_view key, std::optional<double> fallback) {
   const double v = node == nullptr
                        ? *fallback
                        : parse_percent(unit_text(key, *node), node->where(), shown_key(key, *node));
-  record(key, show_percent(v), node);
+  record(key, show_percent(v), node, ValueKind::kPercent);
   return v;
 }
 double Section::power(std::string_view key, std::optional<double> fallback) {
@@ -265,7 +268,7 @@ double Section::power(std::string_view key, std::optional<double> fallback) {
   const double v = node == nullptr
                        ? *fallback
                        : parse_power(unit_text(key, *node), node->where(), shown_key(key, *node));
-  record(key, fmt::format("{} W", v), node);
+  record(key, fmt::format("{} W", v), node, ValueKind::kPower);
   return v;
 }
 
@@ -288,7 +291,7 @@ std::size_t Section::choice(std::string_view key, std::span<const std::string_vi
                             std::span<const std::string_view> unsupported) {
   const Node* node = need(key, fallback.has_value());
   if (node == nullptr) {
-    record(key, std::string(names[*fallback]), nullptr);
+    record(key, std::string(names[*fallback]), nullptr, ValueKind::kChoice, names);
     return *fallback;
   }
   if (node->kind != Node::Kind::kString) {
@@ -305,7 +308,7 @@ std::size_t Section::choice(std::string_view key, std::span<const std::string_vi
     const std::vector<std::string> candidates(names.begin(), names.end());
     fail(key, "unknown value", suggest_name(node->text, candidates));
   }
-  record(key, node->text, node);
+  record(key, node->text, node, ValueKind::kChoice, names);
   return static_cast<std::size_t>(it - names.begin());
 }
 

@@ -83,7 +83,8 @@ class Section {
  private:
   const Node* need(std::string_view key, bool optional) const;
   std::string unit_text(std::string_view key, const Node& node) const;
-  void record(std::string_view key, std::string value, const Node* node);
+  void record(std::string_view key, std::string value, const Node* node,
+              ValueKind kind = ValueKind::kText, std::span<const std::string_view> choices = {});
 
   Context& context_;
   const Node* table_;

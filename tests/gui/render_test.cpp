@@ -354,10 +354,13 @@ TEST_F(Program, BadRunsEndInOneLineAndCodeTwo) {
 }
 
 TEST_F(Program, UnknownOptionsAndNamesAreRefused) {
+  QFile::remove(QStringLiteral("x.png"));
   EXPECT_EQ(start({"--render", "x.png", "--colour", "red", demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.png", "--theme", "blue", demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.png"}).code, 2);
-  EXPECT_EQ(start({"--render", "x.png", demoFile(), demoFile()}).code, 2);
+  EXPECT_EQ(start({"--render", "x.png", demoFile(), demoFile(), demoFile()}).code, 2);
+  EXPECT_EQ(start({"--render", "x.png", "--compare", demoFile()}).code, 2);
+  EXPECT_EQ(start({"--render", "x.csv", "--compare", demoFile(), demoFile()}).code, 2);
   EXPECT_EQ(start({"--cursor", "3", demoFile()}).code, 2);
   EXPECT_FALSE(QFile::exists(QStringLiteral("x.png")));
 }

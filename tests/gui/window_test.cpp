@@ -24,6 +24,7 @@
 #include "gui/text.hpp"
 #include "sim/run/run_file.hpp"
 #include "tests/gui/demo_run.hpp"
+#include "tests/gui/gui_fixture.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -374,17 +375,19 @@ TEST_F(WindowTest, ABadFileShowsAMessageAndKeepsTheOldRun) {
   put("newer.h5", bytes);
   h5::seal_file("newer.h5", h5::FileKind::kRun, 2);
   for (const char* name : {"truncated.h5", "foreign.h5", "damaged.h5", "newer.h5", "missing.h5"}) {
-    EXPECT_FALSE(window.openRun(name)) << name;
+    window.openFiles({QString::fromLatin1(name)});
+    ASSERT_TRUE(testing::wait([&] { return !window.busy(); }, 10000));
     EXPECT_TRUE(window.messageBar()->text().startsWith(QString::fromLatin1(name)))
         << window.messageBar()->text().toStdString();
     EXPECT_EQ(window.state()->run(), demo().get()) << name;
   }
-  EXPECT_TRUE(window.openRun("whole.h5"));
+  window.openFiles({QStringLiteral("whole.h5")});
+  ASSERT_TRUE(testing::wait([&] { return !window.busy(); }, 10000));
   EXPECT_TRUE(window.messageBar()->text().isEmpty());
   EXPECT_EQ(window.state()->steps(), 30U);
 }
 
-TEST_F(WindowTest, OneDroppedFileOpensAndTwoAreRefused) {
+TEST_F(WindowTest, OneDroppedFileOpensTwoAreComparedAndThreeAreRefused) {
   run::write_run("dropped.h5", demoRun(25));
   const auto drop = [&](const QList<QUrl>& urls) {
     QMimeData mime;
@@ -396,11 +399,20 @@ TEST_F(WindowTest, OneDroppedFileOpensAndTwoAreRefused) {
     QApplication::sendEvent(&window, &event);
   };
   const QUrl url = QUrl::fromLocalFile(qs(std::filesystem::absolute("dropped.h5").string()));
-  drop({url, url});
+  const auto settled = [&] { return testing::wait([&] { return !window.busy(); }, 10000); };
+  drop({url, url, url});
   EXPECT_EQ(window.state()->steps(), 400U);
   EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("Drop one run file")));
   drop({url});
+  ASSERT_TRUE(settled());
   EXPECT_EQ(window.state()->steps(), 25U);
+  EXPECT_EQ(window.state()->other(), nullptr);
+  run::write_run("dropped2.h5", demoRun(35));
+  drop({url, QUrl::fromLocalFile(qs(std::filesystem::absolute("dropped2.h5").string()))});
+  ASSERT_TRUE(settled());
+  EXPECT_EQ(window.state()->steps(), 25U);
+  ASSERT_NE(window.state()->other(), nullptr);
+  EXPECT_EQ(window.state()->other()->steps(), 35U);
 }
 
 TEST_F(WindowTest, NoLabelIsCutOrOverlapsAnother) {
@@ -460,7 +472,7 @@ TEST_F(WindowTest, ARunWithoutStepsShowsItsLevels) {
 TEST_F(WindowTest, WithoutARunTheWindowSaysHowToOpenOne) {
   window.showRun(nullptr);
   window.grab();
-  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("No run is open")));
+  EXPECT_EQ(window.page(), MainWindow::Page::kWelcome);
   EXPECT_EQ(window.inspector()->rowCount(), 0);
 }
 

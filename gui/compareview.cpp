@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/compareview.hpp"
+
+#include <QComboBox>
+#include <QHeaderView>
+#include <QLabel>
+#include <QSortFilterProxyModel>
+#include <QToolButton>
+#include <QVBoxLayout>
+
+namespace switchyard::gui {
+
+CompareView::CompareView(ViewState* state, QWidget* parent)
+    : QWidget(parent),
+      m_a(new QComboBox(this)),
+      m_b(new QComboBox(this)),
+      m_swap(new QToolButton(this)),
+      m_hint(new QLabel(this)),
+      m_table(new TableView(this)) {
+  auto* layout = new QVBoxLayout(this);
+  layout->setContentsMargins(2, 2, 2, 0);
+  layout->setSpacing(2);
+  auto* bar = new QHBoxLayout;
+  for (const auto& [text, box, name] : {std::tuple(tr("A"), m_a, tr("Run A")),
+                                        std::tuple(tr("B"), m_b, tr("Run B, drawn dashed"))}) {
+    auto* label = new QLabel(text, this);
+    label->setBuddy(box);
+    box->setAccessibleName(name);
+    box->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
+    box->setMinimumContentsLength(12);
+    bar->addWidget(label);
+    bar->addWidget(box, 1);
+  }
+  m_swap->setText(tr("Swap"));
+  m_swap->setToolTip(tr("A becomes B and B becomes A"));
+  bar->addWidget(m_swap);
+  layout->addLayout(bar);
+  m_hint->setText(
+      tr("Open a second run to compare: drop two files, or File > Add run to compare."));
+  m_hint->setWordWrap(true);
+  m_hint->setAlignment(Qt::AlignCenter);
+  layout->addWidget(m_hint, 1);
+  auto* model = new CompareModel(state, this);
+  auto* sorted = new QSortFilterProxyModel(this);
+  sorted->setSourceModel(model);
+  sorted->setSortRole(kSortRole);
+  m_table->setModel(sorted);
+  m_table->setSortingEnabled(true);
+  // In the table's own order, differing inputs on top, until a header is clicked.
+  m_table->sortByColumn(-1, Qt::AscendingOrder);
+  m_table->setAccessibleName(tr("Differences of A and B"));
+  layout->addWidget(m_table, 1);
+  const auto shown = [this, model] {
+    const bool some = model->rowCount() > 0;
+    m_table->setVisible(some);
+    m_hint->setVisible(!some);
+    if (!some) return;
+    m_table->fitColumns();
+    m_table->horizontalHeader()->setStretchLastSection(true);
+  };
+  connect(model, &QAbstractItemModel::modelReset, this, shown);
+  shown();
+  const auto tell = [this] { emit chosen(m_a->currentIndex(), m_b->currentIndex() - 1); };
+  connect(m_a, &QComboBox::activated, this, tell);
+  connect(m_b, &QComboBox::activated, this, tell);
+  connect(m_swap, &QToolButton::clicked, this,
+          [this] { emit chosen(m_b->currentIndex() - 1, m_a->currentIndex()); });
+  setRuns({}, -1, -1);
+}
+
+void CompareView::setRuns(const QStringList& names, int a, int b) {
+  m_a->clear();
+  m_a->addItems(names);
+  m_a->setCurrentIndex(a);
+  m_b->clear();
+  m_b->addItem(tr("none"));
+  m_b->addItems(names);
+  m_b->setCurrentIndex(b + 1);
+  m_a->setEnabled(names.size() > 1);
+  m_b->setEnabled(names.size() > 1);
+  m_swap->setEnabled(a >= 0 && b >= 0);
+}
+
+}  // namespace switchyard::gui

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the welcome page offers: ready-made explorations, then every other shipped scenario. No Qt.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace switchyard::gui {
+
+struct GalleryRun {
+  std::string file;                   ///< Below the folder of scenarios.
+  std::vector<std::string> settings;  ///< key=value
+  std::string label;                  ///< Part of the run file's name.
+};
+/// One simulation, or two that are shown as a comparison.
+struct GalleryEntry {
+  std::string id, title, text;
+  std::vector<GalleryRun> runs;
+  /// Routing is recorded first, from the shipped checkpoint (scripts/demo does the same).
+  bool records = false;
+  bool oneLayer = false;  ///< Shown at the first MoE layer, not at the sum of all.
+  bool exploration = false;  ///< Made for the welcome page, with what to look at in `text`.
+};
+
+/// $SWITCHYARD_SCENARIOS, else the folder that this program was built from; empty if neither is
+/// there.
+std::filesystem::path scenariosFolder();
+
+/// Entries whose files are all in `folder`. The others' text is the first comment of the file.
+std::vector<GalleryEntry> gallery(const std::filesystem::path& folder);
+
+}  // namespace switchyard::gui

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// The window's runs: opening files and simulating in the background, which run is A and which B,
+// and the page that is shown.
+#include <algorithm>
+
+#include <QDir>
+#include <QDockWidget>
+#include <QFileInfo>
+#include <QLabel>
+#include <QMenu>
+#include <QProgressBar>
+#include <QPushButton>
+#include <QStackedWidget>
+#include <QStandardPaths>
+
+#include "engine/base/version.hpp"
+#include "gui/mainwindow.hpp"
+#include "gui/recent.hpp"
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+constexpr std::size_t kOpenMost = 12;  // runs kept for choosing; the oldest unseen one goes
+
+/// A name in `folder` that no file has: label.h5, label-2.h5, …
+QString freeName(const QDir& folder, const QString& label) {
+  QString name = label + QStringLiteral(".h5");
+  for (int n = 2; folder.exists(name); ++n) name = QStringLiteral("%1-%2.h5").arg(label).arg(n);
+  return folder.filePath(name);
+}
+
+}  // namespace
+
+void MainWindow::connectWork() {
+  m_loader = new RunLoader(this);
+  m_job = new ChildJob(this);
+  connect(m_loader, &RunLoader::progressed, this,
+          [this](int permille) { showProgress(tr("opening"), permille); });
+  connect(m_loader, &RunLoader::loaded, this, &MainWindow::arrived);
+  connect(m_loader, &RunLoader::failed, this, [this](const QString& message) {
+    workEnded();
+    m_message->showMessage(message);
+    emit idle();
+  });
+  connect(m_loader, &RunLoader::cancelled, this, [this] {
+    workEnded();
+    emit idle();
+  });
+  connect(m_job, &ChildJob::progressed, this, &MainWindow::showProgress);
+  connect(m_job, &ChildJob::finished, this, [this] {
+    QStringList files = m_outputs;
+    m_outputs.clear();
+    openFiles(files, m_role);
+  });
+  connect(m_job, &ChildJob::failed, this, [this](const QString& message) {
+    workEnded();
+    m_message->showMessage(message);
+    emit idle();
+  });
+  connect(m_job, &ChildJob::cancelled, this, [this] {
+    workEnded();
+    emit idle();
+  });
+  connect(m_cancel, &QPushButton::clicked, this, &MainWindow::cancelWork);
+  connect(m_welcome, &Welcome::runWanted, this, &MainWindow::runEntry);
+  connect(m_welcome, &Welcome::openWanted, this, [this] { chooseFile(Role::kShow); });
+  connect(m_welcome, &Welcome::fileWanted, this, [this](const QString& f) { openFiles({f}); });
+  connect(m_compare, &CompareView::chosen, this, [this](int a, int b) {
+    if (a < 0 || static_cast<std::size_t>(a) >= m_open.size()) return;
+    const RunPointer first = m_open[static_cast<std::size_t>(a)];
+    const RunPointer second = b >= 0 && static_cast<std::size_t>(b) < m_open.size()
+                                  ? m_open[static_cast<std::size_t>(b)]
+                                  : nullptr;
+    if (first != m_state->runPointer()) {
+      // The same steps stay on screen where the new run has them.
+      const TimeWindow window = m_state->window();
+      const auto cursor = m_state->cursor();
+      m_state->setOther(nullptr);
+      m_state->setRun(first);
+      if (window.end <= static_cast<double>(m_state->steps())) {
+        m_state->setWindow(window, ViewState::Move::kContinuous);
+      }
+      if (cursor && *cursor < m_state->steps()) m_state->setCursor(cursor);
+    }
+    m_state->setOther(second);
+    fillCompare();
+  });
+  connect(m_state, &ViewState::otherChanged, this, [this] {
+    fillRuns();
+    fillCompare();
+    if (m_state->other() != nullptr) m_docks[5]->raise();
+  });
+}
+
+// ---- pages -------------------------------------------------------------------------------------
+
+MainWindow::Page MainWindow::page() const {
+  return m_stack->currentWidget() == m_welcome ? Page::kWelcome : Page::kRun;
+}
+
+void MainWindow::showPage(Page page) {
+  if (page == Page::kRun && m_state->run() == nullptr) page = Page::kWelcome;
+  QWidget* wanted =
+      page == Page::kWelcome ? static_cast<QWidget*>(m_welcome) : static_cast<QWidget*>(m_panes);
+  const bool was = m_stack->currentWidget() == m_panes;
+  const bool will = wanted == m_panes;
+  if (was && !will && m_state->run() != nullptr) m_layout = saveState(kLayoutVersion);
+  m_stack->setCurrentWidget(wanted);
+  if (will == was && will) return;
+  refreshPage();
+}
+
+void MainWindow::refreshPage() {
+  // The docks say nothing without a run, and the welcome page wants the room.
+  const bool run = page() == Page::kRun;
+  for (QDockWidget* dock : m_docks) {
+    dock->toggleViewAction()->setEnabled(run);
+    if (!run) dock->hide();
+  }
+  if (run) {
+    if (m_layout.isEmpty() || !restoreState(m_layout, kLayoutVersion)) restoreDefaultLayout();
+  } else {
+    m_welcome->setFocus();
+  }
+  m_windowLabel->setVisible(run);
+  m_cursorLabel->setVisible(run);
+}
+
+// ---- work in the background --------------------------------------------------------------------
+
+bool MainWindow::busy() const { return m_loader->busy() || m_job->busy(); }
+
+void MainWindow::showProgress(const QString& what, int permille) {
+  m_work->setText(what);
+  m_progress->setValue(permille);
+  m_cancel->setEnabled(true);
+  for (QWidget* w : {static_cast<QWidget*>(m_work), static_cast<QWidget*>(m_progress),
+                     static_cast<QWidget*>(m_cancel)}) {
+    w->show();
+  }
+  m_welcome->setBusy(true);
+}
+
+void MainWindow::workEnded() {
+  m_work->hide();
+  m_progress->hide();
+  m_cancel->hide();
+  m_welcome->setBusy(false);
+}
+
+void MainWindow::cancelWork() {
+  m_cancel->setEnabled(false);
+  m_loader->cancel();
+  m_job->cancel();
+}
+
+void MainWindow::openFiles(const QStringList& files, Role role) {
+  if (files.isEmpty()) return;
+  if (files.size() > 2) {
+    m_message->showMessage(
+        tr("One run is shown, or two are compared: %1 were named.").arg(files.size()));
+    return;
+  }
+  if (m_job->busy()) {
+    m_message->showMessage(tr("A simulation is running; cancel it first."));
+    return;
+  }
+  std::vector<std::filesystem::path> paths;
+  for (const QString& f : files) paths.emplace_back(f.toStdString());
+  m_role = m_state->run() == nullptr ? Role::kShow : role;
+  showProgress(tr("opening"), 0);
+  m_loader->load(paths);
+}
+
+void MainWindow::arrived(const std::vector<RunPointer>& runs) {
+  workEnded();
+  m_message->showMessage({});
+  for (const RunPointer& run : runs) {
+    keep(run);
+    if (m_persistent) rememberFile(qs(run->path().string()));
+  }
+  if (runs.size() == 2) {
+    m_state->setOther(nullptr);
+    m_state->setRun(runs[0]);
+    m_state->setOther(runs[1]);
+  } else if (m_role == Role::kCompare) {
+    m_state->setOther(runs[0]);
+    showPage(Page::kRun);
+  } else {
+    m_state->setOther(nullptr);
+    m_state->setRun(runs[0]);
+  }
+  if (m_oneLayer && m_state->run()->hasLayers()) m_state->setLayer(0);
+  m_oneLayer = false;
+  fillCompare();
+  fillRecent();
+  emit idle();
+}
+
+void MainWindow::keep(const RunPointer& run) {
+  if (run == nullptr) return;
+  // A file read again replaces what was read before.
+  for (RunPointer& r : m_open) {
+    if (r == run) return;
+    if (!run->path().empty() && r->path() == run->path()) {
+      r = run;
+      return;
+    }
+  }
+  m_open.push_back(run);
+  for (std::size_t i = 0; i < m_open.size() && m_open.size() > kOpenMost;) {
+    const bool shown = m_open[i] == m_state->runPointer() || m_open[i] == m_state->otherPointer() ||
+                       m_open[i] == run;
+    if (shown) {
+      ++i;
+    } else {
+      m_open.erase(m_open.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+void MainWindow::fillCompare() {
+  QStringList names;
+  int a = -1;
+  int b = -1;
+  for (std::size_t i = 0; i < m_open.size(); ++i) {
+    names << qs(m_open[i]->name());
+    if (m_open[i] == m_state->runPointer()) a = static_cast<int>(i);
+    if (m_open[i] == m_state->otherPointer()) b = static_cast<int>(i);
+  }
+  m_compare->setRuns(names, a, b);
+}
+
+void MainWindow::fillRecent() {
+  const QStringList files = m_persistent ? recentFiles() : QStringList();
+  m_welcome->setRecent(files);
+  m_recentMenu->clear();
+  for (const QString& f : files) {
+    QAction* action =
+        m_recentMenu->addAction(QFileInfo(f).fileName(), this, [this, f] { openFiles({f}); });
+    action->setStatusTip(f);
+  }
+  m_recentMenu->setEnabled(!files.isEmpty());
+}
+
+void MainWindow::showRun(std::shared_ptr<const RunStore> run) {
+  m_message->showMessage({});
+  keep(run);
+  if (run == nullptr) m_state->setOther(nullptr);
+  m_state->setRun(std::move(run));
+  fillCompare();
+}
+
+void MainWindow::compareWith(std::shared_ptr<const RunStore> run) {
+  keep(run);
+  m_state->setOther(std::move(run));
+  fillCompare();
+}
+
+// ---- simulating --------------------------------------------------------------------------------
+
+QString MainWindow::runsFolder() {
+  const QString named = qEnvironmentVariable("SWITCHYARD_RUNS");
+  if (!named.isEmpty()) return named;
+  return QStandardPaths::writableLocation(QStandardPaths::AppLocalDataLocation) +
+         QStringLiteral("/runs");
+}
+
+void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role) {
+  if (busy()) {
+    m_message->showMessage(tr("Something is being opened or simulated; cancel it first."));
+    return;
+  }
+  const QDir folder(QFileInfo(runsFolder()).absoluteFilePath());
+  if (!folder.mkpath(QStringLiteral(".")) || !QFileInfo(folder.path()).isWritable()) {
+    m_message->showMessage(tr("%1: cannot write runs there; name another folder in SWITCHYARD_RUNS")
+                               .arg(folder.path()));
+    return;
+  }
+  std::vector<ChildJob::Step> steps;
+  m_outputs.clear();
+  for (const Simulation& s : simulations) {
+    const QString scenario = QFileInfo(s.scenario).absoluteFilePath();
+    const QDir beside = QFileInfo(scenario).absoluteDir();
+    QStringList words = {QStringLiteral("sim"), scenario};
+    if (s.recorded) {
+      // As scripts/demo does; the same program and seed give the same trace, so it is kept.
+      const QString trace = folder.filePath(QStringLiteral("demo-trace-%1.h5").arg(qs(version())));
+      if (!QFileInfo::exists(trace)) {
+        steps.push_back(
+            {tr("recording routing"),
+             {QStringLiteral("trace"), QStringLiteral("--model"),
+              beside.filePath(QStringLiteral("checkpoints/sy-16x2")), QStringLiteral("--prompts"),
+              beside.filePath(QStringLiteral("prompts/mixed.jsonl")), QStringLiteral("--max-new"),
+              QStringLiteral("32"), QStringLiteral("--batch"), QStringLiteral("32"),
+              QStringLiteral("--policy"),
+              beside.filePath(QStringLiteral("policies/capacity_1.0.toml")),
+              QStringLiteral("--seed"), QStringLiteral("1"), QStringLiteral("-o"), trace},
+             {}});
+      }
+      words << QStringLiteral("--trace") << trace;
+    }
+    for (const QString& setting : s.settings) words << QStringLiteral("--set") << setting;
+    QString output = freeName(folder, s.label);
+    // Two of one job must not take the same name.
+    for (int n = 2; m_outputs.contains(output); ++n) {
+      output = freeName(folder, QStringLiteral("%1-%2").arg(s.label).arg(n));
+    }
+    m_outputs << output;
+    words << QStringLiteral("-o") << output;
+    // Paths in settings start at the scenario's folder, as those in the file do.
+    steps.push_back({tr("simulating %1").arg(s.label), words, beside.path()});
+  }
+  m_message->showMessage({});
+  m_oneLayer = simulations.front().oneLayer;
+  m_role = role;
+  m_job->start(std::move(steps));
+}
+
+void MainWindow::runEntry(const QString& id) {
+  for (const GalleryEntry& e : m_welcome->entries()) {
+    if (qs(e.id) != id) continue;
+    std::vector<Simulation> simulations;
+    for (const GalleryRun& r : e.runs) {
+      Simulation s;
+      s.scenario = qs((scenariosFolder() / r.file).string());
+      for (const std::string& setting : r.settings) s.settings << qs(setting);
+      s.label = qs(r.label);
+      s.oneLayer = e.oneLayer;
+      s.recorded = e.records;
+      simulations.push_back(s);
+    }
+    simulate(simulations, Role::kShow);
+    return;
+  }
+}
+
+}  // namespace switchyard::gui

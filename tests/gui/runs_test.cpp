@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening in the background, simulating in a child process, comparing two runs.
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <QApplication>
+#include <QComboBox>
+#include <QDir>
+#include <QElapsedTimer>
+#include <QFile>
+#include <QLabel>
+#include <QProcess>
+#include <QProgressBar>
+#include <QPushButton>
+#include <QSettings>
+#include <QSignalSpy>
+#include <QTest>
+#include <QTimer>
+#include <QToolButton>
+
+#include <gtest/gtest.h>
+
+#include "gui/mainwindow.hpp"
+#include "gui/recent.hpp"
+#include "gui/text.hpp"
+#include "sim/run/run_file.hpp"
+#include "tests/gui/demo_run.hpp"
+#include "tests/gui/gui_fixture.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+using testing::demoRun;
+using testing::kTinyScenario;
+using testing::wait;
+using testing::writeText;
+
+class RunsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    qputenv("SWITCHYARD_CLI", SWITCHYARD_CLI_BINARY);
+    qputenv("SWITCHYARD_RUNS", "runs");
+    QDir(QStringLiteral("runs")).removeRecursively();
+    window.resize(1280, 800);
+    window.show();
+    QApplication::processEvents();
+  }
+  void finish(int ms = 20000) {
+    ASSERT_TRUE(wait([&] { return !window.busy(); }, ms)) << "still busy";
+  }
+  MainWindow window{false};
+};
+
+TEST_F(RunsTest, LoadingTellsItsProgressAndTheWindowStaysAlive) {
+  run::write_run("progress.h5", demoRun(600));
+  QSignalSpy progress(window.loader(), &RunLoader::progressed);
+  QElapsedTimer clock;
+  qint64 last = 0;
+  qint64 gap = 0;
+  int beats = 0;
+  QTimer heart;
+  QObject::connect(&heart, &QTimer::timeout, [&] {
+    gap = std::max(gap, clock.elapsed() - last);
+    last = clock.elapsed();
+    ++beats;
+  });
+  clock.start();
+  heart.start(1);
+  window.openFiles({QStringLiteral("progress.h5")});
+  EXPECT_TRUE(window.busy());
+  EXPECT_TRUE(window.progressBar()->isVisible());
+  finish();
+  EXPECT_GE(progress.count(), 10);
+  int before = -1;
+  for (const auto& p : progress) {
+    EXPECT_GT(p[0].toInt(), before);
+    before = p[0].toInt();
+  }
+  EXPECT_EQ(before, 1000);
+  EXPECT_GT(beats, 0) << "the window did nothing else while it loaded";
+  EXPECT_EQ(window.state()->steps(), 600U);
+  EXPECT_FALSE(window.progressBar()->isVisible());
+  EXPECT_TRUE(wait([&] { return window.loader()->threads() == 0; }, 2000));
+}
+
+TEST_F(RunsTest, CancelKeepsTheOldRunAndLeavesNoThread) {
+  run::write_run("first.h5", demoRun(20));
+  run::write_run("second.h5", demoRun(600));
+  window.openFiles({QStringLiteral("first.h5")});
+  finish();
+  const RunStore* old = window.state()->run();
+  ASSERT_NE(old, nullptr);
+  QSignalSpy changed(window.state(), &ViewState::runChanged);
+  window.openFiles({QStringLiteral("second.h5")});
+  QTest::mouseClick(window.cancelButton(), Qt::LeftButton);
+  EXPECT_FALSE(window.busy()) << "cancelling waits for the thread";
+  EXPECT_TRUE(wait([&] { return window.loader()->threads() == 0; }, 5000));
+  QApplication::processEvents();
+  EXPECT_EQ(changed.count(), 0) << "a part of the cancelled run was shown";
+  EXPECT_EQ(window.state()->run(), old);
+  EXPECT_FALSE(window.cancelButton()->isVisible());
+}
+
+TEST_F(RunsTest, TwoFilesAreComparedWithTheNumbersOfDiffCellByCell) {
+  run::RunData a = demoRun(40);
+  run::RunData b = demoRun(60);
+  b.meta.seed = 7;
+  b.meta.scenario_text += "policy.capacity.rule = \"share\"\n";
+  run::write_run("a.h5", a);
+  run::write_run("b.h5", b);
+  window.openFiles({QStringLiteral("a.h5"), QStringLiteral("b.h5")});
+  finish();
+  ASSERT_NE(window.state()->other(), nullptr);
+  QProcess diff;
+  diff.start(QStringLiteral(SWITCHYARD_CLI_BINARY),
+             {QStringLiteral("diff"), QStringLiteral("a.h5"), QStringLiteral("b.h5"),
+              QStringLiteral("--format"), QStringLiteral("csv")});
+  ASSERT_TRUE(diff.waitForFinished());
+  ASSERT_EQ(diff.exitCode(), 0);
+  const QAbstractItemModel& model = *window.compare()->table()->model();
+  std::vector<int> rows;
+  for (int r = 0; r < model.rowCount(); ++r) rows.push_back(r);
+  EXPECT_GT(model.rowCount(), 10);
+  EXPECT_EQ(tableText(model, rows, TableText::kCsv).toStdString(),
+            diff.readAllStandardOutput().toStdString());
+  // Swapped: A is the other one.
+  QTest::mouseClick(window.compare()->swapButton(), Qt::LeftButton);
+  EXPECT_EQ(window.state()->run()->name(), "b.h5");
+  ASSERT_NE(window.state()->other(), nullptr);
+  EXPECT_EQ(window.state()->other()->name(), "a.h5");
+  // None of the runs as B ends the comparison.
+  window.compare()->boxB()->setCurrentIndex(0);
+  emit window.compare()->boxB()->activated(0);
+  EXPECT_EQ(window.state()->other(), nullptr);
+  EXPECT_EQ(model.rowCount(), 0);
+}
+
+TEST_F(RunsTest, TheSecondRunIsDrawnDashedOverTheFirst) {
+  run::write_run("a.h5", demoRun(40));
+  window.openFiles({QStringLiteral("a.h5")});
+  finish();
+  const auto picture = [&] {
+    TimePane* p = window.panes()->pane(QStringLiteral("steptime"));
+    return p->grab().toImage();
+  };
+  const QImage alone = picture();
+  run::write_run("b.h5", demoRun(30));
+  window.openFiles({QStringLiteral("b.h5")}, MainWindow::Role::kCompare);
+  finish();
+  EXPECT_EQ(window.state()->run()->name(), "a.h5");
+  EXPECT_EQ(window.state()->other()->name(), "b.h5");
+  EXPECT_NE(alone, picture());
+}
+
+TEST_F(RunsTest, OneBadFileOfTwoOpensNeither) {
+  run::write_run("good.h5", demoRun(10));
+  writeText("bad.h5", "no run at all, only a text of some length\n");
+  window.openFiles({QStringLiteral("good.h5"), QStringLiteral("bad.h5")});
+  finish();
+  EXPECT_EQ(window.state()->run(), nullptr);
+  EXPECT_TRUE(window.messageBar()->text().startsWith(QStringLiteral("bad.h5")))
+      << window.messageBar()->text().toStdString();
+}
+
+TEST_F(RunsTest, RecentFilesAreTenNewestFirstAndDropThoseThatAreGone) {
+  QSettings().remove(QStringLiteral("recent"));
+  for (int i = 0; i < 12; ++i) {
+    const QString name = QStringLiteral("recent%1.h5").arg(i);
+    writeText(name.toStdString(), "x");
+    rememberFile(name);
+  }
+  QStringList files = recentFiles();
+  ASSERT_EQ(files.size(), 10);
+  EXPECT_TRUE(files.first().endsWith(QStringLiteral("recent11.h5")));
+  EXPECT_TRUE(files.last().endsWith(QStringLiteral("recent2.h5")));
+  rememberFile(QStringLiteral("recent5.h5"));
+  EXPECT_TRUE(recentFiles().first().endsWith(QStringLiteral("recent5.h5")));
+  EXPECT_EQ(recentFiles().size(), 10);
+  QFile::remove(QStringLiteral("recent11.h5"));
+  files = recentFiles();
+  EXPECT_EQ(files.size(), 9);
+  EXPECT_FALSE(files.contains(QFileInfo(QStringLiteral("recent11.h5")).absoluteFilePath()));
+  QSettings().remove(QStringLiteral("recent"));
+}
+
+TEST_F(RunsTest, AScenarioRunsInAChildProcessAndItsRunIsShown) {
+  writeText("tiny.toml", kTinyScenario);
+  QSignalSpy progress(window.job(), &ChildJob::progressed);
+  window.simulate({{QStringLiteral("tiny.toml"), {}, QStringLiteral("tiny"), false, false}},
+                  MainWindow::Role::kShow);
+  EXPECT_TRUE(window.busy());
+  finish();
+  EXPECT_EQ(window.messageBar()->text(), QString());
+  ASSERT_NE(window.state()->run(), nullptr);
+  EXPECT_EQ(window.state()->run()->name(), "tiny.h5");
+  EXPECT_EQ(window.page(), MainWindow::Page::kRun);
+  EXPECT_GE(progress.count(), 2);
+  // Again, changed, beside the first: a new name, and one input differs.
+  window.simulate({{QStringLiteral("tiny.toml"),
+                    {QStringLiteral("policy.capacity.factor=2.0")},
+                    QStringLiteral("tiny"),
+                    false,
+                    false}},
+                  MainWindow::Role::kCompare);
+  finish();
+  ASSERT_NE(window.state()->other(), nullptr) << window.messageBar()->text().toStdString();
+  EXPECT_EQ(window.state()->other()->name(), "tiny-2.h5");
+  const QAbstractItemModel& model = *window.compare()->table()->model();
+  EXPECT_EQ(model.index(0, CompareModel::kName).data().toString(),
+            QStringLiteral("policy.capacity.factor"));
+}
+
+TEST_F(RunsTest, AScenarioThatIsWrongSaysWhereAndKeepsTheOldRun) {
+  run::write_run("old.h5", demoRun(10));
+  window.openFiles({QStringLiteral("old.h5")});
+  finish();
+  std::string text = kTinyScenario;
+  text.replace(text.find("batch"), 5, "bacth");
+  writeText("wrong.toml", text);
+  window.simulate({{QStringLiteral("wrong.toml"), {}, QStringLiteral("wrong"), false, false}},
+                  MainWindow::Role::kShow);
+  finish();
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("wrong.toml:")))
+      << window.messageBar()->text().toStdString();
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("bacth")));
+  EXPECT_EQ(window.state()->run()->name(), "old.h5");
+}
+
+TEST_F(RunsTest, AKilledOrMissingChildIsAMessage) {
+  writeText("slow.sh", "#!/bin/sh\nkill -9 $$\n");
+  QFile::setPermissions(QStringLiteral("slow.sh"),
+                        QFileDevice::ReadOwner | QFileDevice::ExeOwner | QFileDevice::WriteOwner);
+  qputenv("SWITCHYARD_CLI", QFileInfo(QStringLiteral("slow.sh")).absoluteFilePath().toUtf8());
+  writeText("tiny.toml", kTinyScenario);
+  const MainWindow::Simulation tiny{
+      QStringLiteral("tiny.toml"), {}, QStringLiteral("tiny"), false, false};
+  window.simulate({tiny}, MainWindow::Role::kShow);
+  finish();
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("ended by a signal")))
+      << window.messageBar()->text().toStdString();
+  qputenv("SWITCHYARD_CLI", "/no/such/program");
+  window.simulate({tiny}, MainWindow::Role::kShow);
+  finish();
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("cannot start")))
+      << window.messageBar()->text().toStdString();
+  EXPECT_EQ(window.state()->run(), nullptr);
+}
+
+TEST_F(RunsTest, CancelEndsTheChildAndLeavesNoRun) {
+  writeText("long.toml", testing::longScenario());
+  window.simulate({{QStringLiteral("long.toml"), {}, QStringLiteral("long"), false, false}},
+                  MainWindow::Role::kShow);
+  ASSERT_TRUE(wait([&] { return window.job()->processId() > 0; }, 5000));
+  const auto pid = static_cast<pid_t>(window.job()->processId());
+  QTest::qWait(50);
+  QTest::mouseClick(window.cancelButton(), Qt::LeftButton);
+  finish();
+  EXPECT_NE(::kill(pid, 0), 0) << "the child lives on";
+  EXPECT_EQ(window.state()->run(), nullptr);
+  EXPECT_TRUE(QDir(QStringLiteral("runs")).entryList(QDir::Files).isEmpty())
+      << "a cancelled simulation left a file";
+}
+
+TEST_F(RunsTest, AReadOnlyFolderOfRunsIsNamed) {
+  writeText("tiny.toml", kTinyScenario);
+  qputenv("SWITCHYARD_RUNS", "/proc/no/runs");
+  window.simulate({{QStringLiteral("tiny.toml"), {}, QStringLiteral("tiny"), false, false}},
+                  MainWindow::Role::kShow);
+  EXPECT_FALSE(window.busy());
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("cannot write runs there")));
+}
+
+TEST_F(RunsTest, TheWelcomePageOffersTheShippedScenariosAndRunsOneInTwoClicks) {
+  ASSERT_EQ(window.page(), MainWindow::Page::kWelcome);
+  Welcome& welcome = *window.welcome();
+  for (const char* id : {"demo", "overloaded", "fabric", "normative"}) {
+    ASSERT_NE(welcome.runButton(QString::fromLatin1(id)), nullptr) << id;
+  }
+  QTest::mouseClick(welcome.runButton(QStringLiteral("overloaded")), Qt::LeftButton);
+  EXPECT_FALSE(welcome.runButton(QStringLiteral("demo"))->isEnabled());
+  finish(60000);
+  ASSERT_NE(window.state()->run(), nullptr) << window.messageBar()->text().toStdString();
+  const run::Totals& t = window.state()->run()->data().totals;
+  EXPECT_GT(t.overflow, 0U);
+  EXPECT_GT(t.rerouted, 0U);
+  EXPECT_EQ(window.page(), MainWindow::Page::kRun);
+  window.showPage(MainWindow::Page::kWelcome);
+  EXPECT_TRUE(welcome.runButton(QStringLiteral("demo"))->isEnabled());
+}
+
+}  // namespace
+}  // namespace switchyard::gui
