@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/error.hpp"
 
@@ -16,11 +17,13 @@ double real(std::uint64_t v) { return static_cast<double>(v); }
 }  // namespace
 
 CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& dtype,
-                     model::DType activations, const scenario::GpuType& gpu)
+                     model::DType activations, const scenario::GpuType& gpu,
+                     const scenario::CostSpec& cost)
     : model_(model),
       dtype_(dtype),
       activations_(activations),
       gpu_(gpu),
+      spec_(cost),
       a_(width_of(activations)),
       w_(width_of(dtype.shared)),
       expert_w_(width_of(dtype.experts)),
@@ -62,12 +65,58 @@ OpCost CostModel::roofline(double bytes, double flops, DType p, double share,
   const double memory = bytes / (gpu_.mbu * gpu_.hbm.value);
   const double arithmetic = flops / (share * gpu_.peak_for(compute_format(p)).value);
   OpCost cost;
-  cost.time = SimTime::from_ps(gpu_.kernel_launch.ps() * kernels) +
+  cost.time = SimTime::from_ps(launch().ps() * kernels) +
               SimTime::from_seconds(std::max(memory, arithmetic));
   cost.bytes = bytes;
   cost.flops = flops;
   cost.kernels = kernels;
   return cost;
+}
+
+OpCost CostModel::step_launch() const {
+  OpCost cost;
+  if (spec_.launch != scenario::LaunchMode::kEager) cost.time = gpu_.kernel_launch;
+  return cost;
+}
+
+OpCost CostModel::group(std::initializer_list<Part> parts) const {
+  OpCost cost;
+  if (!fused()) {
+    for (const Part& p : parts) cost += roofline(p.bytes, p.flops, p.format, p.share, 1);
+    return cost;
+  }
+  double arithmetic = 0;
+  for (const Part& p : parts) {
+    cost.bytes += p.bytes - p.inside;
+    cost.flops += p.flops;
+    arithmetic += p.flops / (p.share * gpu_.peak_for(compute_format(p.format)).value);
+  }
+  cost.time = launch() +
+              SimTime::from_seconds(std::max(cost.bytes / (gpu_.mbu * gpu_.hbm.value), arithmetic));
+  cost.kernels = 1;
+  return cost;
+}
+
+bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::uint64_t> shape,
+                         const std::array<double, 3>& at, OpCost& cost) const {
+  if (!spec_.calibration) return false;
+  auto& asked = tables_[{kind, {format, shape}}];
+  if (!asked) {
+    asked = std::make_shared<Asked>();
+    const TableMatch match = find_table(*spec_.calibration, kind, spec_.library, "", format, shape);
+    if (match.exact) asked->timer = std::make_unique<OpTimer>(*spec_.calibration, *match.table);
+  }
+  if (!asked->timer) return false;
+  auto known = asked->known.find(at);
+  if (known == asked->known.end()) {
+    constexpr std::size_t kMostKnown = 65536;
+    if (asked->known.size() >= kMostKnown) asked->known.clear();
+    known = asked->known.emplace(at, asked->timer->time(at)).first;
+  }
+  cost.time = SimTime::from_seconds(known->second.us * 1e-6);
+  cost.measured = 1;
+  cost.extrapolated = known->second.extrapolated ? 1 : 0;
+  return true;
 }
 
 OpCost CostModel::embedding(std::uint64_t tokens) const {
@@ -76,7 +125,7 @@ OpCost CostModel::embedding(std::uint64_t tokens) const {
                   1);
 }
 
-OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> work) const {
+OpCost CostModel::core_of(std::size_t layer, std::span<const SequenceWork> work) const {
   double tokens = 0, pairs = 0, cached = 0;
   const std::uint64_t window = model_.layers[layer].sliding_window;
   for (const SequenceWork& s : work) {
@@ -96,7 +145,7 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
     }
   }
   if (tokens == 0) return {};
-  const double hidden = real(model_.hidden_size), heads = real(model_.num_heads);
+  const double heads = real(model_.num_heads);
   double kv_values = 0, per_pair = 0, q_values = 0;
   if (model_.attention == model::AttentionKind::kMla) {
     kv_values = real(model_.kv_lora_rank + model_.qk_rope_head_dim);
@@ -109,15 +158,83 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
     q_values = heads * real(model_.head_dim);
   }
   const double c = width_of(dtype_.kv);
-  OpCost cost = roofline(2 * tokens * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
-  cost += roofline(qkv_weights_ * w_ + tokens * (hidden + q_values + kv_values) * a_,
-                   2 * tokens * qkv_weights_, dtype_.shared, gpu_.mfu, 1);
-  cost +=
-      roofline(tokens * (2 * q_values * a_ + kv_values * (a_ + c)), 0, dtype_.shared, gpu_.mfu, 1);
-  cost += roofline(cached * kv_values * c + 2 * tokens * q_values * a_, pairs * per_pair, dtype_.kv,
-                   gpu_.mfu, 1);
-  cost += roofline(out_weights_ * w_ + tokens * (q_values + 2 * hidden) * a_,
-                   2 * tokens * out_weights_, dtype_.shared, gpu_.mfu, 1);
+  return roofline(cached * kv_values * c + 2 * tokens * q_values * a_, pairs * per_pair, dtype_.kv,
+                  gpu_.mfu, 1);
+}
+
+/// The attention core: decode and prefill apart, since they run other kernels.
+OpCost CostModel::core(std::size_t layer, std::span<const SequenceWork> work) const {
+  if (!spec_.calibration) return core_of(layer, work);
+  std::vector<SequenceWork> decode, prefill;
+  for (const SequenceWork& s : work) {
+    if (s.new_tokens > 0) (s.new_tokens == 1 ? decode : prefill).push_back(s);
+  }
+  OpCost cost;
+  for (const auto* part : {&decode, &prefill}) {
+    if (part->empty()) continue;
+    OpCost c = core_of(layer, *part);
+    double fresh = 0, context = 0;
+    for (const SequenceWork& s : *part) {
+      fresh += real(s.new_tokens);
+      context += real(s.context);
+    }
+    const double n = static_cast<double>(part->size());
+    const std::vector<std::uint64_t> shape{model_.num_heads, model_.num_kv_heads, model_.head_dim,
+                                           model_.layers[layer].sliding_window};
+    if (model_.attention != model::AttentionKind::kMla) {
+      if (part == &decode) {
+        measured(scenario::OpKind::kAttentionDecode, dtype_.kv, shape,
+                 {n, std::round(context / n) + 1, 0}, c);
+      } else {
+        measured(scenario::OpKind::kAttentionPrefill, dtype_.kv, shape,
+                 {n, std::round(fresh / n), std::round(context / n)}, c);
+      }
+    }
+    cost += c;
+  }
+  return cost;
+}
+
+OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> work) const {
+  double tokens = 0;
+  for (const SequenceWork& s : work) tokens += real(s.new_tokens);
+  if (tokens == 0) return {};
+  const double hidden = real(model_.hidden_size), heads = real(model_.num_heads);
+  double kv_values = 0, q_values = 0;
+  if (model_.attention == model::AttentionKind::kMla) {
+    kv_values = real(model_.kv_lora_rank + model_.qk_rope_head_dim);
+    q_values = heads * real(model_.qk_nope_head_dim + model_.qk_rope_head_dim);
+  } else {
+    kv_values = 2 * real(model_.num_kv_heads) * real(model_.head_dim);
+    q_values = heads * real(model_.head_dim);
+  }
+  const double c = width_of(dtype_.kv);
+  const Part norm{2 * tokens * hidden * a_, 2 * tokens * hidden * a_, 0, dtype_.shared, gpu_.mfu};
+  const Part qkv{qkv_weights_ * w_ + tokens * (hidden + q_values + kv_values) * a_,
+                 tokens * (q_values + kv_values) * a_, 2 * tokens * qkv_weights_, dtype_.shared,
+                 gpu_.mfu};
+  const Part rope{tokens * (2 * q_values * a_ + kv_values * (a_ + c)),
+                  tokens * (q_values + kv_values) * a_, 0, dtype_.shared, gpu_.mfu};
+  const bool dense_qkv = model_.attention != model::AttentionKind::kMla;
+  OpCost cost;
+  OpCost gemm = roofline(qkv.bytes, qkv.flops, qkv.format, qkv.share, 1);
+  if (dense_qkv && measured(scenario::OpKind::kGemm, dtype_.shared,
+                            {static_cast<std::uint64_t>(q_values + kv_values), model_.hidden_size},
+                            {tokens, 0, 0}, gemm)) {
+    cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+    cost += gemm;
+    cost += roofline(rope.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+  } else {
+    cost += group({norm, qkv, rope});
+  }
+  cost += core(layer, work);
+  OpCost out = roofline(out_weights_ * w_ + tokens * (q_values + 2 * hidden) * a_,
+                        2 * tokens * out_weights_, dtype_.shared, gpu_.mfu, 1);
+  if (dense_qkv) {
+    measured(scenario::OpKind::kGemm, dtype_.shared,
+             {model_.hidden_size, static_cast<std::uint64_t>(q_values)}, {tokens, 0, 0}, out);
+  }
+  cost += out;
   return cost;
 }
 
@@ -126,11 +243,24 @@ OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
   const double t = real(tokens), hidden = real(model_.hidden_size), e = real(model_.num_experts);
   const double r = real(routed);
   const double router_w = width_of(dtype_.router);
-  OpCost cost = roofline(2 * t * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  // The normalised rows go on to the experts: written also when fused.
+  const Part norm{2 * t * hidden * a_, 0, 0, dtype_.shared, gpu_.mfu};
+  OpCost cost;
   if (routed > 0) {
-    cost += roofline(hidden * e * router_w + r * hidden * a_ + r * e * 4, 2 * r * hidden * e,
-                     dtype_.router, gpu_.mfu, 1);
-    cost += roofline(r * e * 4, 0, dtype_.router, gpu_.mfu, 1);
+    const Part gate{hidden * e * router_w + r * hidden * a_ + r * e * 4, r * (hidden * a_ + e * 4),
+                    2 * r * hidden * e, dtype_.router, gpu_.mfu};
+    const Part top{r * e * 4, r * e * 4, 0, dtype_.router, gpu_.mfu};
+    OpCost gemm = roofline(gate.bytes, gate.flops, gate.format, gate.share, 1);
+    if (measured(scenario::OpKind::kGemm, dtype_.router, {model_.num_experts, model_.hidden_size},
+                 {r, 0, 0}, gemm)) {
+      cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+      cost += gemm;
+      cost += roofline(top.bytes, 0, dtype_.router, gpu_.mfu, 1);
+    } else {
+      cost += group({norm, gate, top});
+    }
+  } else {
+    cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
   }
   cost += roofline(t * (1 + real(model_.top_k)) * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
   return cost;
@@ -156,17 +286,32 @@ OpCost CostModel::experts_stacked(std::span<const std::uint32_t> rows,
   // The first kernel holds all matrices but the last one (the down projection).
   const double up = (expert_matrices_ - 1) / expert_matrices_;
   OpCost cost;
+  if (soft_tokens == 0) {
+    const Part first{distinct * expert_bytes_ * up + assignments * (hidden + width) * a_,
+                     assignments * width * a_,
+                     2 * assignments * hidden * width * (expert_matrices_ - 1), dtype_.experts,
+                     gpu_.mfu_grouped};
+    const Part second{distinct * expert_bytes_ * (1 - up) + assignments * (hidden + width) * a_,
+                      assignments * width * a_, 2 * assignments * hidden * width, dtype_.experts,
+                      gpu_.mfu_grouped};
+    cost = group({first, second});
+    std::uint32_t most = 0;
+    for (const std::uint32_t n : rows) most = std::max(most, n);
+    measured(scenario::OpKind::kExperts, dtype_.experts,
+             {model_.hidden_size, model_.expert_intermediate,
+              static_cast<std::uint64_t>(expert_matrices_)},
+             {assignments, distinct, static_cast<double>(most)}, cost);
+    return cost;
+  }
   if (grouped > 0) {
     cost += roofline(grouped_distinct * expert_bytes_ * up + grouped * (hidden + width) * a_,
                      2 * grouped * hidden * width * (expert_matrices_ - 1), dtype_.experts,
                      gpu_.mfu_grouped, 1);
   }
-  if (soft_tokens > 0) {
-    const double s = real(soft_tokens), stack = static_cast<double>(rows.size()) * width;
-    cost +=
-        roofline(static_cast<double>(rows.size()) * expert_bytes_ * up + s * (hidden + stack) * a_,
-                 2 * s * hidden * stack * (expert_matrices_ - 1), dtype_.experts, gpu_.mfu, 1);
-  }
+  const double s = real(soft_tokens), stack = static_cast<double>(rows.size()) * width;
+  cost +=
+      roofline(static_cast<double>(rows.size()) * expert_bytes_ * up + s * (hidden + stack) * a_,
+               2 * s * hidden * stack * (expert_matrices_ - 1), dtype_.experts, gpu_.mfu, 1);
   cost += roofline(distinct * expert_bytes_ * (1 - up) + assignments * (hidden + width) * a_,
                    2 * assignments * hidden * width, dtype_.experts, gpu_.mfu_grouped, 1);
   return cost;
@@ -175,8 +320,9 @@ OpCost CostModel::experts_stacked(std::span<const std::uint32_t> rows,
 SimTime CostModel::expert_alone(std::uint32_t rows) const {
   if (rows == 0) return {};
   const std::uint32_t one[] = {rows};
+  // A measured time includes its launch, which cannot be told apart.
   const OpCost cost = experts(one);
-  return cost.time - SimTime::from_ps(gpu_.kernel_launch.ps() * cost.kernels);
+  return cost.measured > 0 ? cost.time : cost.time - SimTime::from_ps(launch().ps() * cost.kernels);
 }
 
 OpCost CostModel::combine_sum(std::uint64_t tokens) const {
@@ -185,35 +331,42 @@ OpCost CostModel::combine_sum(std::uint64_t tokens) const {
                   dtype_.shared, gpu_.mfu, 1);
 }
 
-OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width) const {
+OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width, bool norm) const {
   const double t = real(tokens), hidden = real(model_.hidden_size), i = real(width);
-  OpCost cost = roofline((expert_matrices_ - 1) * hidden * i * w_ + t * (hidden + i) * a_,
-                         2 * t * hidden * i * (expert_matrices_ - 1), dtype_.shared, gpu_.mfu, 1);
-  cost += roofline(hidden * i * w_ + t * (hidden + i) * a_, 2 * t * hidden * i, dtype_.shared,
-                   gpu_.mfu, 1);
-  return cost;
+  const Part first{(expert_matrices_ - 1) * hidden * i * w_ + t * (hidden + i) * a_,
+                   t * (norm ? hidden + i : i) * a_, 2 * t * hidden * i * (expert_matrices_ - 1),
+                   dtype_.shared, gpu_.mfu};
+  const Part second{hidden * i * w_ + t * (hidden + i) * a_, t * i * a_, 2 * t * hidden * i,
+                    dtype_.shared, gpu_.mfu};
+  if (!norm) return group({first, second});
+  return group({{2 * t * hidden * a_, t * hidden * a_, 0, dtype_.shared, gpu_.mfu}, first, second});
 }
 
 OpCost CostModel::shared(std::uint64_t tokens) const {
   if (tokens == 0 || model_.shared_intermediate == 0) return {};
-  return ffn(tokens, model_.shared_intermediate);
+  return ffn(tokens, model_.shared_intermediate, false);
 }
 
 OpCost CostModel::dense(std::size_t layer, std::uint64_t tokens) const {
   if (tokens == 0 || model_.layers[layer].ffn != model::FfnKind::kDense) return {};
-  OpCost cost =
-      roofline(2 * real(tokens) * real(model_.hidden_size) * a_, 0, dtype_.shared, gpu_.mfu, 1);
-  cost += ffn(tokens, model_.dense_intermediate);
-  return cost;
+  return ffn(tokens, model_.dense_intermediate, true);
 }
 
 OpCost CostModel::head(std::uint64_t rows) const {
   if (rows == 0) return {};
   const double t = real(rows), hidden = real(model_.hidden_size), v = real(model_.vocab_size);
-  OpCost cost = roofline(2 * t * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
-  cost += roofline(hidden * v * w_ + t * (hidden * a_ + v * 4), 2 * t * hidden * v, dtype_.shared,
-                   gpu_.mfu, 1);
-  cost += roofline(t * v * 4, 0, dtype_.shared, gpu_.mfu, 1);
+  const Part norm{2 * t * hidden * a_, t * hidden * a_, 0, dtype_.shared, gpu_.mfu};
+  const Part product{hidden * v * w_ + t * (hidden * a_ + v * 4), t * (hidden * a_ + v * 4),
+                     2 * t * hidden * v, dtype_.shared, gpu_.mfu};
+  const Part sample{t * v * 4, t * v * 4, 0, dtype_.shared, gpu_.mfu};
+  OpCost gemm = roofline(product.bytes, product.flops, product.format, product.share, 1);
+  if (!measured(scenario::OpKind::kGemm, dtype_.shared, {model_.vocab_size, model_.hidden_size},
+                {t, 0, 0}, gemm)) {
+    return group({norm, product, sample});
+  }
+  OpCost cost = roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+  cost += gemm;
+  cost += roofline(sample.bytes, 0, dtype_.shared, gpu_.mfu, 1);
   return cost;
 }
 

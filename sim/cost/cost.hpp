@@ -15,17 +15,38 @@
 // (W4A16) are widened and gain bytes, not FLOPs; FP8 arithmetic needs model.dtype.activations =
 // "fp8". The attention core runs in the wider of the cache's and the activation's format.
 //
-// Not modelled: tile quantisation (rows padded to a tile), cache hits between kernels, power and
-// clock effects, launch modes (every kernel pays its launch), overlap of two kernels on one GPU
-// except the shared expert beside dispatch (sim/loop).
+// Launch modes (cost.launch): eager, every kernel pays the GPU's launch; graph, every kernel pays
+// graph_kernel and the step one launch; fused, as graph with fewer kernels. Fused are: norm + QKV +
+// RoPE; output projection + residual; norm + gate + top-k; an expert's products; a dense or shared
+// FFN with its norm; norm + LM head + sampling. A fused kernel takes max(Σ bytes without what stays
+// on the chip, Σ flops) and is one kernel.
+//
+// A calibration (cost.calibration) replaces single operations by measured times where it has a
+// table of the very shape and format: experts (both products; measured layers include permutation
+// and weighted sum, which the model also counts by itself: T·k·H bytes twice), the attention core
+// of GQA (sequences of one step stand as their mean length; decode and prefill are asked apart),
+// and GEMMs (QKV, output, gate, head). Measured times include their launch. Every other operation
+// keeps the roofline. OpCost counts which were measured and which of those lie outside the measured
+// places.
+//
+// Not modelled: tile quantisation (rows padded to a tile) outside the calibration, cache hits
+// between kernels, power and clock effects, overlap of two kernels on one GPU except the shared
+// expert beside dispatch (sim/loop).
 #pragma once
+#include <array>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "engine/base/units.hpp"
 #include "engine/model/accounting.hpp"
 #include "engine/model/model_config.hpp"
+#include "sim/cost/calibrated.hpp"
 #include "sim/scenario/hardware.hpp"
+#include "sim/scenario/scenario.hpp"
 
 namespace switchyard::sim {
 
@@ -35,11 +56,15 @@ struct OpCost {
   double bytes = 0;  ///< HBM bytes read and written.
   double flops = 0;  ///< A multiply-add is two.
   std::uint32_t kernels = 0;
+  std::uint32_t measured = 0,
+                extrapolated = 0;  ///< Operations from a calibration, those outside it.
   OpCost& operator+=(const OpCost& o) {
     time += o.time;
     bytes += o.bytes;
     flops += o.flops;
     kernels += o.kernels;
+    measured += o.measured;
+    extrapolated += o.extrapolated;
     return *this;
   }
 };
@@ -55,8 +80,15 @@ class CostModel {
   /// Keeps copies; the arguments need not outlive the model. Throws InputError when the GPU type
   /// has no arithmetic for a precision the scenario names.
   CostModel(const model::ModelConfig& model, const model::DTypeChoice& dtype,
-            model::DType activations, const scenario::GpuType& gpu);
+            model::DType activations, const scenario::GpuType& gpu,
+            const scenario::CostSpec& cost = {});
 
+  /// What a step pays once: the launch of its graph; zero when eager.
+  [[nodiscard]] OpCost step_launch() const;
+  /// Fixed time of a kernel.
+  [[nodiscard]] SimTime launch() const {
+    return spec_.launch == scenario::LaunchMode::kEager ? gpu_.kernel_launch : spec_.graph_kernel;
+  }
   /// kernels · launch + max(bytes/(mbu·HBM), flops/(share·peak(p))). `share` is mfu or mfu_grouped.
   [[nodiscard]] OpCost roofline(double bytes, double flops, model::DType p, double share,
                                 std::uint32_t kernels) const;
@@ -99,11 +131,33 @@ class CostModel {
   [[nodiscard]] const scenario::GpuType& gpu() const { return gpu_; }
 
  private:
-  [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width) const;
+  /// One kernel of a fused group: bytes, of which `inside` stay on the chip when fused, and flops.
+  struct Part {
+    double bytes, inside, flops;
+    model::DType format;
+    double share;
+  };
+  /// The parts one after the other, or as one kernel when fused.
+  [[nodiscard]] OpCost group(std::initializer_list<Part> parts) const;
+  [[nodiscard]] bool fused() const { return spec_.launch == scenario::LaunchMode::kFused; }
+  /// The measured time, if the calibration has it; bytes and flops are the roofline's.
+  bool measured(scenario::OpKind kind, model::DType format, std::vector<std::uint64_t> shape,
+                const std::array<double, 3>& at, OpCost& cost) const;
+  [[nodiscard]] OpCost core(std::size_t layer, std::span<const SequenceWork> work) const;
+  [[nodiscard]] OpCost core_of(std::size_t layer, std::span<const SequenceWork> work) const;
+  [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width, bool norm) const;
   model::ModelConfig model_;
   model::DTypeChoice dtype_;
   model::DType activations_ = model::DType::kBf16;
   scenario::GpuType gpu_;
+  scenario::CostSpec spec_;
+  /// Tables that were asked for (null: none), and answers of this step's places.
+  using TableKey = std::pair<scenario::OpKind, std::pair<model::DType, std::vector<std::uint64_t>>>;
+  struct Asked {
+    std::unique_ptr<OpTimer> timer;
+    std::map<std::array<double, 3>, OpTime> known;
+  };
+  mutable std::map<TableKey, std::shared_ptr<Asked>> tables_;
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight
   double expert_matrices_ = 3;                // matrices per expert

@@ -8,6 +8,7 @@
 #include "engine/base/version.hpp"
 #include "engine/model/accounting.hpp"
 #include "engine/trace/replay.hpp"
+#include "sim/cost/economics.hpp"
 #include "sim/loop/fixed_batch.hpp"
 #include "sim/loop/step_loop.hpp"
 #include "sim/network/from_scenario.hpp"
@@ -54,7 +55,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       shard_(shard_of(scenario.model, scenario.parallel.tp)) {
   refuse_unsupported();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g));
+    cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g), s_.cost);
   }
   if (layers_ > 0) {
     source_ = make_routing_source(s_, trace);
@@ -277,6 +278,7 @@ void Simulator::compute_layers() {
       host.time = SimTime::from_ps(plan_.host_ps + s_.host.per_step.ps() +
                                    s_.host.per_sequence.ps() *
                                        static_cast<std::int64_t>(sequences_[g].size()));
+      host += cost_[g].step_launch();
     }
     work(g, run::Phase::kHost, host);
     work(g, run::Phase::kHead, cost_[g].embedding(tokens_of_[g]));
@@ -326,6 +328,13 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
                             SimulationResult& result) const {
   if (source_ && source_->reused()) {
     result.notes.push_back("trace rows were used more than once: the run is longer than the trace");
+  }
+  if (s_.cost.calibration) {
+    result.notes.push_back(fmt::format(
+        "calibration {}{}{}: {} times are measured ones, {} of them EXTRAPOLATED by the "
+        "roofline; all others are the roofline's",
+        s_.cost.calibration->device, s_.cost.library.empty() ? "" : ", ", s_.cost.library,
+        measured_ops_, extrapolated_ops_));
   }
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
   if (!duplicates_.empty()) result.notes.push_back(duplicates_);
@@ -439,6 +448,9 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   result.violations = violations_;
   if (const std::string uneven = ledger_.check(); !uneven.empty()) {
     result.violations.push_back({"memory", "run", uneven});
+  }
+  for (run::Metric& m : energy_metrics(s_, sink_.data())) {
+    sink_.data().metrics.push_back(std::move(m));
   }
   for (run::Violation& v : sink_.finish()) result.violations.push_back(std::move(v));
   note_result(inv, std::max<std::uint64_t>(step, 1), result);

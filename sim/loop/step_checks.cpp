@@ -38,6 +38,8 @@ void Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
   record_.scalars.hbm_bytes += static_cast<std::uint64_t>(std::llround(cost.bytes));
   record_.scalars.flops += cost.flops;
   record_.scalars.kernels += cost.kernels;
+  measured_ops_ += cost.measured;
+  extrapolated_ops_ += cost.extrapolated;
 }
 
 void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,

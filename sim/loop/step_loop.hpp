@@ -129,6 +129,7 @@ class Simulator {
   std::uint64_t extrapolated_ = 0, exchanges_ = 0;
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
+  std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
   std::unique_ptr<RoutingSource> source_;
   std::unique_ptr<BatchSource> batch_;
   PolicyWeights weights_;

@@ -1085,6 +1085,80 @@ void read_host(Context& context, const Node& root, Scenario& out) {
   s.sources();
 }
 
+constexpr std::array<std::string_view, 3> kLaunchNames{"eager", "graph", "fused"};
+
+void read_cost(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
+  Section s(context, root.find("cost"), "cost",
+            {"calibration", "library", "launch", "graph_kernel", "source"}, root);
+  CostSpec& c = out.cost;
+  if (const Node* file = s.find("calibration")) {
+    if (file->kind != Node::Kind::kString || file->text.empty()) {
+      s.fail("calibration", "expected text", "name a calibration file (.toml)");
+    }
+    const fs::path path = named_path(file->text, *file, folder);
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) {
+      no_such_file(s.where("calibration"), "cost.calibration", file->text, path);
+    }
+    c.calibration = std::make_shared<const Calibration>(read_calibration(path.generic_string()));
+    context.record("cost.calibration", path.generic_string(), s.where("calibration"), false);
+    // In the hash by content.
+    context.record("cost.calibration.content",
+                   fmt::format("{}, {} tables, {}", c.calibration->device,
+                               c.calibration->tables.size(), c.calibration->hash),
+                   s.where("calibration"));
+    c.library = s.text("library", std::string());
+    if (std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
+                     [&](const OpTable& t) { return t.library.starts_with(c.library); })) {
+      std::vector<std::string> known;
+      for (const OpTable& t : c.calibration->tables) {
+        if (std::find(known.begin(), known.end(), t.library) == known.end()) {
+          known.push_back(t.library);
+        }
+      }
+      s.fail("library", fmt::format("no library of the calibration begins with \"{}\"", c.library),
+             suggest_name(c.library, known));
+    }
+  } else if (s.has("library")) {
+    s.fail("library", "there is no calibration", "set cost.calibration");
+  }
+  c.launch = static_cast<LaunchMode>(s.choice("launch", kLaunchNames, 0));
+  if (c.launch != LaunchMode::kEager) {
+    c.graph_kernel = s.duration("graph_kernel");
+  } else if (s.has("graph_kernel")) {
+    s.fail("graph_kernel", "has no effect with launch = \"eager\"",
+           "set cost.launch to graph or fused");
+  }
+  s.sources();
+}
+
+void read_economics(Context& context, const Node& root, Scenario& out) {
+  const Node* table = root.find("economics");
+  if (table == nullptr) return;
+  Section s(context, table, "economics",
+            {"electricity", "pue", "gpu_price", "years", "host_power", "source"}, root);
+  EconomicsSpec& e = out.economics;
+  e.stated = true;
+  const auto money = [&](std::string_view key) {
+    const std::string text = s.text(key);
+    return parse_money(text, s.where(key), s.full_key(key));
+  };
+  e.usd_per_kwh = money("electricity");
+  e.gpu_usd = money("gpu_price");
+  e.pue = s.number("pue", {1, 100, false}, 1.0);
+  e.years = s.number("years", {0, 1000, true}, 3.0);
+  e.host_w = s.power("host_power", 0.0);
+  for (const GpuType& t : out.hardware.gpu_types) {
+    if (t.idle_w <= 0) {
+      s.fail(
+          "electricity",
+          fmt::format("hardware.gpu_types.{}.idle is not stated: energy cannot be counted", t.name),
+          "state the idle power of the GPU, e.g. idle = \"70 W\"");
+    }
+  }
+  s.sources();
+}
+
 void read_run(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("run"), "run", {"seed", "detail"}, root);
   out.run.seed =
@@ -1231,7 +1305,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
 
   Section top(context, &root, "",
               {"model", "hardware", "parallel", "workload", "policy", "network", "memory", "host",
-               "run", "sweep"},
+               "cost", "economics", "run", "sweep"},
               root);
   const std::vector<Axis> axes = read_axes(context, root);
   read_model(context, root, document.folder, options, out);
@@ -1260,6 +1334,8 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   read_network(context, root, document.folder, out);
   read_memory(context, root, out);
   read_host(context, root, out);
+  read_cost(context, root, document.folder, out);
+  read_economics(context, root, out);
   read_run(context, root, out);
   out.values = std::move(context.values);
   for (const Axis& axis : axes) {

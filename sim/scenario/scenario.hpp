@@ -11,6 +11,7 @@
 // closed workloads, watermark actions other than recording, dirichlet routing.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "engine/routing/gate.hpp"
 #include "engine/routing/policy.hpp"
 #include "sim/scenario/bandwidth_table.hpp"
+#include "sim/scenario/calibration.hpp"
 #include "sim/scenario/hardware.hpp"
 
 namespace switchyard::scenario {
@@ -180,6 +182,28 @@ struct HostSpec {
   SimTime per_sequence;
 };
 
+/// How kernels reach a GPU (M49). eager: each pays the GPU's kernel_launch. graph: a step is one
+/// launch, each kernel in it takes graph_kernel. fused: as graph, and neighbours become one kernel
+/// whose intermediates stay on the chip (sim/cost/cost.hpp says which).
+enum class LaunchMode : std::uint8_t { kEager, kGraph, kFused };
+
+/// Where the times of operations come from, besides the hardware's figures.
+struct CostSpec {
+  std::shared_ptr<const Calibration> calibration;  ///< Null: the roofline alone.
+  std::string library;  ///< Tables whose library begins with this; "": the first that fits.
+  LaunchMode launch = LaunchMode::kEager;
+  SimTime graph_kernel;  ///< graph, fused: fixed time of a kernel inside a captured graph, >= 0.
+};
+
+/// What a run costs (M40). Metrics in sim/cost/economics.hpp.
+struct EconomicsSpec {
+  bool stated = false;            ///< The scenario has an [economics] section.
+  double usd_per_kwh = 0;         ///< >= 0
+  double pue = 1;                 ///< Energy of the site over that of the servers, >= 1.
+  double gpu_usd = 0, years = 3;  ///< Price of one GPU with its part of the server; written off.
+  double host_w = 0;              ///< Per server, besides its GPUs; >= 0.
+};
+
 enum class Detail : std::uint8_t { kSummary, kSteps, kLayers, kTokens };
 
 struct RunSpec {
@@ -234,6 +258,8 @@ struct Scenario {
   NetworkSpec network;
   MemorySpec memory;
   HostSpec host;
+  CostSpec cost;
+  EconomicsSpec economics;
   RunSpec run;
   std::vector<SweepAxis> sweep;
   std::vector<ResolvedValue> values;  ///< Fixed order, whatever the order in the file.

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launch modes, calibrations inside the step loop, energy and money.
+#include "sim/cost/cost.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "sim/cost/economics.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard {
+namespace {
+
+using test::MemoryRun;
+using test::run_in_memory;
+using test::worked_scenario;
+
+// The worked model: H 1024, 8 heads and 2 KV heads of 128, 8 experts of 2048, 1 byte per ps of HBM.
+constexpr std::int64_t kGraph = 400'000;
+
+sim::CostModel model_of(const scenario::Scenario& s) {
+  return {s.model, s.dtype, s.activations, s.hardware.gpu_type(0), s.cost};
+}
+
+MemoryRun synthetic(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), "workload.routing={ synthetic = \"uniform\" }");
+  return run_in_memory(worked_scenario(std::move(settings)), nullptr);
+}
+
+double metric(const MemoryRun& r, const std::string& name) {
+  for (const run::Metric& m : r.data.metrics) {
+    if (m.name == name) return m.value;
+  }
+  ADD_FAILURE() << name << " is not among the metrics";
+  return 0;
+}
+
+std::string error_of(std::vector<std::string> settings) {
+  try {
+    worked_scenario(std::move(settings));
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+/// A calibration in the test's folder; `tables` is TOML.
+std::string write_calibration(const std::string& tables) {
+  const auto path = std::filesystem::absolute("c.toml").string();
+  write_file(path,
+             "schema = \"switchyard-calibration 1\"\ndevice = \"toy\"\nsource = \"made up\"\n"
+             "licence = \"Apache-2.0\"\nhbm = \"1000 GB/s\"\nlink = \"100 GB/s\"\n"
+             "peak = { bf16 = \"100 TFLOP/s\", fp32 = \"100 TFLOP/s\" }\n" +
+                 tables);
+  return path;
+}
+
+std::string table(const std::string& op, const std::string& shape, const std::string& points,
+                  const std::string& library = "lib1") {
+  return fmt::format(
+      "[[tables]]\nop = \"{}\"\nlibrary = \"{}\"\ndtype = \"bf16\"\nshape = {}\n"
+      "overhead = 0\nrate_share = 1\ncompute_share = 1\npoints = {}\n",
+      op, library, shape, points);
+}
+
+TEST(LaunchMode, GraphPaysEachKernelLessAndTheStepOnce) {
+  const auto eager = worked_scenario();
+  const auto graph = worked_scenario({"cost.launch=graph", "cost.graph_kernel=\"0.4 us\""});
+  const std::uint32_t rows[] = {3};
+  EXPECT_EQ(model_of(eager).experts(rows).time.ps() - model_of(graph).experts(rows).time.ps(),
+            2 * (1'000'000 - kGraph));
+  EXPECT_EQ(model_of(eager).experts(rows).kernels, model_of(graph).experts(rows).kernels);
+  EXPECT_EQ(model_of(eager).step_launch().time.ps(), 0);
+  EXPECT_EQ(model_of(graph).step_launch().time.ps(), 1'000'000);
+}
+
+TEST(LaunchMode, FusedKeepsIntermediatesOnTheChip) {
+  const auto s = worked_scenario({"cost.launch=fused", "cost.graph_kernel=\"0.4 us\""});
+  const sim::CostModel cost = model_of(s);
+  // Norm, QKV and RoPE without the normalised row (2·2,048) and Q, K, V (2·3,072): 3,150,848; core
+  // and output as they are.
+  const sim::SequenceWork one[] = {{1, 1024}};
+  EXPECT_EQ(cost.attention(0, one).time.ps(), 3 * kGraph + 3'150'848 + 1'053'696 + 2'103'296);
+  EXPECT_EQ(cost.attention(0, one).kernels, 3U);
+  // One expert: 12,582,912 of weights, a row in and out, 2·2,048·2 B of inner values stay.
+  const std::uint32_t rows[] = {1};
+  EXPECT_EQ(cost.experts(rows).time.ps(), kGraph + 12'582'912 + 12'288 - 8'192);
+  EXPECT_EQ(cost.experts(rows).kernels, 1U);
+  // The normalised rows go on to the experts; logits and the gate's reading of the rows stay.
+  EXPECT_EQ(cost.router(1, 1).time.ps(), 2 * kGraph + 4'096 + 32'768 + 3 * 2'048);
+}
+
+TEST(LaunchMode, EveryModeIsFasterThanTheOneBefore) {
+  const double eager = metric(synthetic({}), "step time mean");
+  const double graph =
+      metric(synthetic({"cost.launch=graph", "cost.graph_kernel=\"0.4 us\""}), "step time mean");
+  const double fused =
+      metric(synthetic({"cost.launch=fused", "cost.graph_kernel=\"0.4 us\""}), "step time mean");
+  EXPECT_LT(graph, eager);
+  EXPECT_LT(fused, graph);
+}
+
+TEST(LaunchMode, RefusesWhatWouldDoNothing) {
+  EXPECT_NE(error_of({"cost.launch=graph"}).find("cost.graph_kernel"), std::string::npos);
+  EXPECT_NE(error_of({"cost.graph_kernel=\"1 us\""}).find("no effect"), std::string::npos);
+  EXPECT_NE(error_of({"cost.launch=eagre"}).find("did you mean \"eager\"?"), std::string::npos);
+  EXPECT_NE(error_of({"cost.library=\"x\""}).find("no calibration"), std::string::npos);
+}
+
+TEST(CalibratedCost, ReplacesTheTimeOfTheShapeItHas) {
+  const std::string path = write_calibration(
+      table("experts", "[1024, 2048, 3]", "[[4, 2, 2, 50], [8, 4, 2, 100]]") +
+      table("experts", "[1024, 2048, 3]", "[[4, 2, 2, 500], [8, 4, 2, 1000]]", "lib2"));
+  const auto s = worked_scenario({"cost.calibration=\"" + path + "\""});
+  const sim::CostModel cost = model_of(s), plain = model_of(worked_scenario());
+  const std::uint32_t rows[] = {2, 2};
+  const sim::OpCost c = cost.experts(rows);
+  EXPECT_NEAR(c.time.us(), 50, 1);
+  EXPECT_EQ(c.measured, 1U);
+  EXPECT_EQ(c.extrapolated, 0U);
+  EXPECT_EQ(c.bytes, plain.experts(rows).bytes) << "what is counted stays the roofline's";
+  // No table for the head: the roofline as before.
+  EXPECT_EQ(cost.head(1).time.ps(), plain.head(1).time.ps());
+  EXPECT_EQ(cost.head(1).measured, 0U);
+  // Another library.
+  const auto other = worked_scenario({"cost.calibration=\"" + path + "\"", "cost.library=lib2"});
+  EXPECT_NEAR(model_of(other).experts(rows).time.us(), 500, 10);
+  // Far outside: marked.
+  const std::uint32_t many[] = {4000, 4000};
+  EXPECT_EQ(cost.experts(many).extrapolated, 1U);
+  // Another shape has no measured time at all.
+  const auto wide =
+      worked_scenario({"cost.calibration=\"" + path + "\"", "model.expert_intermediate=1024"});
+  EXPECT_EQ(model_of(wide).experts(rows).measured, 0U);
+}
+
+TEST(CalibratedCost, AsksDecodeAndPrefillApart) {
+  const std::string path =
+      write_calibration(table("attention_decode", "[8, 2, 128, 0]", "[[2, 1025, 70]]") +
+                        table("attention_prefill", "[8, 2, 128, 0]", "[[1, 512, 0, 300]]"));
+  const auto s = worked_scenario({"cost.calibration=\"" + path + "\""});
+  const sim::CostModel cost = model_of(s), plain = model_of(worked_scenario());
+  const sim::SequenceWork mixed[] = {{1, 1024}, {512, 0}, {1, 1024}};
+  const sim::OpCost c = cost.attention(0, mixed);
+  EXPECT_EQ(c.measured, 2U);
+  EXPECT_EQ(c.extrapolated, 0U);
+  const double others = (plain.attention(0, mixed).time - plain.attention(0, {}).time).us();
+  EXPECT_GT(c.time.us(), 370 * 0.99);
+  EXPECT_LT(c.time.us(), 370 + others);
+}
+
+TEST(CalibratedCost, SaysInTheRunHowMuchWasMeasured) {
+  const std::string path =
+      write_calibration(table("experts", "[1024, 2048, 3]", "[[4, 2, 2, 50], [8, 4, 2, 100]]"));
+  const MemoryRun r = synthetic({"cost.calibration=\"" + path + "\"", "workload.batch=32"});
+  EXPECT_TRUE(r.result.violations.empty());
+  const auto note =
+      std::find_if(r.result.notes.begin(), r.result.notes.end(),
+                   [](const std::string& n) { return n.starts_with("calibration toy"); });
+  ASSERT_NE(note, r.result.notes.end());
+  EXPECT_NE(note->find("EXTRAPOLATED"), std::string::npos) << *note;
+  // The hash names the content, not the place.
+  const auto a = worked_scenario({"cost.calibration=\"" + path + "\""});
+  EXPECT_NE(scenario::scenario_hash(a), scenario::scenario_hash(worked_scenario()));
+  EXPECT_EQ(scenario::canonical_text(a).find(path), std::string::npos);
+}
+
+TEST(CalibratedCost, BadFilesAreNamed) {
+  EXPECT_NE(error_of({"cost.calibration=\"none.toml\""}).find("none.toml"), std::string::npos);
+  const std::string path = write_calibration(table("gemm", "[8, 8]", "[[1, nan]]"));
+  EXPECT_NE(error_of({"cost.calibration=\"" + path + "\""}).find("c.toml:16"), std::string::npos)
+      << error_of({"cost.calibration=\"" + path + "\""});
+  const std::string good = write_calibration(table("gemm", "[8, 8]", "[[1, 5]]"));
+  EXPECT_NE(error_of({"cost.calibration=\"" + good + "\"", "cost.library=lib9"})
+                .find("did you mean \"lib1\"?"),
+            std::string::npos);
+}
+
+// C40: 300 W at 0.12 USD/kWh are 315.36 USD a year, 10,000 USD over three years 3,333.33; at 85
+// tokens/s 1.361 USD per million tokens, 8.6 % of it electricity.
+TEST(Economics, OneCardForAYear) {
+  auto s = worked_scenario();
+  s.hardware.gpus.resize(1);
+  s.hardware.gpu_types[0].tdp_w = 300;
+  s.hardware.gpu_types[0].idle_w = 300;
+  s.economics.stated = true;
+  s.economics.usd_per_kwh = 0.12;
+  s.economics.gpu_usd = 10000;
+  s.economics.years = 3;
+  run::RunData run;
+  run.totals.gpu_phase_ps.assign(run::kPhases, 0);
+  run::StepScalars step;
+  step.end_ps = 1'000'000'000'000'000;  // 1000 s
+  step.tokens = 85'000;
+  run.steps.push_back(step);
+  const auto metrics = sim::energy_metrics(s, run);
+  ASSERT_EQ(metrics.size(), 5U);
+  EXPECT_NEAR(metrics[0].value, 300, 1e-9);
+  EXPECT_NEAR(metrics[1].value, 300'000, 1e-6);
+  EXPECT_NEAR(metrics[2].value, 300.0 / 85, 1e-9);
+  EXPECT_NEAR(metrics[3].value, 3648.69 / (85 * 31.536), 1e-3);
+  EXPECT_NEAR(metrics[4].value, 0.0864, 1e-4);
+}
+
+TEST(Economics, PowerFollowsTheBusyShare) {
+  const auto s = worked_scenario();
+  const std::string type = s.hardware.gpu_types[0].name;
+  const std::vector<std::string> settings{
+      fmt::format("hardware.gpu_types.{}.idle=\"100 W\"", type),
+      fmt::format("hardware.gpu_types.{}.tdp=\"500 W\"", type), "workload.batch=16",
+      "economics={ electricity = \"0.1 USD\", gpu_price = \"0 USD\", pue = 1.5, host_power = \"40 "
+      "W\" }"};
+  const MemoryRun r = synthetic(settings);
+  const double watts = 1.5 * (8 * (100 + 400 * metric(r, "busy")) + 40);
+  EXPECT_NEAR(metric(r, "mean power"), watts, watts * 1e-9);
+  EXPECT_NEAR(metric(r, "energy"), watts * metric(r, "span") * 1e-3, watts * 1e-9);
+  EXPECT_NEAR(metric(r, "electricity share of cost"), 1, 1e-12);
+  EXPECT_NEAR(metric(r, "cost per million tokens"),
+              metric(r, "energy per token") / 3.6e6 * 0.1 * 1e6, 1e-9);
+}
+
+TEST(Economics, IsNotGuessedWithoutIdlePower) {
+  EXPECT_NE(error_of({"economics={ electricity = \"0.1 USD\", gpu_price = \"1 USD\" }"})
+                .find("idle is not stated"),
+            std::string::npos);
+  const MemoryRun r = synthetic({});
+  EXPECT_TRUE(std::none_of(r.data.metrics.begin(), r.data.metrics.end(),
+                           [](const run::Metric& m) { return m.name == "energy"; }));
+  EXPECT_NE(error_of({"economics={ electricity = 3, gpu_price = \"1 USD\" }"}).find("electricity"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace switchyard
