@@ -21,6 +21,7 @@
 #include "engine/base/version.hpp"
 #include "engine/parallel/communicator.hpp"
 #include "experiments/cli/account.hpp"
+#include "experiments/cli/diagnose.hpp"
 #include "experiments/cli/diff.hpp"
 #include "experiments/cli/doctor.hpp"
 #include "experiments/cli/explain.hpp"
@@ -29,6 +30,7 @@
 #include "experiments/cli/import.hpp"
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/interrupt.hpp"
+#include "experiments/cli/monitor.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/ranks.hpp"
 #include "experiments/cli/sim.hpp"
@@ -54,10 +56,8 @@ switchyard --help lists every verb.
 )";
 
 /// Verbs of the design that this version refuses.
-constexpr std::array<std::pair<const char*, const char*>, 3> kLaterVerbs{
-    {{"diagnose", "symptom, cause and cure of a run"},
-     {"monitor", "health read-outs of a run with alarms"},
-     {"profile", "measure operations on a device"}}};
+constexpr std::array<std::pair<const char*, const char*>, 1> kLaterVerbs{
+    {{"profile", "measure operations on a device"}}};
 
 /// CLI11 takes "-1" as 2^64 - 1 and cuts what is larger.
 CLI::Validator whole_number() {
@@ -317,6 +317,31 @@ int run(int argc, char** argv) {
   format.add(*v_diff);
   v_diff->footer("Example: switchyard diff a.h5 b.h5 --format csv");
 
+  DiagnoseOptions diagnose;
+  auto* v_diagnose =
+      app.add_subcommand("diagnose", "what limits a run: symptom, cause, check and cure");
+  v_diagnose->add_option("run", diagnose.run, "run file (.h5)")->required();
+  bool diagnose_no_verify = false;
+  v_diagnose->add_flag("--no-verify", diagnose_no_verify,
+                       "skip the content hash (files above 4 GiB only)");
+  format.add(*v_diagnose);
+  v_diagnose->footer("Example: switchyard diagnose r.h5");
+
+  MonitorOptions monitor;
+  auto* v_monitor = app.add_subcommand("monitor", "health read-outs of a run with alarms");
+  v_monitor->add_option("input", monitor.input, "run (.h5), or scenario (.toml) to simulate first")
+      ->required();
+  v_monitor->add_option("--alarms", monitor.alarms,
+                        "file of [[alarms]] in place of the default rules (scenarios/README.md)");
+  v_monitor->add_option("--trace", monitor.trace, "scenarios: routing trace, as for sim");
+  v_monitor->add_option("--set", monitor.settings, "scenarios: key=value; may be repeated");
+  v_monitor->add_flag("--fail-on-alarm", monitor.fail_on_alarm, "exit 1 when an alarm is raised");
+  bool monitor_no_verify = false;
+  v_monitor->add_flag("--no-verify", monitor_no_verify,
+                      "skip the content hash (files above 4 GiB only)");
+  format.add(*v_monitor);
+  v_monitor->footer("Example: switchyard monitor r.h5 --alarms scenarios/alarms.toml");
+
   AccountOptions account_options;
   auto* v_account =
       app.add_subcommand("account", "parameters, bytes, FLOPs, KV per token, activation rates");
@@ -492,6 +517,16 @@ int run(int argc, char** argv) {
     diff.format = format.get();
     diff.verify = !diff_no_verify;
     return run_diff(diff);
+  }
+  if (parsed(v_diagnose)) {
+    diagnose.format = format.get();
+    diagnose.verify = !diagnose_no_verify;
+    return run_diagnose(diagnose);
+  }
+  if (parsed(v_monitor)) {
+    monitor.format = format.get();
+    monitor.verify = !monitor_no_verify;
+    return run_monitor(monitor);
   }
   if (parsed(v_account)) {
     account_options.root = scenarios_root();

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Health read-outs of a finished run, with alarms (verb `monitor`).
+//
+// Not modelled: actions (a finished run cannot be changed; the table names what a rule would do).
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/base/table.hpp"
+#include "sim/run/run_data.hpp"
+#include "sim/scenario/alarms.hpp"
+
+namespace switchyard::health {
+
+struct MonitorReport {
+  /// "health": every signal's mean, p95, worst value with step and place, and state. "alarms": what
+  /// the rules raise and clear, and what the run recorded itself, in the order of time.
+  std::vector<Table> tables;
+  std::size_t raised = 0;  ///< Alarms that the rules raised.
+};
+
+/// All steps, warm-up included (a leak begins there too). `name` stands for the run in messages.
+/// Throws InputError for a run of detail "summary".
+MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::AlarmRule>& rules,
+                          const std::string& name);
+
+}  // namespace switchyard::health

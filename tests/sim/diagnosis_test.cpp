@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// `diagnose`: each rule on a run that shows its symptom and on one that does not; golden text.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "sim/health/diagnosis.hpp"
+#include "tests/run/sample_run.hpp"
+#include "tests/sim/golden_text.hpp"
+
+namespace switchyard::health {
+namespace {
+
+using run::Detail;
+using run::Phase;
+using run::testing::sample_inventory;
+using run::testing::sample_meta;
+using run::testing::sample_step;
+
+constexpr std::int64_t kUs = 1'000'000;
+
+std::optional<Finding> find(const Diagnosis& d, const std::string& id) {
+  const auto it = std::find_if(d.findings.begin(), d.findings.end(),
+                               [&](const Finding& f) { return f.id == id; });
+  return it == d.findings.end() ? std::nullopt : std::optional(*it);
+}
+
+/// A run of the sample's steps, each changed by `change`.
+template <class F>
+run::RunData changed(F&& change, std::uint32_t steps = 8) {
+  run::RunData r = run::make_run(sample_meta(Detail::kLayers), sample_inventory());
+  for (std::uint32_t s = 0; s < steps; ++s) {
+    run::StepRecord record = sample_step(r.inventory, s);
+    change(record, s);
+    run::append_step(r, record);
+  }
+  return r;
+}
+
+}  // namespace
+
+TEST(Diagnosis, PrintsWhatTheSampleRunShows) {
+  const run::RunData run = run::testing::sample_run(12, Detail::kLayers);
+  test::expect_golden("diagnose.txt",
+                      render_all(diagnose(run, "sample.h5").tables, TableFormat::kText));
+}
+
+TEST(Diagnosis, WorksAtEveryDetail) {
+  for (const Detail d : {Detail::kSummary, Detail::kSteps, Detail::kLayers, Detail::kTokens}) {
+    run::RunData run = run::testing::sample_run(12, d);
+    if (d == Detail::kSummary) run.steps.clear();  // As a file gives it back.
+    const Diagnosis result = diagnose(run, "sample.h5");
+    EXPECT_EQ(result.tables.size(), 5U);
+    EXPECT_NE(find(result, "drops"), std::nullopt);
+    EXPECT_EQ(result.not_decidable.empty(), d >= Detail::kLayers);
+  }
+}
+
+TEST(Diagnosis, BoundsImbalanceByTheTimeGpusDiffer) {
+  // GPU 1 needs 10 us less for its experts in each step of 100 us: with the mean of both, 5 us.
+  const run::RunData run = changed([](run::StepRecord&, std::uint32_t) {});
+  const std::optional<Finding> f = find(diagnose(run, "r.h5"), "imbalance");
+  ASSERT_TRUE(f);
+  EXPECT_NEAR(f->bound, 0.05, 1e-12);
+  const run::RunData even = changed([](run::StepRecord& r, std::uint32_t) {
+    r.gpu_phase_ps[run::kPhases + static_cast<std::size_t>(Phase::kExpert)] += 10 * kUs;
+    r.gpu_phase_ps[run::kPhases + static_cast<std::size_t>(Phase::kWait)] -= 10 * kUs;
+  });
+  EXPECT_EQ(find(diagnose(even, "r.h5"), "imbalance"), std::nullopt);
+}
+
+TEST(Diagnosis, TellsASickExpertFromAHotOne) {
+  const auto slow = [](run::StepRecord& r, std::uint32_t) {
+    r.expert_time_ps.assign(8, 2 * kUs);
+    r.expert_time_ps[6] = 20 * kUs;  // Layer 1, expert 2: 20 against a mean of 6.5, load as others.
+  };
+  const run::RunData sick = changed(slow);
+  const std::optional<Finding> f = find(diagnose(sick, "r.h5"), "sick expert");
+  ASSERT_TRUE(f);
+  EXPECT_NE(f->symptom.find("gpu1 MoE layer 1 expert 2"), std::string::npos) << f->symptom;
+  EXPECT_NE(f->symptom.find("3.08 times"), std::string::npos) << f->symptom;
+  const run::RunData hot = changed([&](run::StepRecord& r, std::uint32_t s) {
+    slow(r, s);
+    r.expert_kept = {2, 2, 2, 2, 1, 1, 5, 1};
+  });
+  EXPECT_EQ(find(diagnose(hot, "r.h5"), "sick expert"), std::nullopt);
+  EXPECT_NE(find(diagnose(hot, "r.h5"), "hot expert"), std::nullopt);
+}
+
+TEST(Diagnosis, NamesTheFactorThatHoldsEverything) {
+  // The sample drops one assignment where 3 were kept and C = 3: demand 4/3 of the capacity, at the
+  // scenario's factor 1.5.
+  const run::RunData run = run::testing::sample_run(12, Detail::kLayers);
+  const std::optional<Finding> f = find(diagnose(run, "r.h5"), "drops");
+  ASSERT_TRUE(f);
+  EXPECT_NE(f->cure.find("policy.capacity.factor = 2 "), std::string::npos) << f->cure;
+}
+
+TEST(Diagnosis, FindsALeakOnlyWhereNothingElseExplainsIt) {
+  const auto runtime = static_cast<std::size_t>(run::MemoryCategory::kRuntime);
+  const run::RunData leak =
+      changed([&](run::StepRecord& r, std::uint32_t s) { r.gpu_memory[runtime] = 10 + 5 * s; }, 12);
+  ASSERT_NE(find(diagnose(leak, "r.h5"), "leak"), std::nullopt);
+  // The KV cache of the sample grows by a byte a step: that is explained.
+  EXPECT_EQ(find(diagnose(changed([](run::StepRecord&, std::uint32_t) {}, 12), "r.h5"), "leak"),
+            std::nullopt);
+}
+
+TEST(Diagnosis, FindsMisSharding) {
+  const run::RunData run = changed([](run::StepRecord& r, std::uint32_t) {
+    r.gpu_memory = {100, 700, 50, 0, 0, 0, 100, 0, 50, 0, 0, 0};
+    r.gpu_memory_peak = {850, 150};
+  });
+  const std::optional<Finding> f = find(diagnose(run, "r.h5"), "mis-sharding");
+  ASSERT_TRUE(f);
+  EXPECT_EQ(f->cause, "experts are not spread over all GPUs");
+}
+
+TEST(Diagnosis, FindsOneExpertThatAllTokensTake) {
+  const run::RunData run = changed([](run::StepRecord& r, std::uint32_t) {
+    r.expert_kept = {4, 2, 1, 1, 2, 2, 2, 2};  // Expert 0 of layer 0: 4 of 4 tokens.
+  });
+  const std::optional<Finding> f = find(diagnose(run, "r.h5"), "one expert");
+  ASSERT_TRUE(f);
+  EXPECT_NE(f->symptom.find("100.0 % of the tokens choose MoE layer 0 expert 0"), std::string::npos)
+      << f->symptom;
+}
+
+TEST(Diagnosis, FindsTheSlowLinkBesideAnIdleFastOne) {
+  run::RunData r = run::make_run(sample_meta(Detail::kLayers), sample_inventory());
+  r.inventory.links[1].bandwidth = {1e8};
+  r.inventory.links[1].link_class = "pcie4";
+  for (std::uint32_t s = 0; s < 8; ++s) {
+    run::StepRecord record = sample_step(r.inventory, s);
+    record.link_busy_ps[1] = 30 * kUs;
+    run::append_step(r, record);
+  }
+  const std::optional<Finding> f = find(diagnose(r, "r.h5"), "slow link");
+  ASSERT_TRUE(f);
+  // 30 us busy, exchanges 20 us of 100 us: no more than 20 us can go, of which a tenth stays.
+  EXPECT_NEAR(f->bound, 0.18, 1e-12);
+}
+
+TEST(Diagnosis, BlamesLatencyWhenTheBytesAreFew) {
+  const run::RunData run = changed([](run::StepRecord& r, std::uint32_t) {
+    for (run::LayerRecord& l : r.layers) {
+      l.dispatch_ps = l.combine_ps = 5 * kUs;
+      l.dispatch_floor_ps = l.combine_floor_ps = 1 * kUs;
+    }
+  });
+  const std::optional<Finding> f = find(diagnose(run, "r.h5"), "latency");
+  ASSERT_TRUE(f);
+  EXPECT_NEAR(f->bound, 0.16, 1e-12);  // 4 exchanges, 4 us each, of 100 us.
+}
+
+TEST(Diagnosis, NamesTheStepAndPhaseOfATail) {
+  run::RunData r = run::make_run(sample_meta(Detail::kLayers), sample_inventory());
+  std::int64_t now = 0;
+  for (std::uint32_t s = 0; s < 10; ++s) {
+    run::StepRecord record = sample_step(r.inventory, s);
+    record.scalars.start_ps = now;
+    record.scalars.end_ps = now += 100 * kUs;
+    if (s == 7) {
+      record.scalars.end_ps = now += 200 * kUs;
+      record.scalars.phase_ps[static_cast<std::size_t>(Phase::kCombine)] += 200 * kUs;
+    }
+    run::append_step(r, record);
+  }
+  const std::optional<Finding> f = find(diagnose(r, "r.h5"), "tail");
+  ASSERT_TRUE(f);
+  EXPECT_EQ(f->symptom, "p99 of step time is 3 times the median");
+  EXPECT_NE(f->cause.find("step 7: 175 us more combine"), std::string::npos) << f->cause;
+}
+
+}  // namespace switchyard::health
