@@ -340,7 +340,7 @@ int run(int argc, char** argv) {
   v_monitor->add_flag("--no-verify", monitor_no_verify,
                       "skip the content hash (files above 4 GiB only)");
   format.add(*v_monitor);
-  v_monitor->footer("Example: switchyard monitor r.h5 --alarms scenarios/alarms.toml");
+  v_monitor->footer("Example: switchyard monitor r.h5 --alarms scenarios/alarms/healthy.toml");
 
   AccountOptions account_options;
   auto* v_account =
