@@ -426,17 +426,17 @@ TEST(BadInput, UnwritableOutput) {
 TEST(Capability, KindsOfExportOfLaterVersionsAreRefusedByName) {
   const fs::path f = fresh_folder("later_export");
   for (const std::string kind : {"perfetto", "csv", "dot", "svg"}) {
-    const ProcessResult r = run_switchyard({"export", kind, "x.h5", "-o", "z"},
-                                           {.folder = f, .environment = {}});
+    const ProcessResult r =
+        run_switchyard({"export", kind, "x.h5", "-o", "z"}, {.folder = f, .environment = {}});
     EXPECT_EQ(r.exit_code, 3) << r.err;
     EXPECT_EQ(r.err, "switchyard: unsupported: export " + kind + " is not in this version\n");
   }
   expect_refused(f, {"export", "gguff", "x", "-o", "z"}, {"unknown kind \"gguff\"", "gguf"});
   expect_refused(f, {"export", "gguf", "nowhere", "-o", "z"}, {"nowhere: no such checkpoint"});
-  expect_refused(
-      f, {"export", "gguf", source_path("scenarios/checkpoints/sy-16x2").string(), "-o", "z",
-          "--type", "q5_0"},
-      {"--type: unknown type \"q5_0\""});
+  expect_refused(f,
+                 {"export", "gguf", source_path("scenarios/checkpoints/sy-16x2").string(), "-o",
+                  "z", "--type", "q5_0"},
+                 {"--type: unknown type \"q5_0\""});
 }
 
 TEST(Capability, VerbsOfLaterVersionsAreRefusedByName) {
@@ -444,8 +444,7 @@ TEST(Capability, VerbsOfLaterVersionsAreRefusedByName) {
   const ProcessResult help = run_switchyard({"--help"});
   const std::size_t group = help.out.find("not in this version");
   ASSERT_NE(group, std::string::npos) << help.out;
-  for (const std::string verb :
-       {"profile"}) {
+  for (const std::string verb : {"profile"}) {
     for (const std::vector<std::string>& command :
          {std::vector<std::string>{verb}, {verb, "x.h5", "--option", "y", "-o", "z"}}) {
       const ProcessResult r = run_switchyard(command, {.folder = f, .environment = {}});
