@@ -5,6 +5,11 @@
 
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda_backend.hpp"
 
 #define SWITCHYARD_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -42,4 +47,18 @@ SWITCHYARD_EXPORT int32_t switchyard_cuda_probe(SwitchyardCudaDevice* device, ch
   device->minor = properties.minor;
   device->memory_bytes = properties.totalGlobalMem;
   return count;
+}
+
+SWITCHYARD_EXPORT void* switchyard_cuda_open(char* message, uint64_t message_size) {
+  message[0] = '\0';
+  std::string why;
+  std::unique_ptr<switchyard::gpu::Device> device = switchyard::gpu::open_device(why);
+  if (device == nullptr) {
+    std::snprintf(message, message_size, "%s", why.c_str());
+    return nullptr;
+  }
+  // As the interface that the program deletes it through.
+  switchyard::Backend* const backend =
+      switchyard::gpu::make_cuda_backend(std::move(device)).release();
+  return backend;
 }

@@ -10,12 +10,12 @@
 extern "C" {
 #endif
 
-#define SWITCHYARD_CUDA_ABI 1
+#define SWITCHYARD_CUDA_ABI 2
 
 struct SwitchyardCudaDevice {
-  char name[256];         /* zero-terminated */
-  int32_t major, minor;   /* compute capability */
-  uint64_t memory_bytes;  /* total device memory */
+  char name[256];        /* zero-terminated */
+  int32_t major, minor;  /* compute capability */
+  uint64_t memory_bytes; /* total device memory */
 };
 
 /* The number above, of the library. */
@@ -28,9 +28,14 @@ typedef const char* (*SwitchyardCudaVersion)(void);
 typedef int32_t (*SwitchyardCudaProbe)(struct SwitchyardCudaDevice* device, char* message,
                                        uint64_t message_size);
 
+/* Opens device 0. Returns a switchyard::Backend* that the caller deletes, or null with a reason in
+ * message as above. A C++ object: program and library must be of one version and one compiler. */
+typedef void* (*SwitchyardCudaOpen)(char* message, uint64_t message_size);
+
 #define SWITCHYARD_CUDA_ABI_NAME "switchyard_cuda_abi"
 #define SWITCHYARD_CUDA_VERSION_NAME "switchyard_cuda_version"
 #define SWITCHYARD_CUDA_PROBE_NAME "switchyard_cuda_probe"
+#define SWITCHYARD_CUDA_OPEN_NAME "switchyard_cuda_open"
 
 #ifdef __cplusplus
 }

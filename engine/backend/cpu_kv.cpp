@@ -15,12 +15,20 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kLargestBlock = 65536;
 
+class HostBlocks final : public BlockMemory {
+ public:
+  float* take(std::size_t floats) override {
+    return static_cast<float*>(::operator new[](floats * sizeof(float), kAlignment));
+  }
+  void give_back(float* block) noexcept override { ::operator delete[](block, kAlignment); }
+};
+
 }  // namespace
 
-void AlignedFree::operator()(float* p) const { ::operator delete[](p, kAlignment); }
+std::shared_ptr<BlockMemory> host_blocks() { return std::make_shared<HostBlocks>(); }
 
-KvStore::KvStore(AttentionShape attention, const KvOptions& kv)
-    : shape(std::move(attention)), options(kv) {
+KvStore::KvStore(AttentionShape attention, const KvOptions& kv, std::shared_ptr<BlockMemory> source)
+    : memory(std::move(source)), shape(std::move(attention)), options(kv) {
   if (options.block < 1 || options.block > kLargestBlock) {
     throw InputError("--kv-block", fmt::format("block = {}. Violated: 1 <= block <= {}",
                                                options.block, kLargestBlock));
@@ -58,7 +66,7 @@ Block KvStore::lend(std::size_t group) {
         held_bytes_ -= other.block_floats * sizeof(float);
       }
     }
-    block = Block(static_cast<float*>(::operator new[](bytes, kAlignment)));
+    block = Block(memory->take(g.block_floats), BlockReturn{memory.get()});
     held_bytes_ += bytes;
   }
   ++ledger.allocated;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// File: cpu_kv.hpp. The paged KV cache of the CPU backend, in float32.
+// File: cpu_kv.hpp. The paged KV cache of a backend, in float32. Tables and ledger are on the host;
+// the blocks come from BlockMemory: ordinary memory, or that of a device
+// (kernels/cuda_backend.hpp).
 //
 // A block is [layer of the group][KV head][keys: block x head_dim | values: block x head_dim], so
 // one layer and head reads `block` rows in a row. Blocks given back wait in a list per group and
@@ -8,17 +10,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/kv_cache.hpp"
 
 namespace switchyard::cpu {
 
-/// 64-byte aligned floats, not initialised.
-struct AlignedFree {
-  void operator()(float* p) const;
+/// Where blocks come from.
+class BlockMemory {
+ public:
+  virtual ~BlockMemory() = default;
+  /// Floats, aligned to 64 bytes, not initialised. InputError: there are none left.
+  [[nodiscard]] virtual float* take(std::size_t floats) = 0;
+  virtual void give_back(float* block) noexcept = 0;
 };
-using Block = std::unique_ptr<float[], AlignedFree>;
+/// The process's own memory.
+[[nodiscard]] std::shared_ptr<BlockMemory> host_blocks();
+
+struct BlockReturn {
+  BlockMemory* memory = nullptr;
+  void operator()(float* block) const { memory->give_back(block); }
+};
+using Block = std::unique_ptr<float[], BlockReturn>;
 
 class CpuKvCache;
 
@@ -26,7 +41,7 @@ class CpuKvCache;
 class KvStore {
  public:
   /// InputError("--kv-block", …) for a block outside 1 … 65536.
-  KvStore(AttentionShape shape, const KvOptions& options);
+  KvStore(AttentionShape shape, const KvOptions& options, std::shared_ptr<BlockMemory> memory);
 
   struct Group {
     std::size_t window = 0;
@@ -37,6 +52,7 @@ class KvStore {
   [[nodiscard]] Block lend(std::size_t group);
   void take_back(std::size_t group, Block block);
 
+  std::shared_ptr<BlockMemory> memory;  ///< Before the groups, whose blocks go back to it.
   AttentionShape shape;
   KvOptions options;
   std::vector<Group> groups;
@@ -79,6 +95,19 @@ class CpuKvCache final : public KvCache {
     return table.blocks[position / store_->options.block - table.first].get() +
            (store_->place[layer] * s.kv_heads + head) * strips * strip;
   }
+  /// The blocks of a layer's table, the number of the first of them, and floats from a block's
+  /// beginning to the layer's keys.
+  [[nodiscard]] std::span<const Block> held(std::size_t layer) const {
+    return tables_[store_->group_of[layer]].blocks;
+  }
+  [[nodiscard]] std::size_t first_block(std::size_t layer) const {
+    return tables_[store_->group_of[layer]].first;
+  }
+  [[nodiscard]] std::size_t layer_offset(std::size_t layer) const {
+    const AttentionShape& s = store_->shape;
+    return store_->place[layer] * s.kv_heads * (s.latent > 0 ? 1 : 2) * store_->options.block *
+           s.head_dim;
+  }
   /// The values that belong to keys(); the same rows when latent.
   [[nodiscard]] float* values(float* keys) const {
     return store_->shape.latent > 0 ? keys : keys + store_->options.block * store_->shape.head_dim;
@@ -96,8 +125,9 @@ class CpuKvCache final : public KvCache {
 
 class CpuKvPool final : public KvPool {
  public:
-  CpuKvPool(const AttentionShape& shape, const KvOptions& options)
-      : store_(std::make_shared<KvStore>(shape, options)) {}
+  CpuKvPool(const AttentionShape& shape, const KvOptions& options,
+            std::shared_ptr<BlockMemory> memory = host_blocks())
+      : store_(std::make_shared<KvStore>(shape, options, std::move(memory))) {}
   [[nodiscard]] std::unique_ptr<KvCache> make_cache() override {
     return std::make_unique<CpuKvCache>(store_);
   }

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
 #include "kernels/backend_entry.h"
 
 namespace switchyard::cli {
@@ -36,15 +37,8 @@ F entry(void* library, const char* name) {
   return reinterpret_cast<F>(symbol);
 }
 
-}  // namespace
-
-std::filesystem::path cuda_library() {
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::filesystem::path(kLibrary) : program.parent_path() / kLibrary;
-}
-
-CudaDevice probe_cuda(const std::filesystem::path& library) {
+/// Stays open: what it made may live as long as the program.
+void* open_library(const std::filesystem::path& library) {
   std::error_code error;
   const bool there = std::filesystem::exists(library, error);
   void* const handle = dlopen(there ? library.c_str() : kLibrary, RTLD_NOW | RTLD_LOCAL);
@@ -54,6 +48,19 @@ CudaDevice probe_cuda(const std::filesystem::path& library) {
                                 "--preset cuda, needs nvcc) and put it beside the program",
                                 kLibrary));
   }
+  return handle;
+}
+
+}  // namespace
+
+std::filesystem::path cuda_library() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::filesystem::path(kLibrary) : program.parent_path() / kLibrary;
+}
+
+CudaDevice probe_cuda(const std::filesystem::path& library) {
+  void* const handle = open_library(library);
   const auto abi = entry<SwitchyardCudaAbi>(handle, SWITCHYARD_CUDA_ABI_NAME)();
   if (abi != SWITCHYARD_CUDA_ABI) {
     missing(fmt::format("{} has interface {}, this program {}; build both from the same sources",
@@ -82,12 +89,21 @@ CudaDevice probe_cuda(const std::filesystem::path& library) {
   return found;
 }
 
-void require_cuda(const std::filesystem::path& library) {
+std::unique_ptr<Backend> open_cuda(const std::filesystem::path& library) {
   const CudaDevice device = probe_cuda(library);
-  missing(fmt::format(
-      "unsupported: the CUDA backend does not run whole models yet (found {} GPU, first {}, "
-      "compute capability {}.{})",
-      device.count, device.name, device.major, device.minor));
+  // Objects cross the border, so both sides must come from the same sources.
+  if (device.library_version != version()) {
+    missing(fmt::format("{} has version {}, this program {}; build both from the same sources",
+                        kLibrary, device.library_version, version()));
+  }
+  void* const handle = open_library(library);
+  std::array<char, 512> reason{};
+  void* const backend =
+      entry<SwitchyardCudaOpen>(handle, SWITCHYARD_CUDA_OPEN_NAME)(reason.data(), reason.size());
+  if (backend == nullptr) {
+    missing(fmt::format("{} does not open: {}", device.name, first_line(reason.data())));
+  }
+  return std::unique_ptr<Backend>(static_cast<Backend*>(backend));
 }
 
 }  // namespace switchyard::cli

@@ -5,7 +5,10 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
+
+#include "engine/backend/backend.hpp"
 
 namespace switchyard::cli {
 
@@ -26,8 +29,9 @@ struct CudaDevice {
 /// no GPU, or a GPU older than compute capability 8.0. The library stays open.
 [[nodiscard]] CudaDevice probe_cuda(const std::filesystem::path& library = cuda_library());
 
-/// Always throws CapabilityError: that of probe_cuda(), or, with a usable GPU, that this version
-/// does not run whole models on it.
-[[noreturn]] void require_cuda(const std::filesystem::path& library = cuda_library());
+/// The backend of the first GPU. CapabilityError: that of probe_cuda(), a library of another
+/// version than this program, or a device that does not open.
+[[nodiscard]] std::unique_ptr<Backend> open_cuda(
+    const std::filesystem::path& library = cuda_library());
 
 }  // namespace switchyard::cli

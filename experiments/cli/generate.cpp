@@ -80,7 +80,7 @@ void continue_prompt(const GenerateOptions& options, Engine& engine,
 }
 
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
-  require_device(options.device, "f32", options.threads);
+  std::unique_ptr<Backend> backend = device_backend(options.device, "f32", options.threads);
   const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
   validate(sampling, "generate");
   if (options.prompt.empty()) {
@@ -101,11 +101,12 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
                           {"--health", std::to_string(options.health)},
                           {"--prompt", hash128(std::as_bytes(std::span(options.prompt))).hex()}});
   }
-  Engine engine =
-      Engine::load(options.model, {.threads = threads_of_rank(options.threads, job.get()),
-                                   .job = job.get(),
-                                   .tp = options.ranks.tp,
-                                   .quantise = quantise_options(options.quantise)});
+  Engine engine = load_engine(options.model, std::move(backend),
+                              {.threads = threads_of_rank(options.threads, job.get()),
+                               .job = job.get(),
+                               .tp = options.ranks.tp,
+                               .quantise = quantise_options(options.quantise)},
+                              options.health);
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
   const std::uint64_t positions = engine.config().max_position_embeddings;
@@ -146,7 +147,7 @@ std::string visible(std::string_view bytes) {
 }  // namespace
 
 std::vector<Table> perplexity_tables(const GenerateOptions& options) {
-  require_device(options.device, "f32", options.threads);
+  std::unique_ptr<Backend> backend = device_backend(options.device, "f32", options.threads);
   if (open_ranks(options.ranks)) {
     throw InputError("--perplexity", "unsupported on several processes", "run it without mpirun");
   }
@@ -173,8 +174,9 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
     }
   }
   const std::vector<PromptText> texts = read_prompts(options.perplexity);
-  const Engine engine = Engine::load(
-      options.model, {.threads = options.threads, .quantise = quantise_options(options.quantise)});
+  const Engine engine =
+      load_engine(options.model, std::move(backend),
+                  {.threads = options.threads, .quantise = quantise_options(options.quantise)}, 0);
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   std::vector<std::vector<std::uint32_t>> ids;
   ids.reserve(texts.size());

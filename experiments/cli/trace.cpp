@@ -128,18 +128,19 @@ void print_json(const nlohmann::ordered_json& event) {
 
 }  // namespace
 
-void require_device(const std::string& device, const std::string& dtype, unsigned threads) {
+std::unique_ptr<Backend> device_backend(const std::string& device, const std::string& dtype,
+                                        unsigned threads) {
   static const std::array<std::string, 2> kDevices{"cpu", "cuda"};
   static const std::array<std::string, 2> kTypes{"f32", "bf16"};
+  std::unique_ptr<Backend> backend;
   if (device == "cuda") {
-    require_cuda();
-  }
-  if (device != "cpu") {
+    backend = open_cuda();
+  } else if (device != "cpu") {
     throw InputError("--device", fmt::format("unknown device \"{}\"", device),
                      suggest_name(device, kDevices));
   }
   if (dtype == "bf16") {
-    throw InputError("--dtype", "unsupported: the CPU engine computes in f32",
+    throw InputError("--dtype", "unsupported: the engine computes in f32",
                      "weights stored as BF16 are read as they are and widened exactly");
   }
   if (dtype != "f32") {
@@ -149,6 +150,22 @@ void require_device(const std::string& device, const std::string& dtype, unsigne
   if (threads > 1024) {
     throw InputError("--threads", fmt::format("threads = {}. Violated: threads <= 1024", threads));
   }
+  return backend;
+}
+
+Engine load_engine(const std::filesystem::path& model, std::unique_ptr<Backend> backend,
+                   const EngineOptions& options, std::uint32_t health) {
+  if (backend == nullptr) {
+    return Engine::load(model, options);
+  }
+  if (options.job != nullptr || options.tp != 1) {
+    throw InputError("--device cuda", "unsupported on several ranks", "run it without mpirun");
+  }
+  if (health > 0) {
+    throw InputError("--health", "unsupported with --device cuda: it reads weights on the host",
+                     "use --device cpu");
+  }
+  return Engine::load_on(model, std::move(backend), options);
 }
 
 KvOptions kv_options(std::uint32_t block, const std::string& memory) {
@@ -283,7 +300,7 @@ Table trace_summary_table(const TraceRunSummary& s) {
 }
 
 int run_trace(const TraceOptions& options) {
-  require_device(options.device, options.dtype, options.threads);
+  std::unique_ptr<Backend> backend = device_backend(options.device, options.dtype, options.threads);
   const bool json = progress_as_json(options.progress);
   if (options.batch == 0) {
     throw InputError("--batch", "batch = 0. Violated: batch >= 1");
@@ -338,13 +355,16 @@ int run_trace(const TraceOptions& options) {
       fmt::print(stderr, "\rtrace: {} {}/{} tokens", phase, done, total);
     }
   };
-  Engine engine = Engine::load(
-      options.model, {.threads = threads_of_rank(options.threads, job.get()),
-                      .progress = [&](std::uint64_t done,
-                                      std::uint64_t total) { progress(kLoading, done, total); },
-                      .job = job.get(),
-                      .tp = options.ranks.tp,
-                      .quantise = quantise_options(options.quantise)});
+  const bool on_gpu = backend != nullptr;
+  Engine engine =
+      load_engine(options.model, std::move(backend),
+                  {.threads = threads_of_rank(options.threads, job.get()),
+                   .progress = [&](std::uint64_t done,
+                                   std::uint64_t total) { progress(kLoading, done, total); },
+                   .job = job.get(),
+                   .tp = options.ranks.tp,
+                   .quantise = quantise_options(options.quantise)},
+                  options.health);
   const std::vector<std::uint32_t> layers = engine.config().moe_layers();
   if (!layers.empty()) {  // before anything is made of the policy's values
     validate(run.policy, engine.gate().experts, engine.gate().top_k, "policy");
@@ -357,6 +377,12 @@ int run_trace(const TraceOptions& options) {
   run.table = table ? &*table : nullptr;
   std::optional<TwoTierRouter> tiers;
   if (run.policy.two_tier.on()) {
+    if (on_gpu) {
+      throw InputError("--policy",
+                       "unsupported with --device cuda: two_tier, whose first tier reads the "
+                       "router's weights on the host",
+                       "use --device cpu");
+    }
     tiers = TwoTierRouter::load(run.policy, policy_files, engine.weights(), engine.config());
     run.tiers = &*tiers;
   }

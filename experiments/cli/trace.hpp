@@ -64,7 +64,14 @@ void add_quantised(Table& table, const std::vector<QuantisedPart>& parts);
 /// The table that run_trace prints.
 [[nodiscard]] Table trace_summary_table(const TraceRunSummary& summary);
 
-/// InputError or CapabilityError when the CPU engine cannot serve the options.
-void require_device(const std::string& device, const std::string& dtype, unsigned threads);
+/// The GPU's backend, or null for the CPU's, which Engine::load makes with its threads. InputError
+/// or CapabilityError when the engine cannot serve the options.
+[[nodiscard]] std::unique_ptr<Backend> device_backend(const std::string& device,
+                                                      const std::string& dtype, unsigned threads);
+/// Engine::load, on `backend` if there is one. InputError: options that a GPU cannot serve (ranks,
+/// --health).
+[[nodiscard]] Engine load_engine(const std::filesystem::path& model,
+                                 std::unique_ptr<Backend> backend, const EngineOptions& options,
+                                 std::uint32_t health);
 
 }  // namespace switchyard::cli

@@ -14,7 +14,10 @@
 
 #ifndef BARE
 int32_t switchyard_cuda_abi(void) { return ABI; }
-const char* switchyard_cuda_version(void) { return "double"; }
+#ifndef VERSION
+#define VERSION "double"
+#endif
+const char* switchyard_cuda_version(void) { return VERSION; }
 int32_t switchyard_cuda_probe(struct SwitchyardCudaDevice* device, char* message,
                               uint64_t message_size) {
   memset(device, 0, sizeof(*device));
@@ -28,6 +31,10 @@ int32_t switchyard_cuda_probe(struct SwitchyardCudaDevice* device, char* message
     device->memory_bytes = 1000;
   }
   return COUNT;
+}
+void* switchyard_cuda_open(char* message, uint64_t message_size) {
+  snprintf(message, message_size, "it is a double\nsecond line");
+  return NULL;
 }
 #else
 int switchyard_cuda_unrelated(void) { return 0; }

@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.hpp"
+#include "engine/nn/session.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -19,13 +21,15 @@ std::filesystem::path library(const char* name) {
 
 std::string refusal(const std::filesystem::path& path) {
   try {
-    require_cuda(path);
+    (void)open_cuda(path);
   } catch (const CapabilityError& e) {
     const std::string text = e.what();
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     EXPECT_TRUE(text.starts_with("--device cuda: ")) << text;
     return text;
   }
+  ADD_FAILURE() << "no CapabilityError";
+  return {};
 }
 
 void expect_contains(const std::string& text, const std::string& part) {
@@ -43,7 +47,7 @@ TEST(CudaDevice, SaysThatTheLibraryDoesNotLoad) {
 
 TEST(CudaDevice, SaysThatTheLibraryIsOfAnotherBuild) {
   expect_contains(refusal(library("cuda_double_bare")), "has no entry switchyard_cuda_abi");
-  expect_contains(refusal(library("cuda_double_other")), "has interface 77, this program 1");
+  expect_contains(refusal(library("cuda_double_other")), "has interface 77, this program 2");
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpuOrNoDriver) {
@@ -56,7 +60,7 @@ TEST(CudaDevice, SaysThatTheGpuIsTooOld) {
                   "Double 7 has compute capability 7.0, 8.0 is needed");
 }
 
-TEST(CudaDevice, FindsAGpuAndIsHonestAboutTheBackend) {
+TEST(CudaDevice, FindsAGpuButNoLibraryOfItsVersion) {
   const CudaDevice device = probe_cuda(library("cuda_double_h200"));
   EXPECT_EQ(device.library_version, "double");
   EXPECT_EQ(device.count, 8);
@@ -64,10 +68,31 @@ TEST(CudaDevice, FindsAGpuAndIsHonestAboutTheBackend) {
   EXPECT_EQ(device.major, 9);
   EXPECT_EQ(device.minor, 0);
   EXPECT_EQ(device.memory_bytes, 1000U);
-  expect_contains(refusal(library("cuda_double_h200")),
-                  "unsupported: the CUDA backend does not run whole models yet (found 8 GPU, first "
-                  "Double 9, compute capability 9.0)");
+  expect_contains(refusal(library("cuda_double_h200")), "has version double, this program ");
+  expect_contains(refusal(library("cuda_double_closed")),
+                  "Double 9 does not open: it is a double;");
 }
+
+#ifdef HAS_EXECUTOR_LIBRARY
+TEST(CudaDevice, RunsAModelThroughTheLibrary) {
+  const std::filesystem::path model =
+      std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny/qwen3_moe";
+  const Engine engine = Engine::load_on(model, open_cuda(library("cuda_double_executor")));
+  EXPECT_EQ(engine.backend().name(), "cuda host executor");
+  Session session(engine, {});
+  const std::uint32_t s = session.add_sequence();
+  const std::vector<std::uint32_t> ids{1, 2, 3};
+  const SequenceTokens work{s, ids};
+  const StepResult& r = session.step({&work, 1}, Phase::kPrefill);
+  EXPECT_EQ(r.logits.size(), engine.config().vocab_size);
+  EXPECT_EQ(r.nan_logits, 0U);
+}
+// An error thrown in the library is caught by the program as what it is.
+TEST(CudaDevice, ErrorsCrossTheBorder) {
+  const auto backend = open_cuda(library("cuda_double_executor"));
+  EXPECT_THROW((void)backend->allocate(std::size_t{1} << 40), InputError);
+}
+#endif
 
 TEST(CudaDevice, IsLookedForBesideTheProgram) {
   EXPECT_EQ(cuda_library().filename(), "libswitchyard_cuda.so");

@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda_backend.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/backend/cpu_kv.hpp"
+#include "engine/backend/packed_weights.hpp"
+#include "engine/base/error.hpp"
+#include "engine/base/units.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/combine.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/expert_ffn.hpp"
+#include "kernels/expert_sort.hpp"
+#include "kernels/linear.hpp"
+
+namespace switchyard::gpu {
+namespace {
+
+using kernels::RowOperation;
+
+constexpr std::size_t kWeightPiece = std::size_t{64} << 20;
+constexpr std::size_t kWeightAlignment = 256;
+constexpr std::size_t kWideRows = 64;  // rows widened at a time while placing
+
+enum class Kind : std::uint8_t { kWeights, kActivations, kKv, kScratch };
+
+std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+/// Device memory against the ledger. Shared, since a KV cache may outlive the backend.
+class Memory {
+ public:
+  explicit Memory(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+
+  [[nodiscard]] Device& device() const { return *device_; }
+  [[nodiscard]] const DeviceLedger& ledger() const { return ledger_; }
+
+  void* take(Kind kind, std::size_t bytes) {
+    void* const memory = device_->take(std::max<std::size_t>(bytes, 1));
+    if (memory == nullptr) {
+      throw InputError(
+          "--device cuda",
+          fmt::format("out of GPU memory: {} more of {} are needed, {} are free; held so far: "
+                      "weights {}, activations {}, KV cache {}, scratch {}",
+                      bytes_text(bytes), name(kind), bytes_text(device_->free_bytes()),
+                      bytes_text(ledger_.weights), bytes_text(ledger_.activations),
+                      bytes_text(ledger_.kv), bytes_text(ledger_.scratch)),
+          "use a smaller model, --kv-memory, --chunk, or --device cpu");
+    }
+    of(kind) += bytes;
+    return memory;
+  }
+  void give_back(Kind kind, void* memory, std::size_t bytes) noexcept {
+    device_->give_back(memory);
+    of(kind) -= bytes;
+  }
+
+ private:
+  static const char* name(Kind kind) {
+    switch (kind) {
+      case Kind::kWeights:
+        return "weights";
+      case Kind::kActivations:
+        return "activations";
+      case Kind::kKv:
+        return "KV cache";
+      case Kind::kScratch:
+        return "scratch";
+    }
+    return "memory";
+  }
+  std::uint64_t& of(Kind kind) {
+    switch (kind) {
+      case Kind::kWeights:
+        return ledger_.weights;
+      case Kind::kActivations:
+        return ledger_.activations;
+      case Kind::kKv:
+        return ledger_.kv;
+      case Kind::kScratch:
+        return ledger_.scratch;
+    }
+    return ledger_.scratch;
+  }
+  std::unique_ptr<Device> device_;
+  DeviceLedger ledger_;
+};
+
+class Buffer final : public DeviceBuffer {
+ public:
+  Buffer(std::shared_ptr<Memory> memory, std::size_t floats)
+      : memory_(std::move(memory)),
+        size_(floats),
+        data_(static_cast<float*>(memory_->take(Kind::kActivations, floats * sizeof(float)))) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() override { memory_->give_back(Kind::kActivations, data_, size_ * sizeof(float)); }
+  float* data() override { return data_; }
+  [[nodiscard]] std::size_t size() const override { return size_; }
+
+ private:
+  std::shared_ptr<Memory> memory_;
+  std::size_t size_;
+  float* data_;
+};
+
+class DeviceBlocks final : public cpu::BlockMemory {
+ public:
+  explicit DeviceBlocks(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  float* take(std::size_t floats) override {
+    auto* const block = static_cast<float*>(memory_->take(Kind::kKv, floats * sizeof(float)));
+    bytes_[block] = floats * sizeof(float);
+    return block;
+  }
+  void give_back(float* block) noexcept override {
+    const auto it = bytes_.find(block);
+    memory_->give_back(Kind::kKv, block, it->second);
+    bytes_.erase(it);
+  }
+
+ private:
+  std::shared_ptr<Memory> memory_;
+  std::map<float*, std::size_t> bytes_;
+};
+
+/// Scratch memory that only grows.
+class Scratch {
+ public:
+  explicit Scratch(std::shared_ptr<Memory> memory) : memory_(std::move(memory)) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { release(); }
+  void* bytes(std::size_t size) {
+    if (size > size_) {
+      release();
+      data_ = memory_->take(Kind::kScratch, size);
+      size_ = size;
+    }
+    return data_;
+  }
+  template <class T>
+  T* array(std::size_t count) {
+    return static_cast<T*>(bytes(count * sizeof(T)));
+  }
+
+ private:
+  void release() {
+    if (data_ != nullptr) {
+      memory_->give_back(Kind::kScratch, data_, size_);
+    }
+    data_ = nullptr;
+    size_ = 0;
+  }
+  std::shared_ptr<Memory> memory_;
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// A host array on the device; copied only when it differs from what is there.
+template <class T>
+class Mirror {
+ public:
+  explicit Mirror(const std::shared_ptr<Memory>& memory) : memory_(memory), there_(memory) {}
+  const T* of(std::span<const T> host) {
+    const bool same =
+        data_ != nullptr && host.size() == copy_.size() &&
+        (host.empty() || std::memcmp(host.data(), copy_.data(), host.size_bytes()) == 0);
+    if (!same) {
+      data_ = there_.template array<T>(std::max<std::size_t>(host.size(), 1));
+      copy_.assign(host.begin(), host.end());
+      if (!host.empty() && !memory_->device().copy_in(data_, copy_.data(), host.size_bytes())) {
+        copy_.clear();
+        throw CapabilityError("--device cuda: " + memory_->device().error());
+      }
+    }
+    return data_;
+  }
+
+ private:
+  std::shared_ptr<Memory> memory_;
+  Scratch there_;
+  std::vector<T> copy_;
+  T* data_ = nullptr;
+};
+
+Stored stored_as(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return Stored::kF32;
+    case WeightType::kBf16:
+      return Stored::kBf16;
+    case WeightType::kF16:
+      return Stored::kF16;
+    default:
+      break;
+  }
+  SWITCHYARD_ASSERT(false, "placed weights are plain");
+  return Stored::kF32;
+}
+
+bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+std::uint32_t narrow(std::size_t n, const char* what) {
+  if (n > 0xFFFFFFFFU) {
+    throw InputError("--device cuda", fmt::format("unsupported: {} = {}", what, n));
+  }
+  return static_cast<std::uint32_t>(n);
+}
+
+class KernelBackend final : public CudaBackend {
+ public:
+  explicit KernelBackend(std::unique_ptr<Device> device)
+      : memory_(std::make_shared<Memory>(std::move(device))) {}
+  KernelBackend(const KernelBackend&) = delete;
+  KernelBackend& operator=(const KernelBackend&) = delete;
+  ~KernelBackend() override {
+    for (const Piece& p : pieces_) {
+      memory_->give_back(Kind::kWeights, p.data, p.size);
+    }
+  }
+
+  const DeviceLedger& ledger() const override { return memory_->ledger(); }
+  std::string name() const override { return "cuda " + device().name(); }
+
+  std::unique_ptr<DeviceBuffer> allocate(std::size_t floats) override {
+    return std::make_unique<Buffer>(memory_, floats);
+  }
+  void upload(std::span<const float> host, float* device_memory) override {
+    copy_in(device_memory, host.data(), host.size_bytes());
+  }
+  void download(const float* device_memory, std::span<float> host) override {
+    if (!host.empty() && !device().copy_out(host.data(), device_memory, host.size_bytes())) {
+      fail();
+    }
+  }
+
+  WeightView place(const WeightView& host) override {
+    if (host.data == nullptr) {
+      return host;
+    }
+    WeightView out{nullptr, host.type, host.rows, host.cols};
+    if (!is_packed(host) && host.rows > 1) {
+      const std::size_t bytes = host.rows * host.cols * weight_bytes(host.type);
+      void* const to = take_weights(bytes);
+      copy_in(to, host.data, bytes);
+      out.data = to;
+      return out;
+    }
+    // A plain type that is stored transposed keeps its type; rounding back is exact.
+    const bool keeps = host.type == WeightType::kBf16 && host.rows > 1;
+    out.type = keeps ? host.type : WeightType::kF32;
+    const std::size_t row_bytes = host.cols * weight_bytes(out.type);
+    auto* const to = static_cast<std::byte*>(take_weights(host.rows * row_bytes));
+    for (std::size_t first = 0; first < host.rows; first += kWideRows) {
+      const std::size_t last = std::min(host.rows, first + kWideRows);
+      wide_.resize((last - first) * host.cols);
+      widen_rows(host, first, last, wide_.data());
+      const void* from = wide_.data();
+      if (keeps) {
+        half_.resize(wide_.size());
+        for (std::size_t i = 0; i < wide_.size(); ++i) {
+          std::uint32_t bits = 0;
+          std::memcpy(&bits, &wide_[i], sizeof bits);
+          half_[i] = static_cast<std::uint16_t>(bits >> 16);
+        }
+        from = half_.data();
+      }
+      copy_in(to + first * row_bytes, from, (last - first) * row_bytes);
+    }
+    out.data = to;
+    return out;
+  }
+
+  void embed(const WeightView& table, std::span<const std::uint32_t> tokens, float* out) override {
+    kernels::RowParams p = rows_of(RowOperation::kEmbed, tokens.size(), table.cols, out);
+    p.w = table.data;
+    p.type = stored_as(table.type);
+    p.index = index_.of(tokens);
+    run("embed", p);
+  }
+  void rms_norm(const float* x, std::size_t rows, const WeightView& weight, float eps,
+                float* out) override {
+    kernels::RmsNormParams p;
+    p.rows = rows;
+    p.columns = narrow(weight.cols, "width");
+    p.eps = eps;
+    p.x = x;
+    p.weight = vector_of(weight);
+    p.out = out;
+    run("rms_norm", p);
+  }
+  void linear(const float* x, std::size_t rows, const WeightView& w, float* out) override {
+    kernels::LinearParams p;
+    p.rows = narrow(rows, "rows");
+    p.outputs = narrow(w.rows, "outputs");
+    p.depth = narrow(w.cols, "inputs");
+    p.type = stored_as(w.type);
+    p.w = w.data;
+    p.x = x;
+    p.x_stride = w.cols;
+    p.out = out;
+    p.out_stride = w.rows;
+    p.aligned = is_aligned(w.data) && is_aligned(x);
+    run("linear", p);
+  }
+  void gather(const float* x, std::span<const std::uint32_t> index, std::size_t columns,
+              float* out) override {
+    kernels::RowParams p = rows_of(RowOperation::kGather, index.size(), columns, out);
+    p.x = x;
+    p.x_stride = columns;
+    p.index = index_.of(index);
+    run("gather", p);
+  }
+  void add(float* x, const float* y, std::size_t count) override {
+    kernels::RowParams p = rows_of(RowOperation::kAdd, 1, count, x);
+    p.x = y;
+    run("add", p);
+  }
+  void add_bias(float* x, std::size_t rows, const WeightView& bias) override {
+    kernels::RowParams p = rows_of(RowOperation::kAddBias, rows, bias.cols, x);
+    p.x = vector_of(bias);
+    run("add_bias", p);
+  }
+  void swiglu(float* gate, const float* up, std::size_t count, float limit) override {
+    kernels::RowParams p = rows_of(RowOperation::kSwiglu, 1, count, gate);
+    p.x = up;
+    p.limit = limit;
+    run("swiglu", p);
+  }
+  void clamp(float* x, std::size_t count, float limit) override {
+    kernels::RowParams p = rows_of(RowOperation::kClamp, 1, count, x);
+    p.limit = limit;
+    run("clamp", p);
+  }
+  void linear_heads(const float* x, std::size_t rows, std::size_t in_stride,
+                    std::span<const WeightView> w, std::size_t out_stride, float* out) override {
+    if (w.empty()) {
+      return;
+    }
+    kernels::LinearParams p;
+    p.rows = narrow(rows, "rows");
+    p.outputs = narrow(w[0].rows, "outputs");
+    p.depth = narrow(w[0].cols, "inputs");
+    p.heads = narrow(w.size(), "heads");
+    p.type = stored_as(w[0].type);
+    p.x = x;
+    p.x_stride = w.size() * in_stride;
+    p.x_head = in_stride;
+    p.out = out;
+    p.out_stride = w.size() * out_stride;
+    p.out_head = out_stride;
+    p.aligned = is_aligned(x) && in_stride % 4 == 0;
+    heads_.clear();
+    for (const WeightView& head : w) {
+      SWITCHYARD_ASSERT(head.type == w[0].type && head.rows == w[0].rows && head.cols == w[0].cols,
+                        "heads alike");
+      heads_.push_back(head.data);
+      p.aligned = p.aligned && is_aligned(head.data);
+    }
+    p.w = heads_[0];
+    p.w_of = w.size() == 1 ? nullptr : mirror(head_tables_, w.data()).of(heads_);
+    run("linear_heads", p);
+  }
+  void copy_columns(const float* x, std::size_t rows, std::size_t in_stride, std::size_t columns,
+                    float* out, std::size_t out_stride) override {
+    kernels::RowParams p = rows_of(RowOperation::kCopy, rows, columns, out);
+    p.x = x;
+    p.x_stride = in_stride;
+    p.out_stride = out_stride;
+    run("copy_columns", p);
+  }
+
+  std::unique_ptr<KvPool> make_pool(const AttentionShape& shape,
+                                    const KvOptions& options) override {
+    return std::make_unique<cpu::CpuKvPool>(shape, options,
+                                            std::make_shared<DeviceBlocks>(memory_));
+  }
+  void advance(KvCache& cache, std::size_t tokens) override {
+    static_cast<cpu::CpuKvCache&>(cache).advance(tokens);
+  }
+  void attention(std::size_t layer, float* q, float* k, const float* v, std::size_t rows,
+                 std::span<KvCache* const> caches, std::span<const std::uint32_t> positions,
+                 const AttentionRule& rule, float* out) override {
+    if (rows == 0) {
+      return;
+    }
+    // Rows of one sequence follow each other; each sequence has one row of the table.
+    sequence_.clear();
+    std::vector<cpu::CpuKvCache*> held;
+    for (std::size_t r = 0; r < rows; ++r) {
+      auto* const cache = static_cast<cpu::CpuKvCache*>(caches[r]);
+      if (held.empty() || held.back() != cache) {
+        held.push_back(cache);
+      }
+      cache->reserve(positions[r] + std::size_t{1});
+      sequence_.push_back(static_cast<std::uint32_t>(held.size() - 1));
+    }
+    const AttentionShape& shape = held[0]->shape();
+    SWITCHYARD_ASSERT(rule.sliding_window == shape.window(layer), "the window of the KV pool");
+    std::size_t width = 1;
+    for (const cpu::CpuKvCache* cache : held) {
+      width = std::max(width, cache->held(layer).size());
+    }
+    table_.assign(held.size() * width, nullptr);
+    first_block_.clear();
+    for (std::size_t s = 0; s < held.size(); ++s) {
+      const auto blocks = held[s]->held(layer);
+      std::transform(blocks.begin(), blocks.end(),
+                     table_.begin() + static_cast<std::ptrdiff_t>(s * width),
+                     [](const cpu::Block& b) { return b.get(); });
+      first_block_.push_back(narrow(held[s]->first_block(layer), "blocks"));
+    }
+    kernels::AttentionParams p;
+    p.rows = narrow(rows, "rows");
+    p.heads = narrow(shape.heads, "heads");
+    p.kv_heads = narrow(shape.kv_heads, "KV heads");
+    p.head_dim = narrow(shape.head_dim, "head_dim");
+    p.value_dim = narrow(shape.value_dim(), "value width");
+    p.latent = shape.latent > 0;
+    p.interleaved = shape.interleaved;
+    p.half = narrow(rule.inverse_frequency.size(), "rotated pairs");
+    p.window = narrow(rule.sliding_window, "sliding window");
+    p.block = narrow(held[0]->block_tokens(), "block");
+    p.layer = held[0]->layer_offset(layer);
+    p.gain = rule.rotation_gain;
+    p.scale = rule.scale > 0 ? rule.scale : 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+    p.frequency = frequency_.of(rule.inverse_frequency);
+    p.position = position_.of(positions);
+    p.sequence = sequence_there_.of(sequence_);
+    p.table = table_there_.of(table_);
+    p.table_width = narrow(width, "blocks");
+    p.first_block = first_there_.of(first_block_);
+    p.sinks = rule.sinks.data == nullptr ? nullptr : vector_of(rule.sinks);
+    p.slopes = rule.slopes.empty() ? nullptr : slopes_.of(rule.slopes);
+    p.q = q;
+    p.k = k;
+    p.v = v;
+    p.out = out;
+    run("attention", p);
+  }
+
+  void moe(const float* x, std::size_t rows, std::span<const ExpertView> experts,
+           std::span<const std::uint16_t> chosen, std::span<const float> weights, std::size_t slots,
+           float* out) override {
+    if (rows == 0) {
+      return;
+    }
+    const std::size_t count = rows * slots;
+    SWITCHYARD_ASSERT(chosen.size() == count && weights.size() == count && !experts.empty(),
+                      "moe shapes");
+    const ExpertView& like = experts[0];
+    pointers_.clear();
+    bool aligned = is_aligned(x);
+    for (const ExpertView& e : experts) {
+      SWITCHYARD_ASSERT(e.gate.data != nullptr && e.gate.rows == like.gate.rows &&
+                            e.gate.cols == like.gate.cols && e.limit == like.limit,
+                        "experts alike");
+      if (e.gate.type != like.gate.type || e.up.type != like.gate.type ||
+          e.down.type != like.down.type) {
+        throw InputError("--device cuda",
+                         "unsupported: the experts of a layer are stored in several types",
+                         "use --device cpu");
+      }
+      const auto bias = [&](const WeightView& b) {
+        return b.data == nullptr ? nullptr : vector_of(b);
+      };
+      pointers_.push_back({e.gate.data, e.up.data, e.down.data, bias(e.gate_bias), bias(e.up_bias),
+                           bias(e.down_bias)});
+      aligned =
+          aligned && is_aligned(e.gate.data) && is_aligned(e.up.data) && is_aligned(e.down.data);
+    }
+    kernels::ExpertSortParams sort;
+    sort.assignments = narrow(count, "assignments");
+    sort.experts = narrow(experts.size(), "experts");
+    sort.chosen = chosen_.of(chosen);
+    sort.offsets = offsets_.array<std::uint32_t>(experts.size() + 1);
+    sort.order = order_.array<std::uint32_t>(count);
+    sort.place = place_.array<std::uint32_t>(count);
+    sort.workspace_size = workspace_bytes(sort);
+    sort.workspace = space_.bytes(sort.workspace_size);
+    run("expert_sort", sort);
+
+    kernels::ExpertFfnParams p;
+    p.tokens = narrow(rows, "rows");
+    p.slots = narrow(slots, "slots");
+    p.experts = sort.experts;
+    p.hidden = narrow(like.gate.cols, "hidden size");
+    p.inner = narrow(like.gate.rows, "inner size");
+    p.gate_type = stored_as(like.gate.type);
+    p.down_type = stored_as(like.down.type);
+    p.limit = like.limit;
+    p.weights = mirror(expert_tables_, experts.data()).of(pointers_);
+    p.x = x;
+    p.offsets = sort.offsets;
+    p.order = sort.order;
+    p.h = inner_.array<float>(count * p.inner);
+    p.y = outer_.array<float>(count * p.hidden);
+    p.aligned = aligned;
+    p.workspace_size = workspace_bytes(p);
+    p.workspace = space_.bytes(p.workspace_size);
+    run("expert_ffn", p);
+    combine_places(p.y, sort.place, weights, rows, slots, p.hidden, out);
+  }
+  void combine(const float* y, std::span<const std::uint32_t> where, std::span<const float> weights,
+               std::size_t rows, std::size_t slots, std::size_t columns, float* out) override {
+    SWITCHYARD_ASSERT(where.size() == rows * slots && weights.size() == where.size(), "combine");
+    combine_places(y, where_.of(where), weights, rows, slots, columns, out);
+  }
+
+ private:
+  struct Piece {
+    std::byte* data;
+    std::size_t size, used;
+  };
+
+  [[nodiscard]] Device& device() const { return memory_->device(); }
+  [[noreturn]] void fail() const {
+    throw CapabilityError("--device cuda: the device failed: " + device().error());
+  }
+  void copy_in(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0 && !device().copy_in(to, from, bytes)) {
+      fail();
+    }
+  }
+  template <class Params>
+  void run(const char* what, const Params& params) {
+    const Status status = launch(params, device().stream());
+    if (status == Status::kLaunchFailed) {
+      throw CapabilityError(
+          fmt::format("--device cuda: {} did not run: {}", what, device().error()));
+    }
+    if (status == Status::kUnsupported) {
+      throw InputError(
+          "--device cuda",
+          fmt::format("unsupported: {} of this shape; kernels/README.md has the limits", what),
+          "use --device cpu, or --chunk for fewer rows at once");
+    }
+    SWITCHYARD_ASSERT(status == Status::kOk, fmt::format("{}: {}", what, status_text(status)));
+  }
+
+  void* take_weights(std::size_t bytes) {
+    const std::size_t size = (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+    if (pieces_.empty() || pieces_.back().size - pieces_.back().used < size) {
+      std::size_t piece = std::max(size, kWeightPiece);
+      if (piece > device().free_bytes()) {
+        piece = size;  // the last ones may be small
+      }
+      pieces_.push_back({static_cast<std::byte*>(memory_->take(Kind::kWeights, piece)), piece, 0});
+    }
+    Piece& p = pieces_.back();
+    void* const at = p.data + p.used;
+    p.used += size;
+    return at;
+  }
+
+  static const float* vector_of(const WeightView& v) {
+    SWITCHYARD_ASSERT(v.type == WeightType::kF32, "placed vectors are float32");
+    return static_cast<const float*>(v.data);
+  }
+  static kernels::RowParams rows_of(RowOperation operation, std::size_t rows, std::size_t columns,
+                                    float* out) {
+    kernels::RowParams p;
+    p.operation = operation;
+    p.rows = rows;
+    p.columns = columns;
+    p.x_stride = columns;
+    p.out = out;
+    p.out_stride = columns;
+    return p;
+  }
+  template <class T>
+  Mirror<T>& mirror(std::map<const void*, Mirror<T>>& all, const void* key) {
+    return all.try_emplace(key, memory_).first->second;
+  }
+  void combine_places(const float* y, const std::uint32_t* place, std::span<const float> weights,
+                      std::size_t rows, std::size_t slots, std::size_t columns, float* out) {
+    kernels::CombineParams p;
+    p.tokens = narrow(rows, "rows");
+    p.slots = narrow(slots, "slots");
+    p.hidden = narrow(columns, "hidden size");
+    p.y_type = p.out_type = kernels::Element::kF32;
+    p.y = y;
+    p.place = place;
+    p.weights = weights_.of(weights);
+    p.out = out;
+    run("combine", p);
+  }
+
+  std::shared_ptr<Memory> memory_;
+  std::vector<Piece> pieces_;
+  std::vector<float> wide_;
+  std::vector<std::uint16_t> half_;
+  std::vector<const void*> heads_;
+  std::vector<kernels::ExpertPointers> pointers_;
+  std::vector<std::uint32_t> sequence_, first_block_;
+  std::vector<float*> table_;
+  Mirror<std::uint32_t> index_{memory_}, position_{memory_}, sequence_there_{memory_},
+      first_there_{memory_}, where_{memory_};
+  Mirror<float> frequency_{memory_}, slopes_{memory_}, weights_{memory_};
+  Mirror<float*> table_there_{memory_};
+  Mirror<std::uint16_t> chosen_{memory_};
+  std::map<const void*, Mirror<const void*>> head_tables_;
+  std::map<const void*, Mirror<kernels::ExpertPointers>> expert_tables_;
+  Scratch offsets_{memory_}, order_{memory_}, place_{memory_}, space_{memory_}, inner_{memory_},
+      outer_{memory_};
+};
+
+}  // namespace
+
+std::unique_ptr<CudaBackend> make_cuda_backend(std::unique_ptr<Device> device) {
+  return std::make_unique<KernelBackend>(std::move(device));
+}
+
+}  // namespace switchyard::gpu

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime.h>
+
+#include <new>
+
+#include "kernels/device.hpp"
+
+namespace switchyard::gpu {
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(cudaStream_t stream, const cudaDeviceProp& properties)
+      : stream_(stream),
+        name_("sm_" + std::to_string(properties.major * 10 + properties.minor) + " " +
+              properties.name) {}
+  ~CudaDevice() override { cudaStreamDestroy(stream_); }
+
+  std::string name() const override { return name_; }
+  void* take(std::size_t bytes) override {
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+      cudaGetLastError();  // out of memory is the caller's to tell
+      return nullptr;
+    }
+    return memory;
+  }
+  void give_back(void* memory) noexcept override { cudaFree(memory); }
+  std::uint64_t free_bytes() const override {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+  }
+  bool copy_in(void* device, const void* host, std::size_t bytes) override {
+    // From pageable memory: the call returns when the bytes are staged.
+    return good(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+  }
+  bool copy_out(void* host, const void* device, std::size_t bytes) override {
+    return good(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_)) &&
+           good(cudaStreamSynchronize(stream_));
+  }
+  Stream stream() override { return stream_; }
+  std::string error() override {
+    const cudaError_t now = cudaGetLastError();
+    return cudaGetErrorString(last_ != cudaSuccess ? last_ : now);
+  }
+
+ private:
+  bool good(cudaError_t result) {
+    last_ = result == cudaSuccess ? last_ : result;
+    return result == cudaSuccess;
+  }
+  cudaStream_t stream_;
+  std::string name_;
+  cudaError_t last_ = cudaSuccess;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_device(std::string& why) {
+  cudaDeviceProp properties{};
+  cudaStream_t stream = nullptr;
+  cudaError_t result = cudaSetDevice(0);
+  if (result == cudaSuccess) {
+    result = cudaGetDeviceProperties(&properties, 0);
+  }
+  if (result == cudaSuccess) {
+    result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  }
+  if (result != cudaSuccess) {
+    why = cudaGetErrorString(result);
+    return nullptr;
+  }
+  return std::make_unique<CudaDevice>(stream, properties);
+}
+
+}  // namespace switchyard::gpu
