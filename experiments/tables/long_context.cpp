@@ -260,7 +260,8 @@ std::vector<Table> make_long_context(const TableContext& context) {
   struct Subject {
     const char *folder, *positions;
   };
-  constexpr std::array kSubjects{Subject{"lab-aux-0.01", "rope"}, Subject{"lab-alibi", "alibi"}};
+  constexpr std::array kSubjects{Subject{"lab-absolute", "absolute"},
+                                 Subject{"lab-aux-0.01", "rope"}, Subject{"lab-alibi", "alibi"}};
   const std::vector<std::size_t> lengths =
       context.quick ? std::vector<std::size_t>{768} : std::vector<std::size_t>{1280, 2048, 4096};
   const std::size_t tail = context.quick ? 256 : 1000;

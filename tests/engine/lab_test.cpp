@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/accounting.hpp"
 #include "engine/model/policy_weights.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/session.hpp"
@@ -89,7 +90,9 @@ Outcome outcome(const Engine& engine, const SessionOptions& base, std::size_t st
   return out;
 }
 
-const std::vector<std::string> kAll{"lab-aux-0", "lab-aux-0.01", "lab-alibi"};
+const std::vector<std::string> kAll{"lab-aux-0",      "lab-aux-0.01", "lab-aux-0.05",
+                                    "lab-alibi",      "lab-absolute", "lab-dense-active",
+                                    "lab-dense-total"};
 
 TEST(Lab, EveryCheckpointIsSmallAndReadsText) {
   for (const std::string& name : kAll) {
@@ -107,9 +110,23 @@ TEST(Lab, EveryCheckpointIsSmallAndReadsText) {
 TEST(Lab, BalanceLossDecidesWhetherTheRouterCollapses) {
   const Outcome none = outcome(Engine::load(checkpoint("lab-aux-0"), {}), {});
   const Outcome small = outcome(Engine::load(checkpoint("lab-aux-0.01"), {}), {});
+  const Outcome large = outcome(Engine::load(checkpoint("lab-aux-0.05"), {}), {});
   EXPECT_GT(none.load_cv, 1.2);
   EXPECT_GT(none.top5, 0.75);
   EXPECT_LT(small.load_cv, 0.6);
+  EXPECT_LT(large.load_cv, small.load_cv);
+}
+
+TEST(Lab, DenseTwinsHaveTheParametersTheirNamesSay) {
+  const auto config = [](const std::string& name) {
+    return model::read_model_config(checkpoint(name));
+  };
+  const auto moe = config("lab-aux-0.01");
+  const std::uint64_t router = 4 * 16 * 64;
+  EXPECT_EQ(model::count_parameters(config("lab-dense-total")).total() + router,
+            model::count_parameters(moe).total());
+  EXPECT_EQ(model::count_active(config("lab-dense-active")).total() + router,
+            model::count_active(moe).total());
 }
 
 /// The outcome under a shipped policy file, its weights included.
