@@ -247,12 +247,15 @@ int run(int argc, char** argv) {
   v_sweep->add_option("--trace", sweep.trace, "routing trace in place of workload.routing");
   v_sweep->add_option("--set", sweep.settings,
                       "key=value, overrides the scenario; may be repeated");
-  v_sweep->add_option("-j,--jobs", sweep.jobs, "points that run at once")->capture_default_str();
+  v_sweep->add_option("-j,--jobs", sweep.jobs, "points that run at once, of each rank")
+      ->capture_default_str();
   v_sweep->add_option("-o,--output", sweep.output, "folder: points/<index>-<hash8>.h5, index.csv")
       ->required();
   quiet_flag(v_sweep);
   format.add(*v_sweep);
-  v_sweep->footer("Example: switchyard sweep scenarios/normative.toml -j 2 -o sweep/");
+  v_sweep->footer(
+      "Example: switchyard sweep scenarios/normative.toml -j 2 -o sweep/\n"
+      "Over machines with one file system: mpirun -n 4 switchyard sweep SCENARIO -o DIR");
 
   TableOptions table;
   auto* v_table =

@@ -5,15 +5,19 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <map>
 #include <optional>
+#include <sstream>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
 #include "experiments/cli/interrupt.hpp"
+#include "experiments/cli/ranks.hpp"
 #include "experiments/cli/sim.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/metrics.hpp"
@@ -75,7 +79,8 @@ int run_point(const SweepOptions& options, const Point& point) {
   sim.scenario = options.scenario;
   sim.trace = options.trace;
   sim.settings = options.settings;
-  for (const auto& [key, value] : point.settings) sim.settings.push_back(fmt::format("{}={}", key, value));
+  for (const auto& [key, value] : point.settings)
+    sim.settings.push_back(fmt::format("{}={}", key, value));
   sim.output = point.file;
   sim.quiet = true;
   sim.base_point = true;
@@ -88,6 +93,18 @@ int run_point(const SweepOptions& options, const Point& point) {
   }
 }
 
+/// Failures of all ranks; each names its own points. Waits until every rank is done.
+void gather_failures(Communicator& job, std::map<std::size_t, std::string>& failures) {
+  std::string mine;
+  for (const auto& [point, why] : failures) mine += fmt::format("{} {}\n", point, why);
+  for (const std::string& text : job.all_gather(mine)) {
+    std::istringstream lines(text);
+    std::size_t point = 0;
+    std::string why;
+    while (lines >> point && lines.ignore(1) && std::getline(lines, why)) failures[point] = why;
+  }
+}
+
 }  // namespace
 
 int run_sweep(const SweepOptions& options) {
@@ -95,6 +112,15 @@ int run_sweep(const SweepOptions& options) {
     throw InputError("-j",
                      fmt::format("jobs = {}. Violated: 1 <= jobs <= {}", options.jobs, kMostJobs));
   }
+  // Under mpirun each rank takes every size-th point, whatever is there already: the ranks look at
+  // the folder at different times.
+  std::unique_ptr<Communicator> job;
+  if (launched_as_job()) {
+    JobOptions patient;
+    patient.timeout = std::chrono::hours(24 * 365);  // A rank may work on one point for days.
+    job = open_job(patient);
+  }
+  const unsigned ranks = job ? job->size() : 1, rank = job ? job->rank() : 0;
   scenario::ReadOptions read;
   read.settings = options.settings;
   read.trace = options.trace;
@@ -127,10 +153,15 @@ int run_sweep(const SweepOptions& options) {
   }
 
   std::vector<std::size_t> waiting;
-  for (std::size_t i = points.size(); i-- > 0;) {
-    if (!usable_run(points[i])) waiting.push_back(i);
+  if (job) {
+    std::string all;
+    for (const Point& p : points) all += p.file.string() + p.trace_hash + "\n";
+    require_same_program(*job, "sweep", {{"the points", hex64(hash64(std::string_view(all)))}});
   }
-  const std::size_t reused = points.size() - waiting.size();
+  for (std::size_t i = points.size(); i-- > 0;) {
+    if (i % ranks == rank && !usable_run(points[i])) waiting.push_back(i);
+  }
+  std::size_t run_now = waiting.size();
   std::map<pid_t, std::size_t> running;
   std::map<std::size_t, std::string> failures;  // By point.
   while (!waiting.empty() || !running.empty()) {
@@ -146,6 +177,14 @@ int run_sweep(const SweepOptions& options) {
     if (const std::string why = failure_of(ended); !why.empty()) failures[it->second] = why;
     running.erase(it);
   }
+
+  if (job) {
+    run_now = job->sum(run_now);
+    gather_failures(*job, failures);
+    job->finish();
+    if (rank != 0) return failures.empty() ? 0 : 1;
+  }
+  bool missing = false;
 
   Table table;
   table.name = "sweep";
@@ -183,15 +222,18 @@ int run_sweep(const SweepOptions& options) {
                      : std::any_of(found->events.begin(), found->events.end(), is_out_of_memory)
                          ? "yes"
                          : "no");
-    row.push_back(failure == failures.end() ? "ok" : failure->second);
+    missing = missing || (failure == failures.end() && !found);
+    row.push_back(failure != failures.end() ? failure->second
+                  : found                   ? "ok"
+                                            : "missing: all ranks must see one DIR");
     row.push_back(fmt::format("points/{}", points[i].file.filename().string()));
     table.rows.push_back(std::move(row));
   }
   write_file(options.output / "index.csv", render(table, TableFormat::kCsv));
-  table.notes.push_back(fmt::format("{} run now, {} were there already, {} failed",
-                                    points.size() - reused, reused, failures.size()));
+  table.notes.push_back(fmt::format("{} run now, {} were there already, {} failed", run_now,
+                                    points.size() - run_now, failures.size()));
   if (!options.quiet) fmt::print("{}", render(table, options.format));
-  return failures.empty() ? 0 : 1;
+  return failures.empty() && !missing ? 0 : 1;
 }
 
 }  // namespace switchyard::cli
