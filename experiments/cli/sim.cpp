@@ -46,6 +46,7 @@ Table sim_summary_table(const run::RunData& run, const std::vector<std::string>&
                             run.meta.hardware_name);
   table.columns = {"metric", "value", "unit"};
   for (const run::Metric& m : run.metrics) {
+    if (m.name.find(", layer ") != std::string::npos) continue;  // `inspect` shows them all.
     table.rows.push_back({m.name, run::format_value(m.value), m.unit});
   }
   table.notes.push_back(fmt::format("{}; applied by {}; network model {}; seed {}; scenario {}",

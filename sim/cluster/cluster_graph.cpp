@@ -100,8 +100,15 @@ ClusterGraph build_cluster(const scenario::HardwareSpec& hardware) {
     graph.add_device(d.name, d.kind, d.node, d.where);
   }
   for (const scenario::Link& l : hardware.links) {
-    graph.add_cable({l.name, l.a, l.b, l.bandwidth, l.bandwidth, l.latency, l.link_class,
-                     l.shared_medium, l.p2p, l.where});
+    BytesPerSecond rate = l.bandwidth;
+    for (const std::uint32_t end : {l.a, l.b}) {
+      const scenario::Device& d = hardware.devices[end];
+      if (d.kind == DeviceKind::kSsd && d.memory_rate.value > 0) {
+        rate = std::min(rate, d.memory_rate);
+      }
+    }
+    graph.add_cable(
+        {l.name, l.a, l.b, rate, rate, l.latency, l.link_class, l.shared_medium, l.p2p, l.where});
   }
   return graph;
 }

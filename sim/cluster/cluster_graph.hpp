@@ -107,7 +107,8 @@ class ClusterGraph {
 };
 
 /// One vertex per device and the cables of the file, in the order of the file, so device indices
-/// are those of `hardware` and GPU rank r is hardware.gpus[r].
+/// are those of `hardware` and GPU rank r is hardware.gpus[r]. A cable to an SSD is no faster than
+/// the SSD's stated rate.
 ClusterGraph build_cluster(const scenario::HardwareSpec& hardware);
 
 }  // namespace switchyard::cluster

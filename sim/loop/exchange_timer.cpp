@@ -44,7 +44,47 @@ struct ExchangeTimer::State {
   network::ExchangeResult result;
   std::vector<SimTime> ready;
   std::vector<std::uint64_t> bytes;
+  network::Algorithm algorithm = network::Algorithm::kDirect;
+  Sharing sharing = Sharing::kTask;
+  std::unique_ptr<TransferQueue> copies;
+  std::vector<std::uint32_t> host, ssd, endpoint_device;
+  std::vector<TransferQueue::Exchange> beside;
+  std::vector<std::size_t> group_of;  // [beside]
 };
+
+/// Where each GPU loads experts from, and the queue of copies over GPUs, hosts and SSDs.
+void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool all_in_host, State& s) {
+  const auto gpus = static_cast<std::uint32_t>(graph.gpus().size());
+  s.endpoint_device = graph.gpus();
+  for (const cluster::DeviceKind kind : {cluster::DeviceKind::kCpu, cluster::DeviceKind::kSsd}) {
+    for (std::uint32_t d = 0; d < graph.devices().size(); ++d) {
+      const bool unused = kind == cluster::DeviceKind::kSsd && all_in_host;
+      if (graph.devices()[d].kind == kind && !unused) s.endpoint_device.push_back(d);
+    }
+  }
+  cluster::RouteTable routes = graph.routes(s.endpoint_device);
+  const auto nearest = [&](std::uint32_t gpu, cluster::DeviceKind kind) {
+    std::uint32_t best = UINT32_MAX;
+    std::pair<bool, std::size_t> least;
+    for (std::uint32_t e = gpus; e < s.endpoint_device.size(); ++e) {
+      const cluster::GraphDevice& device = graph.devices()[s.endpoint_device[e]];
+      if (device.kind != kind) continue;
+      const std::pair<bool, std::size_t> far{
+          device.node != graph.devices()[s.endpoint_device[gpu]].node,
+          routes.links_of(e, gpu).size()};
+      if (best == UINT32_MAX || far < least) {
+        best = e;
+        least = far;
+      }
+    }
+    return best;
+  };
+  for (std::uint32_t g = 0; g < gpus; ++g) {
+    s.host.push_back(nearest(g, cluster::DeviceKind::kCpu));
+    s.ssd.push_back(nearest(g, cluster::DeviceKind::kSsd));
+  }
+  s.copies = std::make_unique<TransferQueue>(std::move(routes), gpus, s.sharing);
+}
 
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
     : state_(std::make_unique<State>()) {
@@ -73,6 +113,13 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   }
   const network::Model model = network::model_of(scenario.network.model);
   const network::Algorithm algorithm = network::algorithm_of(scenario.network.algorithm);
+  s.algorithm = algorithm;
+  if (scenario.memory.residency.on()) {
+    s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
+                : model == network::Model::kBottleneck ? Sharing::kRefused
+                                                       : Sharing::kTask;
+    find_hosts(graph, scenario.memory.residency.host_slots >= scenario.model.num_experts, s);
+  }
   cluster::RouteTable routes = graph.routes();
   const auto none = [](const std::vector<std::uint8_t>& v) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
@@ -114,6 +161,12 @@ std::uint32_t ExchangeTimer::gpu_at_start(std::size_t link) const {
   return state_->start_gpu[link];
 }
 std::uint32_t ExchangeTimer::gpu_at_end(std::size_t link) const { return state_->end_gpu[link]; }
+TransferQueue* ExchangeTimer::copies() { return state_->copies.get(); }
+const std::vector<std::uint32_t>& ExchangeTimer::host_of() const { return state_->host; }
+const std::vector<std::uint32_t>& ExchangeTimer::ssd_of() const { return state_->ssd; }
+std::uint32_t ExchangeTimer::device_of(std::uint32_t endpoint) const {
+  return state_->endpoint_device[endpoint];
+}
 bool ExchangeTimer::ports_tell_bytes() const { return state_->ports_tell_bytes; }
 
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
@@ -121,6 +174,9 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   State& s = *state_;
   const std::size_t gpus = ready_ps.size();
   std::size_t used = 0;
+  s.beside.clear();
+  s.group_of.clear();
+  if (s.copies) s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
   for (std::size_t q = 0; q < s.models.size(); ++q) {
     const std::vector<std::uint32_t>& members = s.groups[q];
     const std::size_t n = members.size();
@@ -169,6 +225,20 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       if (sends) wait += last_sender - ready_ps[members[i]];
     }
     wait = senders > 1 ? wait / (senders - 1) : 0;
+    if (s.copies && s.copies->in_flight() > 0) {
+      TransferQueue::Exchange e;
+      e.phases = network::all_to_all(s.algorithm, s.bytes, s.models[q].routes().node);
+      for (network::Phase& phase : e.phases) {
+        for (network::Transfer& x : phase) {
+          x.src = members[x.src];
+          x.dst = members[x.dst];
+        }
+      }
+      e.ready_ps.assign(ready_ps.begin(), ready_ps.end());
+      e.begin_ps = t.begin_ps;
+      s.beside.push_back(std::move(e));
+      s.group_of.push_back(used - 1);
+    }
     const std::int64_t transfer = std::max<std::int64_t>(0, r.duration.ps() - r.alpha.ps());
     if (wait > transfer || r.straggler == network::kNone ||
         r.reason == network::StragglerReason::kLate) {
@@ -182,6 +252,25 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     }
   }
   out.resize(used);
+  if (s.beside.empty()) return;
+  // Exchanges that share a link with a copy take longer.
+  const std::vector<TransferQueue::Timed> timed = s.copies->run(s.beside);
+  for (std::size_t i = 0; i < timed.size(); ++i) {
+    if (!timed[i].met) continue;
+    ExchangeTiming& t = out[s.group_of[i]];
+    const network::Phase& last = s.beside[i].phases.back();
+    const bool pairs = s.sharing == Sharing::kPairs && s.beside[i].phases.size() == 1;
+    std::vector<std::int64_t> end(ready_ps.begin(), ready_ps.end());
+    for (std::size_t x = 0; pairs && x < last.size(); ++x) {
+      end[last[x].src] = std::max(end[last[x].src], timed[i].transfer_end_ps[x]);
+      end[last[x].dst] = std::max(end[last[x].dst], timed[i].transfer_end_ps[x]);
+    }
+    for (std::size_t g = 0; g < gpus; ++g) {
+      if (t.participates[g] != 0)
+        t.end_ps[g] = std::max(t.end_ps[g], pairs ? end[g] : timed[i].end_ps);
+    }
+    t.duration_ps = std::max(t.duration_ps, timed[i].end_ps - t.begin_ps);
+  }
 }
 
 }  // namespace switchyard::sim

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/cluster/cluster_graph.hpp"
+#include "sim/memory/transfer_queue.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::sim {
@@ -54,6 +56,15 @@ class ExchangeTimer {
   /// GPU rank at an end of a link, or UINT32_MAX.
   [[nodiscard]] std::uint32_t gpu_at_start(std::size_t link) const;
   [[nodiscard]] std::uint32_t gpu_at_end(std::size_t link) const;
+  /// Copies from host memory and SSDs beside the exchanges; null unless memory.residency is on.
+  [[nodiscard]] TransferQueue* copies();
+  /// [G] endpoints of copies(): the cpu and the ssd that a GPU loads from. The nearest, in this
+  /// order: same server, fewest links, lowest device. ssd_of: UINT32_MAX where no host tier needs
+  /// it.
+  [[nodiscard]] const std::vector<std::uint32_t>& host_of() const;
+  [[nodiscard]] const std::vector<std::uint32_t>& ssd_of() const;
+  /// Device of an endpoint of copies().
+  [[nodiscard]] std::uint32_t device_of(std::uint32_t endpoint) const;
   /// True when the bytes on a GPU's own links are the bytes it sends and receives: direct
   /// algorithm, no GPU forwards, nothing is staged, no shared medium. Then the run can be
   /// cross-checked.
@@ -65,6 +76,7 @@ class ExchangeTimer {
 
  private:
   struct State;
+  static void find_hosts(const cluster::ClusterGraph& graph, bool all_in_host, State& s);
   std::unique_ptr<State> state_;
 };
 

@@ -237,6 +237,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
 
   const std::vector<std::int64_t> before_dispatch = ready_;
   layer_straggler_ps_ = 0;
+  if (loads_) ask_experts(moe);
   if (packs) pack(run::Phase::kDispatch, true);
   exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
   if (packs) pack(run::Phase::kDispatch, false);
@@ -248,6 +249,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     visible.time = SimTime::from_ps(std::max<std::int64_t>(excess, 0));
     work(g, run::Phase::kDense, visible);
   }
+  if (loads_) await_experts(moe);
 
   slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -280,6 +282,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     ledger_.release(g, MemoryCategory::kBuffers, buffers[g], ready_[g]);
     ledger_.release(g, MemoryCategory::kActivations, activations[g], ready_[g]);
   }
+  if (loads_) drop_passing();
 
   out.distinct_experts = traffic_.distinct_experts;
   const std::uint64_t sum =

@@ -90,6 +90,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                         cycled ? trace->header.layer_count() : layers_);
     describe_requests(trace);
   }
+  make_expert_loads(trace);
   batch_ = make_fixed_batch(s_);
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
@@ -192,8 +193,8 @@ void Simulator::load_weights() {
     if (!hub() || g == s_.parallel.hub) {
       ledger_.allocate(g, MemoryCategory::kWeights, backbone, 0, run::kNone, "weights");
     }
-    std::uint64_t held = 0;
-    for (std::uint32_t l = 0; l < layers_; ++l) {
+    std::uint64_t held = loads_ ? loads_->residency.resident(g) : 0;
+    for (std::uint32_t l = 0; !loads_ && l < layers_; ++l) {
       held += map_.row(l).count[g % s_.parallel.ep];
     }
     ledger_.allocate(g, MemoryCategory::kExperts, held * per_expert, 0, run::kNone,
@@ -444,6 +445,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       ledger_.release(g, category, ledger_.live(g, category), ready_[g]);
     }
   }
+  if (loads_) note_loads(result);
   sink_.data().critical_path = slowest_critical_;
   result.violations = violations_;
   if (const std::string uneven = ledger_.check(); !uneven.empty()) {

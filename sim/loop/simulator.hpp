@@ -12,8 +12,11 @@
 // attention = "tp": GPUs in groups of tp share the heads (shard.hpp); each layer has an all-reduce
 // after attention and one after the experts or the dense FFN, phase "collective", and no dispatch.
 //
+// memory.residency: experts that are not on the GPU are asked for when the router has decided and
+// travel beside dispatch; the experts of the layer wait for them (expert_loads.cpp).
+//
 // Not modelled: pipeline parallelism, serving (arrivals, admission), faults, transfers
-// other than the exchanges of dispatch and combine, all-reduces and the moves of experts, deferred
+// other than the exchanges of dispatch and combine, all-reduces, moves and loads of experts, deferred
 // sequences (queue = "defer" is refused), communication overlapped with compute, the time of a
 // policy's own steps (noise, penalties, a new placement: far below the router's GEMM). A policy
 // sees memory levels as they are when the step begins.

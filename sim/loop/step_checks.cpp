@@ -192,16 +192,19 @@ void Simulator::end_step(std::uint64_t step) {
     record_.gpu_memory_peak[g] = ledger_.high_water(g);
   }
   std::int64_t largest = 0;
-  for (std::size_t reason = 0; reason < 2; ++reason) {
+  for (std::size_t reason = 0; reason < straggler_ps_.size(); ++reason) {
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (straggler_ps_[reason][g] > largest) {
         largest = straggler_ps_[reason][g];
         sc.straggler_gpu = g;
-        sc.straggler_reason = reason == 0 ? StragglerReason::kLoad : StragglerReason::kLink;
+        sc.straggler_reason = reason == 0   ? StragglerReason::kLoad
+                              : reason == 1 ? StragglerReason::kLink
+                                            : StragglerReason::kExpertLoadFromHost;
       }
     }
   }
   check_step(step);
+  if (loads_) end_loads(step);
   double sum = 0;
   std::size_t n = 0;
   for (const run::LayerRecord& l : record_.layers) {

@@ -20,6 +20,7 @@
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/exchange_timer.hpp"
+#include "sim/loop/expert_loads.hpp"
 #include "sim/loop/placement_source.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/loop/shard.hpp"
@@ -110,6 +111,14 @@ class Simulator {
                                                         : group_first(gpu) == home);
   }
   void moe_layer(std::uint64_t step, std::uint32_t moe);
+  // Experts that are loaded on demand (expert_loads.cpp); only with loads_.
+  void make_expert_loads(const RoutingTrace* trace);
+  void queue_loads(std::uint32_t gpu, const LayerLoads& found, std::vector<TransferQueue::Id>& ids);
+  void ask_experts(std::uint32_t moe);
+  void await_experts(std::uint32_t moe);
+  void drop_passing();
+  void end_loads(std::uint64_t step);
+  void note_loads(SimulationResult& result);
   void end_step(std::uint64_t step);
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
@@ -130,6 +139,7 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
+  std::unique_ptr<ExpertLoads> loads_;  // Null: all experts are resident.
   std::unique_ptr<RoutingSource> source_;
   std::unique_ptr<BatchSource> batch_;
   PolicyWeights weights_;
@@ -154,8 +164,8 @@ class Simulator {
   std::vector<std::int64_t> ready_;    // [G] clock of each GPU
   std::vector<PhaseTimes> path_;       // [G] how the critical path to ready_[g] is made up
   std::vector<PhaseTimes> gpu_phase_;  // [G] what the GPU itself did
-  // [reason: load, link][G] waits and transfers that this GPU stands for.
-  std::array<std::vector<std::int64_t>, 2> straggler_ps_;
+  // [reason: load, link, expert load from host][G] waits and transfers that this GPU stands for.
+  std::array<std::vector<std::int64_t>, 3> straggler_ps_;
   std::int64_t layer_straggler_ps_ = 0;
   std::uint64_t step_ = 0;
   std::vector<std::uint32_t> node_;  // [G]

@@ -33,6 +33,12 @@ void ExpertCache::insert(std::uint16_t expert) {
   ++size_;
 }
 
+void ExpertCache::discard(std::uint16_t expert) {
+  SWITCHYARD_ASSERT(resident_[expert] != 0, fmt::format("expert {} is not here", expert));
+  resident_[expert] = 0;
+  --size_;
+}
+
 std::int32_t ExpertCache::victim() const {
   if (policy_ == CachePolicy::kStatic) {
     return -1;

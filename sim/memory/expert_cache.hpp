@@ -52,6 +52,9 @@ class ExpertCache {
   const CacheAccess& prefetch(std::span<const std::uint16_t> experts,
                               std::span<const std::uint16_t> in_use = {});
 
+  /// Gives up a resident expert (a prefetch that was taken back).
+  void discard(std::uint16_t expert);
+
   [[nodiscard]] bool resident(std::uint16_t expert) const { return resident_[expert] != 0; }
   [[nodiscard]] std::uint32_t size() const { return size_; }
   [[nodiscard]] std::uint32_t slots() const { return slots_; }

@@ -56,6 +56,9 @@ constexpr std::array<std::string_view, 4> kReduceNames{"ring", "direct", "one_sh
 constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
 constexpr std::array<std::string_view, 3> kKvNames{"by_sequence", "replicated", "hub"};
 constexpr std::array<std::string_view, 2> kKvLater{"by_token", "by_expert"};
+constexpr std::array<std::string_view, 4> kResidencyNames{"all", "lru", "lfu", "static"};
+constexpr std::array<std::string_view, 3> kPrefetchNames{"none", "trace", "frequency"};
+constexpr std::array<std::string_view, 2> kInitialNames{"empty", "hot"};
 constexpr std::array<std::string_view, 1> kActionNames{"record"};
 constexpr std::array<std::string_view, 2> kActionLater{"stop_admission", "preempt"};
 constexpr std::array<std::string_view, 4> kDetailNames{"summary", "steps", "layers", "tokens"};
@@ -1047,9 +1050,80 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
   read_measured(context, s, folder, out);
 }
 
+void read_residency(Section& memory, Scenario& out) {
+  if (!memory.has("residency")) {
+    return;  // Every expert is resident.
+  }
+  Section s = memory.section("residency", {"policy", "slots", "host_slots", "prefetch",
+                                           "prefetch_experts", "initial", "profile_steps"});
+  ResidencySpec& r = out.memory.residency;
+  r.policy = static_cast<ResidencyPolicy>(s.choice("policy", kResidencyNames, 0));
+  if (!r.on()) {
+    for (const char* key :
+         {"slots", "host_slots", "prefetch", "prefetch_experts", "initial", "profile_steps"}) {
+      if (s.has(key)) {
+        s.fail(key, "means nothing while every expert is resident",
+               "set memory.residency.policy to lru, lfu or static");
+      }
+    }
+    return;
+  }
+  const auto experts = static_cast<std::uint64_t>(out.model.num_experts);
+  if (experts == 0) {
+    s.fail("policy", "the model has no MoE layer");
+  }
+  if (out.parallel.rebalance.signal != RebalanceSignal::kOff) {
+    s.fail("policy", "unsupported with parallel.rebalance",
+           "experts either move between GPUs or come from the host");
+  }
+  if (!out.network.measured.points.empty()) {
+    s.fail("policy", "unsupported with network.measured",
+           "a measured link is known only for exchanges alone on it");
+  }
+  r.slots = static_cast<std::uint32_t>(s.count("slots", 1, experts));
+  r.host_slots = static_cast<std::uint32_t>(s.count("host_slots", 1, experts, experts));
+  const auto has = [&](DeviceKind kind) {
+    return std::any_of(out.hardware.devices.begin(), out.hardware.devices.end(),
+                       [&](const Device& d) { return d.kind == kind; });
+  };
+  if (!has(DeviceKind::kCpu)) {
+    s.fail("policy",
+           fmt::format("hardware {} has no cpu device to load experts from", out.hardware.name),
+           "add [[devices]] kind = \"cpu\" and its links");
+  }
+  if (r.host_slots < experts && !has(DeviceKind::kSsd)) {
+    s.fail("host_slots",
+           fmt::format("hardware {} has no ssd device for the other experts", out.hardware.name),
+           "add [[devices]] kind = \"ssd\" with its link to a cpu");
+  }
+  r.prefetch = static_cast<PrefetchKind>(s.choice("prefetch", kPrefetchNames, 0));
+  if (r.policy == ResidencyPolicy::kStatic && r.prefetch != PrefetchKind::kNone) {
+    s.fail("prefetch", "a static cache brings nothing in", "use policy = \"lru\" or \"lfu\"");
+  }
+  if (r.prefetch == PrefetchKind::kFrequency) {
+    r.prefetch_experts = static_cast<std::uint32_t>(
+        s.count("prefetch_experts", 1, r.slots,
+                std::min<std::uint64_t>(r.slots, static_cast<std::uint64_t>(out.model.top_k))));
+  } else if (s.has("prefetch_experts")) {
+    s.fail("prefetch_experts", "means nothing", "set prefetch = \"frequency\"");
+  }
+  const bool fixed = r.policy == ResidencyPolicy::kStatic;
+  r.hot = s.choice("initial", kInitialNames, fixed ? 1 : 0) == 1;
+  if (fixed && !r.hot) {
+    s.fail("initial", "a static cache that begins empty stays empty", "use initial = \"hot\"");
+  }
+  if (r.hot) {
+    r.profile_steps = static_cast<std::uint32_t>(
+        s.count("profile_steps", 1, 1'000'000,
+                out.workload.warmup_steps > 0 ? out.workload.warmup_steps : 16));
+  } else if (s.has("profile_steps")) {
+    s.fail("profile_steps", "means nothing", "set initial = \"hot\"");
+  }
+}
+
 void read_memory(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("memory"), "memory",
-            {"watermark", "watermark_action", "reserve", "kv"}, root);
+            {"watermark", "watermark_action", "reserve", "kv", "residency"}, root);
   MemorySpec& m = out.memory;
   m.watermark = s.percent("watermark", 0.92);
   if (!(m.watermark > 0) || m.watermark > 1) {
@@ -1076,6 +1150,7 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
     kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
   }
   m.kv_block = static_cast<std::uint32_t>(kv.count("block", 1, 65536, 16));
+  read_residency(s, out);
 }
 
 void read_host(Context& context, const Node& root, Scenario& out) {

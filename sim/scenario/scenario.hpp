@@ -169,11 +169,31 @@ struct NetworkSpec {
 
 enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub };
 
+/// Which experts a GPU keeps when not all fit (M34; sim/memory/expert_cache.hpp). kAll: all.
+enum class ResidencyPolicy : std::uint8_t { kAll, kLru, kLfu, kStatic };
+/// Experts of the next MoE layer that are brought in before it is known which are needed: the first
+/// top-k that the trace (or the synthetic law) has for this step's tokens, before the policy; or
+/// the ones used most so far.
+enum class PrefetchKind : std::uint8_t { kNone, kTrace, kFrequency };
+struct ResidencySpec {
+  ResidencyPolicy policy = ResidencyPolicy::kAll;
+  std::uint32_t slots = 0;       ///< Experts of a MoE layer that a GPU keeps; 1 … E.
+  std::uint32_t host_slots = 0;  ///< The same of its host's memory, 1 … E; the SSD has all.
+  PrefetchKind prefetch = PrefetchKind::kNone;
+  std::uint32_t prefetch_experts = 0;  ///< Of a layer and GPU at most, frequency only.
+  /// Both caches begin with the experts that the first steps of the scenario's own routing ask for
+  /// most, instead of empty.
+  bool hot = false;
+  std::uint32_t profile_steps = 0;  ///< Those steps; only with `hot`.
+  [[nodiscard]] bool on() const { return policy != ResidencyPolicy::kAll; }
+};
+
 struct MemorySpec {
   double watermark = 0.92;    ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
   std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
   KvPlacement kv_placement = KvPlacement::kBySequence;
   std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.
+  ResidencySpec residency;
 };
 
 /// Host time on the critical path of a step: step + sequences · sequence.

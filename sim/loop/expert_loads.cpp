@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loop/expert_loads.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+
+void Simulator::make_expert_loads(const RoutingTrace* trace) {
+  const scenario::ResidencySpec& spec = s_.memory.residency;
+  if (!spec.on() || layers_ == 0) return;
+  if (map_.most_copies > 1) {
+    throw InputError("memory.residency", "several copies of an expert are unsupported with it",
+                     "use a placement with one copy of each expert");
+  }
+  if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
+    throw InputError("memory.residency",
+                     "policy.soft.cost = \"stacked\" reads every expert of a layer",
+                     "use soft.cost = \"gathered\"");
+  }
+  std::vector<std::vector<std::vector<std::uint16_t>>> local(
+      layers_, std::vector<std::vector<std::uint16_t>>(gpus_));
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    const ExpertMap::Row& row = map_.row(l);
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      for (std::size_t c = 0; c < row.rank.size(); ++c) {
+        if (row.rank[c] == g % s_.parallel.ep) {
+          local[l][g].push_back(static_cast<std::uint16_t>(row.expert[c]));
+        }
+      }
+    }
+  }
+  std::vector<std::vector<std::uint16_t>> hot;
+  if (spec.hot) {
+    for (const std::vector<double>& load :
+         profile_routing(s_, trace, spec.profile_steps, false).load) {
+      std::vector<std::uint16_t> order(experts_);
+      std::iota(order.begin(), order.end(), std::uint16_t{0});
+      std::stable_sort(order.begin(), order.end(),
+                       [&](std::uint16_t a, std::uint16_t b) { return load[a] > load[b]; });
+      hot.push_back(std::move(order));
+    }
+  }
+  // Hosts by number: endpoints in order of first use.
+  const std::vector<std::uint32_t>& host = exchange_.host_of();
+  std::vector<std::uint32_t> hosts, number;
+  for (const std::uint32_t h : host) {
+    const auto at = std::find(hosts.begin(), hosts.end(), h);
+    number.push_back(static_cast<std::uint32_t>(at - hosts.begin()));
+    if (at == hosts.end()) hosts.push_back(h);
+  }
+  const std::uint64_t each = expert_bytes();
+  for (const std::uint32_t h : hosts) {
+    const scenario::Device& device = s_.hardware.devices[exchange_.device_of(h)];
+    const std::uint64_t need = std::uint64_t{spec.host_slots} * layers_ * each;
+    if (device.memory_bytes > 0 && need > device.memory_bytes) {
+      throw InputError("memory.residency.host_slots",
+                       fmt::format("{} experts of {} layers take {}, {} has {}", spec.host_slots,
+                                   layers_, format_bytes(static_cast<double>(need)), device.name,
+                                   format_bytes(static_cast<double>(device.memory_bytes))),
+                       "keep fewer experts in host memory");
+    }
+  }
+  loads_ = std::make_unique<ExpertLoads>(ExpertLoads{
+      .residency = Residency(spec, experts_, std::move(local), std::move(number),
+                             static_cast<std::uint32_t>(hosts.size()), hot),
+      .queue = *exchange_.copies(),
+      .host = host,
+      .ssd = exchange_.ssd_of(),
+      .bytes_each = each,
+      .ahead = spec.prefetch == scenario::PrefetchKind::kTrace ? make_routing_source(s_, trace)
+                                                               : nullptr,
+      .awaited = std::vector<std::vector<TransferQueue::Id>>(gpus_),
+      .passing = std::vector<std::uint64_t>(gpus_, 0),
+      .prefetched = std::vector<std::vector<std::pair<std::uint16_t, TransferQueue::Id>>>(gpus_),
+      .step = std::vector<ExpertLoads::Step>(gpus_)});
+}
+
+void Simulator::queue_loads(std::uint32_t gpu, const LayerLoads& found,
+                            std::vector<TransferQueue::Id>& ids) {
+  ExpertLoads& x = *loads_;
+  const auto index = static_cast<std::uint32_t>(step_);
+  const std::uint64_t out = found.evicted * x.bytes_each;
+  ledger_.release(gpu, MemoryCategory::kExperts, out, ready_[gpu]);
+  x.step[gpu].evicted += found.evicted;
+  std::uint64_t kept = 0, passing = 0;
+  ids.clear();
+  for (const ExpertLoad& load : found.loads) {
+    (load.passing ? passing : kept) += x.bytes_each;
+    (load.from_ssd ? x.step[gpu].from_ssd : x.step[gpu].from_host) += 1;
+    ids.push_back(
+        x.queue.add(gpu, load.from_ssd ? x.ssd[gpu] : x.host[gpu], gpu, x.bytes_each, ready_[gpu]));
+  }
+  if (kept > 0) {
+    ledger_.allocate(gpu, MemoryCategory::kExperts, kept, ready_[gpu], index, "experts from host");
+  }
+  if (passing > 0) {
+    ledger_.allocate(gpu, MemoryCategory::kBuffers, passing, ready_[gpu], index,
+                     "experts that find no slot");
+    x.passing[gpu] += passing;
+  }
+}
+
+/// The layer's experts are known: what is missing is asked for, then what the next layer may need.
+void Simulator::ask_experts(std::uint32_t moe) {
+  ExpertLoads& x = *loads_;
+  if (plan_.first_gpu != 0 || plan_.last_gpu != gpus_) {
+    throw InputError("memory.residency", "several engines are unsupported with it",
+                     "let all GPUs step together");
+  }
+  x.queue.advance(*std::min_element(ready_.begin(), ready_.end()));
+  const bool measured = !record_.scalars.warmup;
+  std::vector<std::vector<std::uint16_t>> asked(gpus_);
+  std::vector<std::uint8_t> seen(experts_, 0);  // One GPU holds an expert of a layer in a group.
+  std::vector<std::vector<std::uint8_t>> seen_by(gpus_ / s_.parallel.ep, seen);
+  for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
+    const std::uint32_t g = traffic_.gpu[i];
+    if (g == kNoGpu) continue;
+    const std::uint16_t e = static_cast<SlotOutcome>(decision_.outcome[i]) == SlotOutcome::kQueued
+                                ? decision_.first[i]
+                                : decision_.chosen[i];
+    std::uint8_t& once = seen_by[g / s_.parallel.ep][e];
+    if (once == 0) asked[g].push_back(e);
+    once = 1;
+  }
+  std::vector<TransferQueue::Id> ids;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    x.awaited[g].clear();
+    if (x.prefetched_layer == moe) {
+      for (const auto& [expert, id] : x.prefetched[g]) {
+        if (std::find(asked[g].begin(), asked[g].end(), expert) != asked[g].end()) {
+          x.prefetches_used += measured ? 1 : 0;
+          x.awaited[g].push_back(id);
+        } else if (x.queue.cancel(id, ready_[g])) {
+          x.residency.discard(moe, g, expert);
+          ledger_.release(g, MemoryCategory::kExperts, x.bytes_each, ready_[g]);
+          x.taken_back += measured ? 1 : 0;
+        }
+      }
+    }
+    if (asked[g].empty()) continue;
+    queue_loads(g, x.residency.demand(moe, g, asked[g], measured), ids);
+    x.awaited[g].insert(x.awaited[g].end(), ids.begin(), ids.end());
+  }
+  x.prefetched_layer = UINT32_MAX;
+  const std::uint32_t next = moe + 1;
+  if (s_.memory.residency.prefetch == scenario::PrefetchKind::kNone || next == layers_) return;
+  std::vector<std::vector<std::uint16_t>> wanted(gpus_);
+  if (s_.memory.residency.prefetch == scenario::PrefetchKind::kTrace) {
+    x.ahead->candidates(tokens_, next, x.candidates);
+    for (auto& group : seen_by) std::fill(group.begin(), group.end(), std::uint8_t{0});
+    const std::uint32_t best =
+        std::min(static_cast<std::uint32_t>(s_.model.top_k), x.candidates.width);
+    for (std::size_t t = 0; t < tokens_.size(); ++t) {
+      for (std::uint32_t j = 0; j < best; ++j) {
+        const std::uint16_t e = x.candidates.ids[t * x.candidates.width + j];
+        if (e >= experts_) continue;  // A row with fewer candidates.
+        const std::uint32_t g = map_.gpu_of(next, e, tokens_.rank[t]);
+        std::uint8_t& once = seen_by[g / s_.parallel.ep][e];
+        if (once == 0) wanted[g].push_back(e);
+        once = 1;
+      }
+    }
+  } else {
+    for (std::uint32_t g = 0; g < gpus_; ++g) wanted[g] = x.residency.frequent(next, g);
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    x.prefetched[g].clear();
+    const LayerLoads& found = x.residency.prefetch(next, g, wanted[g]);
+    queue_loads(g, found, ids);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      x.prefetched[g].emplace_back(found.loads[i].expert, ids[i]);
+    }
+    x.prefetches += measured ? ids.size() : 0;
+  }
+  x.prefetched_layer = next;
+}
+
+/// Every GPU waits for the experts that it computes next.
+void Simulator::await_experts(std::uint32_t moe) {
+  ExpertLoads& x = *loads_;
+  std::uint32_t latest = 0;
+  std::int64_t longest = 0;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    std::int64_t there = ready_[g];
+    for (const TransferQueue::Id id : x.awaited[g]) there = std::max(there, x.queue.end(id));
+    const std::int64_t wait = there - ready_[g];
+    if (wait == 0) continue;
+    check_time(there);
+    if (wait > longest) {
+      longest = wait;
+      latest = g;
+    }
+    ready_[g] = there;
+    path_[g][at(run::Phase::kWait)] += wait;
+    gpu_phase_[g][at(run::Phase::kWait)] += wait;
+    straggler_ps_[2][g] += wait;
+    x.step[g].wait_ps += wait;
+  }
+  if (longest == 0) return;
+  run::LayerRecord& layer = record_.layers[moe];
+  if (longest > layer_straggler_ps_) {
+    layer_straggler_ps_ = longest;
+    layer.straggler_gpu = latest;
+    layer.straggler_reason = StragglerReason::kExpertLoadFromHost;
+  }
+  note_critical(moe, run::Phase::kWait, latest, StragglerReason::kExpertLoadFromHost,
+                ready_[latest] - longest, longest);
+  if (!record_.scalars.warmup) x.wait_ps += longest;
+}
+
+/// Experts that found no slot are dropped once they have been used.
+void Simulator::drop_passing() {
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.release(g, MemoryCategory::kBuffers, loads_->passing[g], ready_[g]);
+    loads_->passing[g] = 0;
+  }
+}
+
+/// Bytes of the copies to the step's links, and one event for each GPU that loaded anything.
+void Simulator::end_loads(std::uint64_t step) {
+  ExpertLoads& x = *loads_;
+  std::vector<std::uint64_t> bytes(record_.link_bytes.size(), 0);
+  x.queue.count_bytes(record_.scalars.end_ps, bytes);
+  for (std::size_t k = 0; k < bytes.size(); ++k) {
+    record_.link_bytes[k] += bytes[k];
+    record_.link_busy_ps[k] +=
+        SimTime::from_seconds(static_cast<double>(bytes[k]) / exchange_.links()[k].bandwidth.value)
+            .ps();
+  }
+  if (!record_.scalars.warmup) ++x.steps;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ExpertLoads::Step& s = x.step[g];
+    if (s.from_host + s.from_ssd > 0) {
+      run::Event e;
+      e.time_ps = record_.scalars.end_ps;
+      e.step = static_cast<std::uint32_t>(step);
+      e.kind = run::EventKind::kEviction;
+      e.gpu = g;
+      e.value = static_cast<double>(s.evicted);
+      e.text = fmt::format(
+          "{} experts loaded from host memory and {} from the SSD ({}), {} evicted; the GPU waited "
+          "{}; value: experts evicted",
+          s.from_host, s.from_ssd,
+          format_bytes(static_cast<double>((s.from_host + s.from_ssd) * x.bytes_each)), s.evicted,
+          format_time(SimTime::from_ps(s.wait_ps)));
+      sink_.data().events.push_back(std::move(e));
+    }
+    if (!record_.scalars.warmup) {
+      x.from_host += s.from_host;
+      x.from_ssd += s.from_ssd;
+    }
+    s = {};
+  }
+}
+
+void Simulator::note_loads(SimulationResult& result) {
+  const ExpertLoads& x = *loads_;
+  std::vector<run::Metric>& metrics = sink_.data().metrics;
+  const auto share = [](std::uint64_t a, std::uint64_t b) {
+    return b == 0 ? run::kNoData : static_cast<double>(a) / static_cast<double>(b);
+  };
+  const std::vector<Residency::LayerCount> counts = x.residency.counts();
+  Residency::LayerCount all;
+  std::size_t worst = 0, best = 0;
+  const auto rate = [&](std::size_t l) { return share(counts[l].hits, counts[l].asked); };
+  for (std::size_t l = 0; l < counts.size(); ++l) {
+    all.asked += counts[l].asked;
+    all.hits += counts[l].hits;
+    all.belady_hits += counts[l].belady_hits;
+    if (rate(l) < rate(worst)) worst = l;
+    if (rate(l) > rate(best)) best = l;
+  }
+  const double steps = static_cast<double>(std::max<std::uint64_t>(x.steps, 1));
+  metrics.push_back({"expert hit rate", share(all.hits, all.asked), ""});
+  metrics.push_back({"expert hit rate, Belady bound", share(all.belady_hits, all.asked), ""});
+  metrics.push_back(
+      {"experts loaded per step", static_cast<double>(x.from_host + x.from_ssd) / steps, ""});
+  metrics.push_back({"expert bytes loaded per step",
+                     static_cast<double>((x.from_host + x.from_ssd) * x.bytes_each) / steps, "B"});
+  metrics.push_back({"experts from SSD", share(x.from_ssd, x.from_host + x.from_ssd), ""});
+  metrics.push_back(
+      {"expert load wait per step", static_cast<double>(x.wait_ps) * 1e-9 / steps, "ms"});
+  if (s_.memory.residency.prefetch != scenario::PrefetchKind::kNone) {
+    metrics.push_back({"prefetched experts used", share(x.prefetches_used, x.prefetches), ""});
+  }
+  const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
+  for (std::size_t l = 0; l < counts.size(); ++l) {
+    metrics.push_back({fmt::format("expert hit rate, layer {}", numbers[l]), rate(l), ""});
+  }
+  result.notes.push_back(fmt::format(
+      "experts: {} of {} asked for were on the GPU or on their way (layer {}: {:.4g}, layer {}: "
+      "{:.4g}); Belady's bound of loading on demand: {}",
+      all.hits, all.asked, numbers[worst], rate(worst), numbers[best], rate(best),
+      all.belady_hits));
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Experts loaded on demand inside the step loop: what a step waits, what travels, what is held.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using test::MemoryRun;
+using test::run_in_memory;
+
+constexpr std::int64_t kExpertBytes = 3LL * 1024 * 2048 * 2;
+/// From host memory: one hop of 1 us at 10 GB/s. From the SSD: 10 us and 1 us, 5 GB/s.
+constexpr std::int64_t kFromHost = kExpertBytes * 100 + 1'000'000;
+constexpr std::int64_t kFromSsd = kExpertBytes * 200 + 11'000'000;
+
+scenario::Scenario offload(std::vector<std::string> settings = {}) {
+  scenario::ReadOptions options;
+  options.settings = std::move(settings);
+  options.require_trace = false;
+  return scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/tests/sim/data/residency/offload.toml",
+                                 options);
+}
+
+/// One token a step on GPU 0, both layers; all experts on GPU 0 and 1 by halves.
+const std::vector<std::vector<std::vector<std::uint16_t>>> kOneToken{{{0, 1}}, {{2, 3}}};
+
+std::int64_t duration(const MemoryRun& r, std::size_t step) {
+  return r.data.steps[step].end_ps - r.data.steps[step].start_ps;
+}
+double metric(const MemoryRun& r, const std::string& name) {
+  for (const run::Metric& m : r.data.metrics) {
+    if (m.name == name) return m.value;
+  }
+  ADD_FAILURE() << "no metric " << name;
+  return -1;
+}
+std::string message(const std::vector<std::string>& settings) {
+  try {
+    const auto s = offload(settings);
+    run_in_memory(s, nullptr);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+/// The decode trace of GPT-OSS-20B in tests/sim/data/residency: one sequence, a step a token.
+RoutingTrace gpt_oss_trace() {
+  const std::string text =
+      read_file(SWITCHYARD_SOURCE_DIR "/tests/sim/data/residency/gpt_oss_20b_tulu3_if.txt");
+  const std::size_t tokens = text.size() / 97;
+  std::vector<std::vector<std::vector<std::uint16_t>>> choices(24);
+  for (std::size_t l = 0; l < 24; ++l) {
+    for (std::size_t t = 0; t < tokens; ++t) {
+      std::vector<std::uint16_t> ids;
+      for (std::size_t j = 0; j < 4; ++j) {
+        const char c = text[t * 97 + l * 4 + j];
+        ids.push_back(static_cast<std::uint16_t>(c <= '9' ? c - '0' : c - 'a' + 10));
+      }
+      choices[l].push_back(ids);
+    }
+  }
+  RoutingTrace trace = test::decode_trace(choices, 32);
+  trace.sequences.resize(1);
+  trace.step_begin.clear();
+  for (std::uint32_t t = 0; t < tokens; ++t) {
+    trace.tokens.sequence[t] = 0;
+    trace.tokens.position[t] = t + 1;
+    trace.tokens.step[t] = t;
+    trace.step_begin.push_back(t);
+  }
+  trace.step_begin.push_back(static_cast<std::uint32_t>(tokens));
+  return trace;
+}
+
+}  // namespace
+
+TEST(Residency, AColdStepWaitsForEachExpertAndAWarmOneForNone) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun all = run_in_memory(offload({"memory.residency={ policy = \"all\" }"}), &trace);
+  const MemoryRun cold = run_in_memory(offload(), &trace);
+  ASSERT_TRUE(cold.result.violations.empty()) << cold.result.violations[0].message;
+  // Two layers, two experts of GPU 0 each, one after the other.
+  EXPECT_EQ(duration(cold, 0), duration(all, 0) + 2 * 2 * kFromHost);
+  EXPECT_EQ(duration(cold, 1), duration(all, 1));
+  EXPECT_EQ(cold.data.steps[0].phase_ps[static_cast<std::size_t>(run::Phase::kWait)],
+            4 * kFromHost);
+  EXPECT_EQ(cold.data.steps[0].straggler_reason, run::StragglerReason::kExpertLoadFromHost);
+  EXPECT_EQ(cold.data.layer_steps.straggler_reason[1],
+            static_cast<std::uint8_t>(run::StragglerReason::kExpertLoadFromHost));
+  EXPECT_DOUBLE_EQ(metric(cold, "expert hit rate"), 0.5);
+  EXPECT_DOUBLE_EQ(metric(cold, "expert hit rate, Belady bound"), 0.5);
+  EXPECT_DOUBLE_EQ(metric(cold, "experts loaded per step"), 2);
+  EXPECT_NEAR(metric(cold, "expert load wait per step"), 4 * kFromHost / 2 * 1e-9, 1e-9);
+  // The host's link carried them, nobody sent them to another GPU.
+  std::uint64_t on_links = 0;
+  for (const std::uint64_t b : cold.data.totals.link_bytes) on_links += b;
+  EXPECT_EQ(on_links, 4U * kExpertBytes);
+  EXPECT_EQ(cold.data.totals.bytes_sent, 0U);
+  std::size_t events = 0;
+  for (const run::Event& e : cold.data.events) {
+    events +=
+        e.text.find("4 experts loaded from host memory and 0 from the SSD") != std::string::npos
+            ? 1
+            : 0;
+  }
+  EXPECT_EQ(events, 1U);
+}
+
+TEST(Residency, TheLedgerHoldsWhatIsCached) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const auto experts = static_cast<std::size_t>(run::MemoryCategory::kExperts);
+  const auto buffers = static_cast<std::size_t>(run::MemoryCategory::kBuffers);
+  const MemoryRun two = run_in_memory(offload(), &trace);
+  EXPECT_EQ(two.data.totals.gpu_memory[experts], 4U * kExpertBytes);
+  EXPECT_EQ(two.data.totals.gpu_memory[run::kMemoryCategories + experts], 0U);
+  // One slot: the second expert of a layer passes through.
+  const MemoryRun one = run_in_memory(offload({"memory.residency.slots=1"}), &trace);
+  EXPECT_TRUE(one.result.violations.empty());
+  EXPECT_EQ(one.data.totals.gpu_memory[experts], 2U * kExpertBytes);
+  EXPECT_EQ(one.data.totals.gpu_memory[buffers], 1U * kExpertBytes);
+  EXPECT_DOUBLE_EQ(metric(one, "expert hit rate"), 0.25);
+}
+
+TEST(Residency, AHotStartHasNoColdMisses) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun all = run_in_memory(offload({"memory.residency={ policy = \"all\" }"}), &trace);
+  for (const char* policy : {"lru", "static"}) {
+    const MemoryRun hot =
+        run_in_memory(offload({std::string("memory.residency.policy=") + policy,
+                               "memory.residency.initial=hot", "memory.residency.profile_steps=1"}),
+                      &trace);
+    EXPECT_DOUBLE_EQ(metric(hot, "expert hit rate"), 1) << policy;
+    EXPECT_EQ(duration(hot, 0), duration(all, 0)) << policy;
+  }
+}
+
+TEST(Residency, WhatTheHostLacksComesFromTheSsdOnce) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun all = run_in_memory(offload({"memory.residency={ policy = \"all\" }"}), &trace);
+  const MemoryRun r =
+      run_in_memory(offload({"memory.residency.slots=1", "memory.residency.host_slots=2"}), &trace);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(duration(r, 0), duration(all, 0) + 4 * kFromSsd);
+  // One of two hits; the other passed through and is in host memory now.
+  EXPECT_EQ(duration(r, 1), duration(all, 1) + 2 * kFromHost);
+  EXPECT_NEAR(metric(r, "experts from SSD"), 4.0 / 6, 1e-12);
+}
+
+TEST(Residency, PrefetchingOverlapsLoadsWithTheLayerBefore) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun demand = run_in_memory(offload(), &trace);
+  const MemoryRun ahead = run_in_memory(offload({"memory.residency.prefetch=trace"}), &trace);
+  EXPECT_TRUE(ahead.result.violations.empty());
+  // The loads of layer 1 follow those of layer 0 at once, while the GPU computes the experts of
+  // layer 0, and attention and router of layer 1.
+  const auto& s = demand.data;
+  const std::int64_t combine =
+      s.steps[0].phase_ps[static_cast<std::size_t>(run::Phase::kCombine)] / 2;
+  const std::int64_t beside = s.layer_steps.expert_ps[0] + combine + s.layer_steps.attention_ps[1] +
+                              s.layer_steps.router_ps[1];
+  EXPECT_EQ(duration(ahead, 0), duration(demand, 0) - beside);
+  EXPECT_DOUBLE_EQ(metric(ahead, "prefetched experts used"), 1);
+  EXPECT_DOUBLE_EQ(metric(ahead, "expert hit rate, layer 1"), 1);
+  EXPECT_DOUBLE_EQ(metric(ahead, "expert hit rate, layer 0"), 0.5);
+}
+
+TEST(Residency, APrefetchThatIsNotNeededIsTakenBack) {
+  // Steps alternate between two tokens, so the most frequent expert is wrong every other time.
+  const RoutingTrace trace = test::decode_trace({{{0, 1}, {0, 1}}, {{2, 3}, {2, 1}}}, 8);
+  const MemoryRun r = run_in_memory(
+      offload({"memory.residency.prefetch=frequency", "memory.residency.prefetch_experts=2",
+               "workload.batch=2", "workload.steps=6", "memory.residency.slots=2"}),
+      &trace);
+  EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  EXPECT_LE(metric(r, "prefetched experts used"), 1);
+}
+
+TEST(Residency, LoadsSlowDownAnExchangeOnTheSameLink) {
+  // Two tokens, one on each GPU. Each sends to the other and loads over its one PCIe link.
+  const RoutingTrace trace = test::decode_trace({{{0, 4}, {4, 0}}, {{0, 4}, {4, 0}}}, 8);
+  std::int64_t durations[2] = {0, 0};
+  int i = 0;
+  for (const char* model : {"auto", "coflow"}) {
+    const std::vector<std::string> settings{"workload.batch=2", "workload.steps=1",
+                                            std::string("network.model=") + model};
+    auto resident = settings;
+    resident.push_back("memory.residency={ policy = \"all\" }");
+    const MemoryRun r = run_in_memory(offload(settings), &trace);
+    EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+    durations[i++] = duration(r, 0);
+    if (std::string(model) != "auto") continue;
+    const MemoryRun all = run_in_memory(offload(resident), &trace);
+    // Dispatch: 2048 B each way, its downlink shared with the load: twice the bytes/bandwidth.
+    const std::int64_t alone = all.data.layer_steps.dispatch_ps[0];
+    EXPECT_EQ(alone, 2048 * 100 + 2'000'000);
+    EXPECT_EQ(r.data.layer_steps.dispatch_ps[0], 2 * 2048 * 100 + 2'000'000);
+    // And the load ends as much later as the exchange took from it: one expert a layer and GPU.
+    EXPECT_EQ(duration(r, 0) - duration(all, 0),
+              2 * (kFromHost + 2048 * 100) - 2 * (2048 * 100 + 2'000'000));
+  }
+  EXPECT_NEAR(static_cast<double>(durations[0]), static_cast<double>(durations[1]),
+              1e-9 * static_cast<double>(durations[0]) + 4);
+}
+
+TEST(Residency, TheClosedFormAloneRefusesTheMeeting) {
+  const RoutingTrace trace = test::decode_trace({{{0, 4}, {4, 0}}, {{0, 4}, {4, 0}}}, 8);
+  try {
+    run_in_memory(offload({"workload.batch=2", "network.model=bottleneck"}), &trace);
+    FAIL() << "loads and dispatch met on a link";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("at the same time as an exchange"), std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(Residency, GivesTheHitRatesOfGptOssInsideTheSimulator) {
+  // simulation.md 6: 0.4576, 0.6532, 0.8838 with 4, 8, 16 slots a layer.
+  const RoutingTrace trace = gpt_oss_trace();
+  for (const auto& [slots, hits] : {std::pair{4, 9137}, {8, 13044}, {16, 17648}}) {
+    scenario::ReadOptions options;
+    options.settings = {
+        "model.file=gpt_oss_20b",
+        "workload.steps=208",
+        "workload.warmup_steps=0",
+        "workload.routing={ trace = \"made_by_the_test.h5\" }",
+        "memory.residency={ policy = \"lru\", slots = " + std::to_string(slots) + " }",
+        "run.detail=summary"};
+    options.require_trace = false;
+    options.presets_root = SWITCHYARD_SOURCE_DIR "/scenarios";
+    const auto s =
+        scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/scenarios/offload_lru.toml", options);
+    const MemoryRun r = run_in_memory(s, &trace);
+    EXPECT_TRUE(r.result.violations.empty());
+    EXPECT_DOUBLE_EQ(metric(r, "expert hit rate"), hits / 19968.0) << slots;
+    EXPECT_GT(metric(r, "expert hit rate, Belady bound"), hits / 19968.0);
+  }
+}
+
+TEST(Residency, SaysWhatItDoesNotTake) {
+  const auto says = [](const std::vector<std::string>& settings, const char* part) {
+    std::vector<std::string> all{"workload.routing={ synthetic = \"uniform\" }"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    const std::string got = message(all);
+    EXPECT_NE(got.find(part), std::string::npos) << got;
+  };
+  says({"memory.residency.slots=0"}, "slots");
+  says({"memory.residency.slots=9"}, "slots");
+  says({"memory.residency.policy=fifo"}, "fifo");
+  says({"memory.residency.host_slots=0"}, "host_slots");
+  says({"memory.residency={ policy = \"all\", slots = 2 }"}, "means nothing");
+  says({"memory.residency.prefetch_experts=2"}, "means nothing");
+  says({"memory.residency.profile_steps=2"}, "means nothing");
+  says({"memory.residency.policy=static", "memory.residency.prefetch=trace"},
+       "a static cache brings nothing in");
+  says({"memory.residency.policy=static", "memory.residency.initial=empty"}, "stays empty");
+  says({"hardware.devices=[{ name = \"gpu\", count = 2, kind = \"gpu\", type = \"toy\" }]",
+        "hardware.links=[{ from = \"gpu0\", to = \"gpu1\", type = \"pcie\" }]"},
+       "has no cpu device to load experts from");
+  says({"parallel.placement=eplb", "parallel.placement_options={ redundant = 2 }"},
+       "several copies of an expert are unsupported");
+  says({"memory.residency.host_slots=8", "hardware.link_types.pcie.bandwidth=\"1 GB/s\""},
+       "accepted");
+  says({"model.expert_intermediate=16384"}, "cpu has 1 GB");
+}
+
+}  // namespace switchyard::sim
