@@ -267,7 +267,8 @@ TEST(Residency, SaysWhatItDoesNotTake) {
        "several copies of an expert are unsupported");
   says({"memory.residency.host_slots=8", "hardware.link_types.pcie.bandwidth=\"1 GB/s\""},
        "accepted");
-  says({"model.expert_intermediate=16384"}, "cpu has 1 GB");
+  says({"model.expert_intermediate=16384"},
+       "8 experts of 2 layers take 1.50 GiB, cpu has 953.67 MiB");
 }
 
 }  // namespace switchyard::sim
