@@ -221,15 +221,18 @@ void Checkpoint::finish() {
 
 Hash128 Checkpoint::weight_hash() const { return hash_tensors(tensors()); }
 
+void TensorHasher::add(const TensorView& tensor) {
+  // Lengths go in first, so that no two different sets give the same stream.
+  hasher_.update(fmt::format("{}:{}:{}:{}:[{}]:{}:", tensor.name.size(), tensor.name,
+                             file_dtype_name(tensor.dtype), tensor.shape.size(),
+                             fmt::join(tensor.shape, ","), tensor.data.size()));
+  hasher_.update(tensor.data);
+}
+
 Hash128 hash_tensors(const std::map<std::string, TensorView>& tensors) {
-  Hasher128 hasher;
+  TensorHasher hasher;
   for (const auto& [name, view] : tensors) {
-    // Lengths go in first, so that no two different sets give the same stream.
-    std::string head =
-        fmt::format("{}:{}:{}:{}:[{}]:{}:", name.size(), name, file_dtype_name(view.dtype),
-                    view.shape.size(), fmt::join(view.shape, ","), view.data.size());
-    hasher.update(head);
-    hasher.update(view.data);
+    hasher.add(view);
   }
   return hasher.digest();
 }

@@ -87,6 +87,15 @@ class Checkpoint {
   std::vector<std::string> ignored_;
 };
 
+/// XXH3-128 over name, dtype, shape and bytes of tensors, in the order they come.
+class TensorHasher {
+ public:
+  void add(const TensorView& tensor);
+  [[nodiscard]] Hash128 digest() const { return hasher_.digest(); }
+
+ private:
+  Hasher128 hasher_;
+};
 /// Hash of a set of tensors as weight_hash does it.
 Hash128 hash_tensors(const std::map<std::string, TensorView>& tensors);
 

@@ -256,9 +256,12 @@ std::vector<Pattern::Part> Pattern::parts(std::string_view text) const {
   return out;
 }
 
-std::string Pattern::replace(std::string_view text, const std::string& by) const {
+std::string Pattern::replace(std::string_view text, const std::string& by, std::size_t most) const {
   std::string out;
   for (const Part& p : parts(text)) {
+    if (out.size() > most) {
+      break;
+    }
     out += p.match ? std::string_view(by) : text.substr(p.begin, p.end - p.begin);
   }
   return out;
@@ -301,6 +304,8 @@ void Normalizer::add(const nlohmann::json& value, const std::string& where,
 
 std::string Normalizer::apply(std::string_view text, bool continues) const {
   std::string out(text);
+  // A chain of Replace can grow without end, and one step by the length of its content.
+  const std::size_t most = kMostGrowth * text.size() + 4096;
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Kind::kNfc:
@@ -323,11 +328,12 @@ std::string Normalizer::apply(std::string_view text, bool continues) const {
         }
         break;
       case Kind::kReplace:
-        out = step.pattern->replace(out, step.text);
+        out = step.pattern->replace(out, step.text, most);
         break;
     }
-    if (out.size() > kMostGrowth * text.size() + 4096) {  // a chain of Replace can grow without end
-      throw InputError(where_, fmt::format("{} bytes of text grow to {}", text.size(), out.size()),
+    if (out.size() > most) {
+      throw InputError(where_,
+                       fmt::format("{} bytes of text grow to more than {}", text.size(), most),
                        fmt::format("supported: at most {} times", kMostGrowth));
     }
   }

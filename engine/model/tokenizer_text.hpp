@@ -34,7 +34,9 @@ class Pattern {
   };
   [[nodiscard]] std::vector<Part> parts(std::string_view text) const;
   /// `text` with every match replaced.
-  [[nodiscard]] std::string replace(std::string_view text, const std::string& by) const;
+  /// Ends early once the result is longer than `most` bytes.
+  [[nodiscard]] std::string replace(std::string_view text, const std::string& by,
+                                    std::size_t most) const;
 
  private:
   struct Code;

@@ -67,7 +67,7 @@ ExpertShare expert_share(const RankGrid& grid, std::size_t experts) {
   return {block_of(experts, grid.ep, grid.group()), grid.tp, grid.part()};
 }
 
-void require_same_checkpoint(
+std::optional<Hash128> require_same_checkpoint(
     Communicator& job, const RankGrid& grid, const model::Checkpoint& checkpoint,
     const std::function<void(std::uint64_t done, std::uint64_t total)>& progress) {
   const std::size_t experts = checkpoint.config().num_experts;
@@ -88,7 +88,11 @@ void require_same_checkpoint(
     }
   };
   std::uint64_t done = 0;
+  model::TensorHasher whole;
   for (const auto& [name, view] : checkpoint.tensors()) {
+    if (grid.rank == 0) {
+      whole.add(view);
+    }
     rest.update(
         fmt::format("{}:{}:{}:", name, static_cast<int>(view.dtype), fmt::join(view.shape, ",")));
     const auto expert = expert_in_name(name);
@@ -134,6 +138,7 @@ void require_same_checkpoint(
                                  what == "configuration" ? "s" : ""),
                      "every rank needs the same checkpoint");
   }
+  return grid.rank == 0 ? std::optional(whole.digest()) : std::nullopt;
 }
 
 ExpertExchange::ExpertExchange(Communicator& job, const RankGrid& grid, Backend& backend)

@@ -56,8 +56,9 @@ struct RankGrid {
 /// Hashes of what the ranks must have alike: the configuration, every tensor that is not a routed
 /// expert, and the experts of each group. Rank 0 reads all, another rank what it holds; of what a
 /// rank does not hold it gives the pages back. InputError on every rank when one differs.
-/// `progress`, when not empty, gets the bytes seen and those of all tensors.
-void require_same_checkpoint(
+/// `progress`, when not empty, gets the bytes seen and those of all tensors. Returns on rank 0
+/// Checkpoint::weight_hash(), made of the same bytes while they are there; no value elsewhere.
+std::optional<Hash128> require_same_checkpoint(
     Communicator& job, const RankGrid& grid, const model::Checkpoint& checkpoint,
     const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {});
 

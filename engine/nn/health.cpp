@@ -157,7 +157,10 @@ void HealthMonitor::before_step(std::uint32_t step) {
     if (flip.tensor == "embedding" && engine_.config().tie_word_embeddings) {
       engine_.weights_for_repair().head = view;
     }
-    damaged_.push_back(flip.tensor);
+    std::erase(damaged_, flip.tensor);
+    if (state_of(view, false).crc != noted_.at(flip.tensor).state.crc) {
+      damaged_.push_back(flip.tensor);  // unless the flip undoes another
+    }
     ++report_.flips;
     report_.events.push_back(fmt::format("step {}: bit {} of value {} of {} flipped", step,
                                          flip.bit, flip.element, flip.tensor));

@@ -54,7 +54,11 @@ std::vector<TextScore> score_texts(const Engine& engine,
     }
   }
   std::vector<TextScore> out(texts.size());
-  Session session(engine, {.policy = options.policy, .seed = options.seed, .all_logits = true});
+  Session session(engine, {.policy = options.policy,
+                           .seed = options.seed,
+                           .all_logits = true,
+                           .weights = options.weights,
+                           .tiers = options.tiers});
   for (std::size_t first = 0; first < texts.size(); first += options.batch) {
     const std::size_t end = std::min(texts.size(), first + options.batch);
     const std::uint32_t base = session.add_sequence();

@@ -24,6 +24,8 @@ struct PerplexityOptions {
   std::uint64_t seed = 1;
   std::uint32_t batch = 8;  ///< Texts that run together, >= 1. Without a policy it changes nothing.
   std::uint32_t chunk = 0;  ///< Tokens of each text per step; 0: the whole text.
+  const PolicyWeights* weights = nullptr;  ///< As in SessionOptions; borrowed.
+  const TwoTierRouter* tiers = nullptr;    ///< As in SessionOptions; borrowed.
 };
 
 struct TextScore {

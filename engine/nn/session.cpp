@@ -128,7 +128,8 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
   }
   Engine engine(read(folder, options, grid), std::move(backend), options.quantise);
   if (!alone) {  // reads what this rank holds
-    require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);
+    engine.weight_hash_ =
+        require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);
   }
   engine.job_ = options.job;
   engine.grid_ = grid;
@@ -159,6 +160,11 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
   checkpoint.on_take({});
   out.quantised = quantise(out.weights, checkpoint.config().tie_word_embeddings, options.quantise);
   return out;
+}
+
+Hash128 Engine::weight_hash() const {
+  SWITCHYARD_ASSERT(checkpoint_ != nullptr && (weight_hash_ || grid_.ranks() == 1), "weight_hash");
+  return weight_hash_ ? *weight_hash_ : checkpoint_->weight_hash();
 }
 
 Engine::Reread Engine::read_again() const {
@@ -253,6 +259,11 @@ Session::Session(const Engine& engine, const SessionOptions& options)
   if (capacity.rule != CapacityRule::kNone && capacity.queue == QueueMode::kDefer) {
     throw InputError("policy", "unsupported by the engine: capacity.queue = defer",
                      "use capacity.queue = wave, or replay the trace with defer in the simulator");
+  }
+  if (capacity.scope == CapacityScope::kRank) {
+    throw InputError("policy", "unsupported by the engine: capacity.scope = rank",
+                     "the engine decides a step's tokens as one rank's, on any number of "
+                     "processes; use scope = global, or simulate the trace with scope = rank");
   }
   pool_ = engine.backend().make_pool(engine.attention_shape(), options.kv);
   result_.vocab = engine.config().vocab_size;

@@ -24,7 +24,8 @@
 // how the work is spread: expert_exchange.hpp.
 //
 // Not modelled: low-precision activations, several devices, speculative decoding, MTP;
-// capacity.queue = defer (the engine has no notion of a layer waiting a step).
+// capacity.queue = defer (the engine has no notion of a layer waiting a step); capacity.scope =
+// rank (a step's tokens are one rank's, also where that is the rule's own scope).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -83,6 +84,9 @@ class Engine {
   [[nodiscard]] const ModelWeights& weights() const { return weights_; }
   /// Null when constructed from weights.
   [[nodiscard]] const model::Checkpoint* checkpoint() const { return checkpoint_.get(); }
+  /// Checkpoint::weight_hash(); with several ranks on rank 0 only (asserted), which read the whole
+  /// file for it when it loaded.
+  [[nodiscard]] Hash128 weight_hash() const;
   [[nodiscard]] Backend& backend() const { return *backend_; }
   [[nodiscard]] const QuantiseOptions& quantisation() const { return quantise_; }
   /// What rounding the weights did; empty when nothing was rounded.
@@ -115,6 +119,7 @@ class Engine {
   void prepare(const std::string& where);
 
   std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::optional<Hash128> weight_hash_;  // of several ranks' rank 0
   QuantiseOptions quantise_;
   std::vector<QuantisedPart> quantised_;
   std::unique_ptr<Backend> backend_;  // after the mapping it may read

@@ -11,7 +11,6 @@
 #include "engine/base/error.hpp"
 #include "engine/base/units.hpp"
 #include "engine/base/version.hpp"
-#include "engine/model/mapping.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard {
@@ -29,12 +28,7 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   header.candidates = stored_candidates(engine.gate().experts, header.slots);
   header.config_hash = checkpoint->config_hash().hex();
   if (engine.grid().rank == 0) {  // which writes the file; another rank reads its experts only
-    header.weight_hash = checkpoint->weight_hash().hex();
-    if (engine.grid().ranks() > 1) {  // what it holds is read again when it is used
-      for (const auto& [name, tensor] : checkpoint->tensors()) {
-        model::release_pages(tensor.data);
-      }
-    }
+    header.weight_hash = engine.weight_hash().hex();
   }
   header.seed = options.seed;
   header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());

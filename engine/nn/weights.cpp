@@ -116,10 +116,143 @@ ExpertView cut(const ExpertView& whole, const ExpertShare& share) {
   return out;
 }
 
+/// What a format calls the tensors of a layer's attention, below the layer's prefix.
+struct AttentionNames {
+  const char *q, *k, *v, *o, *q_norm, *k_norm, *sinks;
+  const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b;  // multi-head latent attention
+};
+constexpr AttentionNames kHuggingFace{"q_proj",
+                                      "k_proj",
+                                      "v_proj",
+                                      "o_proj",
+                                      "q_norm",
+                                      "k_norm",
+                                      "sinks",
+                                      "q_a_proj",
+                                      "q_a_layernorm",
+                                      "q_b_proj",
+                                      "kv_a_proj_with_mqa",
+                                      "kv_a_layernorm",
+                                      "kv_b_proj"};
+constexpr AttentionNames kGguf{"attn_q",
+                               "attn_k",
+                               "attn_v",
+                               "attn_output",
+                               "attn_q_norm",
+                               "attn_k_norm",
+                               "attn_sinks.weight",
+                               "attn_q_a",
+                               "attn_q_a_norm",
+                               "attn_q_b",
+                               "attn_kv_a_mqa",
+                               "attn_kv_a_norm",
+                               "attn_kv_b"};
+
+/// What both formats of a checkpoint share: the parts of an attention.
+class AttentionTaker {
+ protected:
+  AttentionTaker(model::Checkpoint& checkpoint, const AttentionNames& names)
+      : in_(checkpoint), c_(checkpoint.config()), names_(names) {}
+  ~AttentionTaker() = default;
+
+  /// A matrix as stored.
+  virtual WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) = 0;
+  /// A matrix whose rows are rotated by their position in a head.
+  virtual WeightView rotated(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    return weight(name, rows, cols);
+  }
+  /// Keys and values of latent attention as the format holds them absorbed; false: it does not.
+  virtual bool absorbed(LayerWeights& layer, const std::string& prefix) {
+    static_cast<void>(layer);
+    static_cast<void>(prefix);
+    return false;
+  }
+
+  void attention(LayerWeights& layer, const std::string& prefix) {
+    if (c_.attention == model::AttentionKind::kMla) {
+      latent(layer, prefix);
+    } else {
+      grouped(layer, prefix);
+    }
+  }
+
+  model::Checkpoint& in_;
+  const model::ModelConfig& c_;
+  ModelWeights out_;
+
+ private:
+  void grouped(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t q = c_.num_heads * c_.head_dim;
+    const std::uint64_t kv = c_.num_kv_heads * c_.head_dim;
+    const auto name = [&](const char* part, const char* kind) {
+      return fmt::format("{}{}.{}", prefix, part, kind);
+    };
+    layer.q = rotated(name(names_.q, "weight"), q, h);
+    layer.k = rotated(name(names_.k, "weight"), kv, h);
+    layer.v = weight(name(names_.v, "weight"), kv, h);
+    layer.o = weight(name(names_.o, "weight"), h, q);
+    if (c_.qkv_bias) {
+      layer.q_bias = vector(in_, name(names_.q, "bias"), q);
+      layer.k_bias = vector(in_, name(names_.k, "bias"), kv);
+      layer.v_bias = vector(in_, name(names_.v, "bias"), kv);
+    }
+    if (c_.output_bias) {
+      layer.o_bias = vector(in_, name(names_.o, "bias"), h);
+    }
+    if (c_.qk_norm_per_head || c_.qk_norm_full) {
+      layer.q_norm = vector(in_, name(names_.q_norm, "weight"), c_.qk_norm_full ? q : c_.head_dim);
+      layer.k_norm = vector(in_, name(names_.k_norm, "weight"), c_.qk_norm_full ? kv : c_.head_dim);
+    }
+    if (c_.attention_sinks) {
+      layer.sinks = vector(in_, prefix + names_.sinks, c_.num_heads);
+    }
+  }
+
+  void latent(LayerWeights& layer, const std::string& prefix) {
+    const std::uint64_t h = c_.hidden_size;
+    const std::uint64_t heads = c_.num_heads;
+    const std::uint64_t plain = c_.qk_nope_head_dim;
+    const std::uint64_t latent = c_.kv_lora_rank;
+    const auto name = [&](const char* part) { return fmt::format("{}{}.weight", prefix, part); };
+    if (c_.q_lora_rank == 0) {
+      layer.q = weight(name(names_.q), heads * c_.head_dim, h);
+    } else {
+      layer.q_a = weight(name(names_.q_a), c_.q_lora_rank, h);
+      layer.q_a_norm = vector(in_, name(names_.q_a_norm), c_.q_lora_rank);
+      layer.q_b = weight(name(names_.q_b), heads * c_.head_dim, c_.q_lora_rank);
+    }
+    layer.kv_a = weight(name(names_.kv_a), latent + c_.qk_rope_head_dim, h);
+    layer.kv_a_norm = vector(in_, name(names_.kv_a_norm), latent);
+    if (!absorbed(layer, prefix)) {
+      const std::uint64_t per_head = plain + c_.v_head_dim;
+      const WeightView b = weight(name(names_.kv_b), heads * per_head, latent);
+      for (std::size_t j = 0; j < heads; ++j) {
+        absorb_key(layer, part(b, j * per_head, plain, latent));
+        layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
+      }
+    }
+    layer.o = weight(name(names_.o), h, heads * c_.v_head_dim);
+  }
+
+  /// A head's key part [plain, latent], copied transposed: small beside the experts.
+  void absorb_key(LayerWeights& layer, const WeightView& w) {
+    Owned scratch;
+    const WeightView rows = is_packed(w) ? widened(w, scratch) : w;
+    layer.k_absorbed.push_back(transposed(rows, w.cols, 0, 1, w.cols, w.rows, out_.owned));
+    if (!is_packed(w)) {
+      model::release_pages(
+          {static_cast<const std::byte*>(w.data), w.rows * w.cols * weight_bytes(w.type)});
+    }
+  }
+
+  const AttentionNames& names_;
+};
+
 /// Reads the tensors of one checkpoint by the names of its family.
-class Taker {
+class Taker final : private AttentionTaker {
  public:
-  explicit Taker(model::Checkpoint& checkpoint) : in_(checkpoint), c_(checkpoint.config()) {}
+  explicit Taker(model::Checkpoint& checkpoint) : AttentionTaker(checkpoint, kHuggingFace) {}
 
   ModelWeights take() {
     const std::uint64_t h = c_.hidden_size;
@@ -130,11 +263,7 @@ class Taker {
       LayerWeights& layer = out_.layers[l];
       layer.input_norm = vector(in_, prefix + "input_layernorm.weight", h);
       layer.post_attention_norm = vector(in_, prefix + "post_attention_layernorm.weight", h);
-      if (c_.attention == model::AttentionKind::kMla) {
-        latent_attention(layer, prefix + "self_attn.");
-      } else {
-        grouped_attention(layer, prefix + "self_attn.");
-      }
+      attention(layer, prefix + "self_attn.");
       if (c_.is_moe(l)) {
         experts(layer, prefix);
         shared(layer, prefix + "mlp.");
@@ -151,7 +280,7 @@ class Taker {
 
  private:
   /// A matrix as stored; FP8 blocks stay as they are, beside their scales.
-  WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+  WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) override {
     const model::TensorView* stored = in_.find(name);
     if (c_.quantization != "fp8_block" || stored == nullptr ||
         stored->dtype != model::DType::kF8E4M3) {
@@ -167,65 +296,6 @@ class Taker {
     view.scales = wide->data();
     out_.owned.push_back(std::move(wide));
     return view;
-  }
-
-  void grouped_attention(LayerWeights& layer, const std::string& prefix) {
-    const std::uint64_t h = c_.hidden_size;
-    const std::uint64_t q = c_.num_heads * c_.head_dim;
-    const std::uint64_t kv = c_.num_kv_heads * c_.head_dim;
-    layer.q = weight(prefix + "q_proj.weight", q, h);
-    layer.k = weight(prefix + "k_proj.weight", kv, h);
-    layer.v = weight(prefix + "v_proj.weight", kv, h);
-    layer.o = weight(prefix + "o_proj.weight", h, q);
-    if (c_.qkv_bias) {
-      layer.q_bias = vector(in_, prefix + "q_proj.bias", q);
-      layer.k_bias = vector(in_, prefix + "k_proj.bias", kv);
-      layer.v_bias = vector(in_, prefix + "v_proj.bias", kv);
-    }
-    if (c_.output_bias) {
-      layer.o_bias = vector(in_, prefix + "o_proj.bias", h);
-    }
-    if (c_.qk_norm_per_head || c_.qk_norm_full) {
-      layer.q_norm = vector(in_, prefix + "q_norm.weight", c_.qk_norm_full ? q : c_.head_dim);
-      layer.k_norm = vector(in_, prefix + "k_norm.weight", c_.qk_norm_full ? kv : c_.head_dim);
-    }
-    if (c_.attention_sinks) {
-      layer.sinks = vector(in_, prefix + "sinks", c_.num_heads);
-    }
-  }
-
-  void latent_attention(LayerWeights& layer, const std::string& prefix) {
-    const std::uint64_t h = c_.hidden_size;
-    const std::uint64_t heads = c_.num_heads;
-    const std::uint64_t plain = c_.qk_nope_head_dim;
-    const std::uint64_t latent = c_.kv_lora_rank;
-    if (c_.q_lora_rank == 0) {
-      layer.q = weight(prefix + "q_proj.weight", heads * c_.head_dim, h);
-    } else {
-      layer.q_a = weight(prefix + "q_a_proj.weight", c_.q_lora_rank, h);
-      layer.q_a_norm = vector(in_, prefix + "q_a_layernorm.weight", c_.q_lora_rank);
-      layer.q_b = weight(prefix + "q_b_proj.weight", heads * c_.head_dim, c_.q_lora_rank);
-    }
-    layer.kv_a = weight(prefix + "kv_a_proj_with_mqa.weight", latent + c_.qk_rope_head_dim, h);
-    layer.kv_a_norm = vector(in_, prefix + "kv_a_layernorm.weight", latent);
-    const std::uint64_t per_head = plain + c_.v_head_dim;
-    const WeightView b = weight(prefix + "kv_b_proj.weight", heads * per_head, latent);
-    for (std::size_t j = 0; j < heads; ++j) {
-      absorb_key(layer, part(b, j * per_head, plain, latent));
-      layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
-    }
-    layer.o = weight(prefix + "o_proj.weight", h, heads * c_.v_head_dim);
-  }
-
-  /// A head's key part [plain, latent], copied transposed: small beside the experts.
-  void absorb_key(LayerWeights& layer, const WeightView& w) {
-    Owned scratch;
-    const WeightView rows = is_packed(w) ? widened(w, scratch) : w;
-    layer.k_absorbed.push_back(transposed(rows, w.cols, 0, 1, w.cols, w.rows, out_.owned));
-    if (!is_packed(w)) {
-      model::release_pages(
-          {static_cast<const std::byte*>(w.data), w.rows * w.cols * weight_bytes(w.type)});
-    }
   }
 
   ExpertView swiglu(const std::string& prefix, std::uint64_t inner) {
@@ -362,16 +432,12 @@ class Taker {
   static WeightView one_row(const WeightView& column) {
     return {column.data, column.type, 1, column.rows};
   }
-
-  model::Checkpoint& in_;
-  const model::ModelConfig& c_;
-  ModelWeights out_;
 };
 
 /// The same from a GGUF file. Experts of a layer are one tensor [E, rows, cols].
-class GgufTaker {
+class GgufTaker final : private AttentionTaker {
  public:
-  explicit GgufTaker(model::Checkpoint& checkpoint) : in_(checkpoint), c_(checkpoint.config()) {}
+  explicit GgufTaker(model::Checkpoint& checkpoint) : AttentionTaker(checkpoint, kGguf) {}
 
   ModelWeights take() {
     const std::uint64_t h = c_.hidden_size;
@@ -384,11 +450,7 @@ class GgufTaker {
       const bool oss = c_.family == model::Family::kGptOss;
       layer.post_attention_norm =
           vector(in_, prefix + (oss ? "post_attention_norm.weight" : "ffn_norm.weight"), h);
-      if (c_.attention == model::AttentionKind::kMla) {
-        latent_attention(layer, prefix);
-      } else {
-        grouped_attention(layer, prefix);
-      }
+      attention(layer, prefix);
       if (c_.is_moe(l)) {
         experts(layer, prefix);
       } else {
@@ -402,7 +464,7 @@ class GgufTaker {
   }
 
  private:
-  WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+  WeightView weight(const std::string& name, std::uint64_t rows, std::uint64_t cols) override {
     return view_of(in_.take_any(name, {rows, cols}), rows, cols);
   }
   /// [count, rows, cols] as count * rows rows.
@@ -411,40 +473,13 @@ class GgufTaker {
     return view_of(in_.take_any(name, {count, rows, cols}), count * rows, cols);
   }
 
-  void grouped_attention(LayerWeights& layer, const std::string& prefix) {
-    const std::uint64_t h = c_.hidden_size;
-    const std::uint64_t q = c_.num_heads * c_.head_dim;
-    const std::uint64_t kv = c_.num_kv_heads * c_.head_dim;
-    if (c_.family == model::Family::kMixtral) {
-      layer.q = paired_rows(prefix + "attn_q.weight", q, h);
-      layer.k = paired_rows(prefix + "attn_k.weight", kv, h);
-    } else {
-      layer.q = weight(prefix + "attn_q.weight", q, h);
-      layer.k = weight(prefix + "attn_k.weight", kv, h);
-    }
-    layer.v = weight(prefix + "attn_v.weight", kv, h);
-    layer.o = weight(prefix + "attn_output.weight", h, q);
-    if (c_.qkv_bias) {
-      layer.q_bias = vector(in_, prefix + "attn_q.bias", q);
-      layer.k_bias = vector(in_, prefix + "attn_k.bias", kv);
-      layer.v_bias = vector(in_, prefix + "attn_v.bias", kv);
-    }
-    if (c_.output_bias) {
-      layer.o_bias = vector(in_, prefix + "attn_output.bias", h);
-    }
-    if (c_.qk_norm_per_head || c_.qk_norm_full) {
-      layer.q_norm = vector(in_, prefix + "attn_q_norm.weight", c_.qk_norm_full ? q : c_.head_dim);
-      layer.k_norm = vector(in_, prefix + "attn_k_norm.weight", c_.qk_norm_full ? kv : c_.head_dim);
-    }
-    if (c_.attention_sinks) {
-      layer.sinks = vector(in_, prefix + "attn_sinks.weight", c_.num_heads);
-    }
-  }
-
   /// llama.cpp's llama rotates pairs (2i, 2i + 1), so its files hold the rows of each head in the
   /// order 0, d/2, 1, d/2 + 1, … Put back here (a copy), they rotate as (i, i + d/2): the same
   /// sums in the same order as from safetensors.
-  WeightView paired_rows(const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+  WeightView rotated(const std::string& name, std::uint64_t rows, std::uint64_t cols) override {
+    if (c_.family != model::Family::kMixtral) {
+      return weight(name, rows, cols);
+    }
     const model::TensorView t = in_.take_any(name, {rows, cols});
     const std::size_t row_bytes = t.data.size() / rows;
     const std::size_t d = c_.head_dim;
@@ -460,38 +495,21 @@ class GgufTaker {
     return view;
   }
 
-  void latent_attention(LayerWeights& layer, const std::string& prefix) {
-    const std::uint64_t h = c_.hidden_size;
+  /// Files of before the absorbed form hold attn_kv_b.
+  bool absorbed(LayerWeights& layer, const std::string& prefix) override {
+    if (in_.has(prefix + "attn_kv_b.weight")) {
+      return false;
+    }
     const std::uint64_t heads = c_.num_heads;
     const std::uint64_t plain = c_.qk_nope_head_dim;
     const std::uint64_t latent = c_.kv_lora_rank;
-    if (c_.q_lora_rank == 0) {
-      layer.q = weight(prefix + "attn_q.weight", heads * c_.head_dim, h);
-    } else {
-      layer.q_a = weight(prefix + "attn_q_a.weight", c_.q_lora_rank, h);
-      layer.q_a_norm = vector(in_, prefix + "attn_q_a_norm.weight", c_.q_lora_rank);
-      layer.q_b = weight(prefix + "attn_q_b.weight", heads * c_.head_dim, c_.q_lora_rank);
+    const WeightView k = stack(prefix + "attn_k_b.weight", heads, latent, plain);
+    const WeightView v = stack(prefix + "attn_v_b.weight", heads, c_.v_head_dim, latent);
+    for (std::size_t j = 0; j < heads; ++j) {
+      layer.k_absorbed.push_back(part(k, j * latent, latent, plain));
+      layer.v_absorbed.push_back(part(v, j * c_.v_head_dim, c_.v_head_dim, latent));
     }
-    layer.kv_a = weight(prefix + "attn_kv_a_mqa.weight", latent + c_.qk_rope_head_dim, h);
-    layer.kv_a_norm = vector(in_, prefix + "attn_kv_a_norm.weight", latent);
-    if (in_.has(prefix + "attn_kv_b.weight")) {  // files of before the absorbed form
-      const std::uint64_t per_head = plain + c_.v_head_dim;
-      const WeightView b = weight(prefix + "attn_kv_b.weight", heads * per_head, latent);
-      for (std::size_t j = 0; j < heads; ++j) {
-        const WeightView key = widened(part(b, j * per_head, plain, latent), out_.owned);
-        layer.k_absorbed.push_back(transposed(key, latent, 0, 1, latent, plain, out_.owned));
-        out_.owned.erase(out_.owned.end() - 2);  // the widened rows
-        layer.v_absorbed.push_back(part(b, j * per_head + plain, c_.v_head_dim, latent));
-      }
-    } else {
-      const WeightView k = stack(prefix + "attn_k_b.weight", heads, latent, plain);
-      const WeightView v = stack(prefix + "attn_v_b.weight", heads, c_.v_head_dim, latent);
-      for (std::size_t j = 0; j < heads; ++j) {
-        layer.k_absorbed.push_back(part(k, j * latent, latent, plain));
-        layer.v_absorbed.push_back(part(v, j * c_.v_head_dim, c_.v_head_dim, latent));
-      }
-    }
-    layer.o = weight(prefix + "attn_output.weight", h, heads * c_.v_head_dim);
+    return true;
   }
 
   /// ffn_gate, ffn_up, ffn_down with a suffix: "" dense, "_shexp" shared.
@@ -550,10 +568,6 @@ class GgufTaker {
       }
     }
   }
-
-  model::Checkpoint& in_;
-  const model::ModelConfig& c_;
-  ModelWeights out_;
 };
 
 }  // namespace

@@ -32,6 +32,7 @@ class Decider {
         cap_(policy.capacity),
         renorm_(policy.renorm),
         linear_(policy.score == ScoreRule::kLinear),
+        by_sel_(!policy.two_tier.on()),
         step_(step),
         cand_(candidates),
         bias_(bias),
@@ -155,6 +156,7 @@ class Decider {
     out_.weights.assign(n, 0.0F);
     out_.outcome.assign(n, 0);
     w_.slot_rank.assign(n, 0);
+    w_.tried.assign(checks_each() ? cand_.ids.size() : 0, 0);
     out_.demand.assign(experts_, 0);
     out_.overflow.assign(experts_, 0);
     out_.load.assign(experts_, 0);
@@ -379,6 +381,14 @@ class Decider {
   /// Next candidate of slot j that has room now; kNone when there is none. Candidates passed over
   /// because they are full stay full while this token is decided, so next[t] need not go back.
   std::uint32_t find_target(std::uint32_t t, std::uint32_t j) {
+    if (checks_each()) {
+      const std::uint32_t r = next_untried(
+          t, [&](std::uint32_t i) { return has_room(place_of(t, i)) && score_allows(t, j, i); });
+      if (r == kNone) {
+        note_truncation(t, j);
+      }
+      return r;
+    }
     for (; w_.next[t] < w_.usable[t]; ++w_.next[t]) {
       const std::uint32_t r = w_.next[t];
       if (!has_room(place_of(t, r))) {
@@ -391,6 +401,23 @@ class Decider {
       return r;
     }
     note_truncation(t, j);
+    return kNone;
+  }
+
+  /// max_score_drop over targets in another order than that of their scores (M18): one that a slot
+  /// must not take can be followed by one that it may, and stays free for the token's other slots.
+  [[nodiscard]] bool checks_each() const { return cap_.max_score_drop && !by_sel_; }
+
+  /// First target of token t that no slot of it has tried and that `fits`; it is tried then.
+  template <class F>
+  std::uint32_t next_untried(std::uint32_t t, const F& fits) {
+    for (std::uint32_t r = w_.next[t]; r < w_.usable[t]; ++r) {
+      std::uint8_t& tried = w_.tried[cand_at(t, r)];
+      if (tried == 0 && fits(r)) {
+        tried = 1;
+        return r;
+      }
+    }
     return kNone;
   }
 
@@ -500,7 +527,15 @@ class Decider {
       if (t == dead) {
         continue;
       }
-      if (cap_.reroute == Reroute::kNext) {
+      if (cap_.reroute == Reroute::kNext && checks_each()) {
+        const std::uint32_t r =
+            next_untried(t, [&](std::uint32_t i) { return score_allows(t, j, i); });
+        if (r != kNone) {
+          w_.pending.push_back(ask(t, j, r));
+          continue;
+        }
+        note_truncation(t, j);
+      } else if (cap_.reroute == Reroute::kNext) {
         if (w_.next[t] < w_.usable[t]) {
           if (score_allows(t, j, w_.next[t])) {
             w_.pending.push_back(ask(t, j, w_.next[t]++));
@@ -544,8 +579,9 @@ class Decider {
 
   /// The family's weights over the slots that run; sums in slot order.
   void weigh(std::uint32_t t) {
-    if (rows_ != nullptr && rows_->weights[t] != RowWeights::kFamily) {
-      weigh_by_p(t, rows_->weights[t] == RowWeights::kShare);
+    const RowWeights kind = rows_ == nullptr ? RowWeights::kFamily : rows_->weights[t];
+    if (kind == RowWeights::kRaw || kind == RowWeights::kShare) {
+      weigh_by_p(t, kind == RowWeights::kShare);
       return;
     }
     // Slots of the denominator: those that run, or (renorm = first) the first choices.
@@ -556,14 +592,15 @@ class Decider {
       }
       return out_.chosen[i] == kNoExpert ? kNone : w_.slot_rank[i];
     };
-    bool linear = linear_;
+    const bool scored = linear_ && kind == RowWeights::kFamily;
+    bool linear = scored;
     for (std::uint32_t j = 0; linear && j < slots_; ++j) {
       const std::uint32_t r = denominator_rank(j);
       const std::uint64_t i = slot_at(t, j);
       linear = (r == kNone || cand_.logit[cand_at(t, r)] > 0) &&
                (out_.chosen[i] == kNoExpert || cand_.logit[cand_at(t, w_.slot_rank[i])] > 0);
     }
-    out_.linear_fallbacks += linear_ && !linear && out_.first[slot_at(t, 0)] != kNoExpert ? 1 : 0;
+    out_.linear_fallbacks += scored && !linear && out_.first[slot_at(t, 0)] != kNoExpert ? 1 : 0;
     const bool softmax_of_chosen = !linear && (linear_ || gate_.score == GateScore::kIdentity) &&
                                    renorm_ != WeightRenorm::kNone;
     float top = kMinusInf;
@@ -677,6 +714,7 @@ class Decider {
   const CapacityPolicy& cap_;
   const WeightRenorm renorm_;
   const bool linear_;
+  const bool by_sel_;  // targets are in the order of their selection score
   const StepContext& step_;
   const CandidatesView& cand_;
   const std::span<const float> bias_;

@@ -123,6 +123,7 @@ class DecideWorkspace {
   std::vector<Pending> pending, sorted;
   std::vector<std::uint16_t> next, usable, slot_rank;
   std::vector<std::uint32_t> groups_seen;
+  std::vector<std::uint8_t> tried;  // [T][M]
   std::vector<ScopeCounts> scopes;
 };
 

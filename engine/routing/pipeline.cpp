@@ -135,6 +135,11 @@ void Pipeline::begin_step() {
   const TemperaturePolicy& tp = p.temperature;
   temperature_ = tp.place == TemperaturePlace::kOff ? 1.0 : tp.value;
   if (tp.controller != TemperatureController::kOff) {
+    if (state_->triggered) {  // in the last step, whose end is now
+      state_->triggered = false;
+      state_->raised = true;
+      state_->until = now() + tp.hold;
+    }
     if (state_->raised && now() >= state_->until) {
       state_->raised = false;
     }
@@ -574,6 +579,7 @@ void Pipeline::choose_set(std::uint32_t t) {
     for (std::size_t j = 0; j < ids.size(); ++j) {
       set_score(ids[j], p[j]);
     }
+    row_weights_ = RowWeights::kTable;
     replaced_ = true;
   } else if (policy_->set == SetRule::kRoundRobin) {
     set_.assign(k, kNoExpert);
@@ -763,8 +769,7 @@ void Pipeline::end_step(LayerDecision& out) {
       s.run = s.last_top1 == top1_[t] ? s.run + 1 : 1;
       s.last_top1 = top1_[t];
       if (s.run >= tp.run) {
-        state_->raised = true;
-        state_->until = now() + tp.hold;
+        state_->triggered = true;
       }
     }
   }

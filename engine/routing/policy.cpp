@@ -146,13 +146,20 @@ void check_sets(const RoutingPolicy& p, std::uint32_t experts, std::uint32_t top
     fail("soft.experts",
          fmt::format("experts <= {}, the experts of a group", experts / p.groups.count));
   }
-  if (p.two_tier.on() && p.capacity.max_score_drop) {
-    fail("capacity.max_score_drop", "off with two_tier.first",
-         "the second tier's order is not that of the scores that the drop is measured in");
-  }
   if (p.set != SetRule::kTopK && (soft.on() || p.two_tier.on())) {
     fail(soft.on() ? "soft.experts" : "two_tier.first", "off unless set.rule = top_k",
          "set.rule decides every token's experts alone");
+  }
+  const bool own_weights =
+      (p.set != SetRule::kTopK || (soft.on() && soft.all_requests)) && !p.table.on();
+  if (p.renorm != WeightRenorm::kFinal &&
+      (own_weights || p.pinned.requests == PinnedRequests::kAll)) {
+    fail("weights.renorm",
+         fmt::format("renorm = final with {}", p.pinned.requests == PinnedRequests::kAll
+                                                   ? "pinned.requests = all"
+                                               : soft.on() ? "soft.requests = all"
+                                                           : "set.rule = round_robin or batch"),
+         "every token then has weights of its own rule");
   }
   for (const std::string_view key :
        {"soft.renorm", "soft.cost", "soft.requests", "soft.keywords"}) {
@@ -450,6 +457,20 @@ void validate(const RoutingPolicy& policy, std::uint32_t experts, std::uint32_t 
   }
   if (c.alignment != 1 && no_rule) {
     fail("capacity.alignment", "alignment = 1 with rule = none");
+  }
+  if (no_rule) {
+    // mode = sequential is what auto stands for beside order = position.
+    for (const auto& [key, kept] :
+         {std::pair{"capacity.order", c.order == OverflowOrder::kPosition},
+          std::pair{"capacity.mode", c.mode != OverflowMode::kRounds},
+          std::pair{"capacity.reroute", c.reroute == Reroute::kNext},
+          std::pair{"capacity.exhausted", c.exhausted == Exhausted::kTop1},
+          std::pair{"capacity.queue", c.queue == QueueMode::kWave},
+          std::pair{"capacity.max_score_drop", !c.max_score_drop}}) {
+      if (!kept) {
+        fail(key, "a capacity rule with it", "with rule = none no expert is ever full");
+      }
+    }
   }
   if (c.dynamic != DynamicCapacity::kFixed && !own_rule(c.rule)) {
     fail("capacity.dynamic", fmt::format("dynamic = fixed with rule = {}", rule),

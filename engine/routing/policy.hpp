@@ -93,7 +93,7 @@ struct CapacityPolicy {
   /// the next step's backlog); prefill tokens still take waves.
   QueueMode queue = QueueMode::kWave;
   /// d in [0, 1]: a reroute target f of first choice e needs sel[f] >= (1 - d) sel[e]. Unset: off.
-  /// Identity gates use p in place of sel.
+  /// Identity gates use p in place of sel. sel is that of step 8, so under M18 the first tier's.
   std::optional<double> max_score_drop;
   bool operator==(const CapacityPolicy&) const = default;
 };

@@ -101,6 +101,9 @@ struct SequenceState {
 
 /// Per layer.
 struct LayerState {
+  /// M09: a run was long enough in the last step. The clock of the step's end is known at the
+  /// layer's next step only.
+  bool triggered = false;
   bool raised = false;  ///< M09: the temperature is raised until `until` (seconds).
   double until = 0;
   SequenceState stream;                    ///< M09 across: the run of the whole stream.

@@ -18,6 +18,7 @@ namespace switchyard {
 /// How the weights of a row come about.
 enum class RowWeights : std::uint8_t {
   kFamily,  ///< The family's rule on the set that runs (policy's weights.renorm).
+  kTable,   ///< The same on the p of a table; there are no logits that score.rule could take.
   kRaw,     ///< p of each, times the family's scale.
   kShare,   ///< p / sum of p over the set that runs, times the family's scale.
 };

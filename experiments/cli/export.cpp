@@ -24,6 +24,9 @@ namespace {
 /// The placement of a run as the CSV that parallel.placement reads; of its first EP group, since
 /// all groups are alike.
 int export_placement(const ExportOptions& options) {
+  if (!options.type.empty()) {
+    throw InputError("--type", "means nothing with placement", "a placement is a CSV");
+  }
   const run::RunReader reader(options.input);
   const run::Inventory& inv = reader.base().inventory;
   const std::string& text = reader.base().meta.scenario_text;
@@ -77,7 +80,8 @@ int run_export(const ExportOptions& options) {
     throw CapabilityError(
         fmt::format("unsupported: export {} is not in this version", options.kind));
   }
-  const model::DType type = parse_gguf_type(options.type);
+  const std::string type_name = options.type.empty() ? "bf16" : options.type;
+  const model::DType type = parse_gguf_type(type_name);
   const bool terminal = !options.quiet && isatty(STDERR_FILENO) == 1;
   auto shown = std::chrono::steady_clock::now() - std::chrono::seconds(1);
   const GgufExportSummary s = export_gguf(
@@ -104,7 +108,7 @@ int run_export(const ExportOptions& options) {
     table.notes = {"vectors and routers are F32"};
     if (s.fallbacks > 0) {
       table.notes.push_back(fmt::format("{} matrices have rows that do not fill blocks of {}",
-                                        s.fallbacks, options.type));
+                                        s.fallbacks, type_name));
     }
     if (!s.tokenizer) {
       table.notes.emplace_back(

@@ -13,7 +13,7 @@ struct ExportOptions {
   std::string kind;              ///< gguf, placement; perfetto, csv, dot, svg are refused by name
   std::filesystem::path input;   ///< gguf: checkpoint folder or .gguf file; placement: run
   std::filesystem::path output;  ///< -o
-  std::string type = "bf16";     ///< gguf: f32, bf16, f16, q8_0, q4_0, q4_k
+  std::string type;              ///< gguf: f32, bf16 (if empty), f16, q8_0, q4_0, q4_k
   bool quiet = false;
   TableFormat format = TableFormat::kText;
 };

@@ -7,15 +7,18 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
 #include "engine/model/gguf_model.hpp"
+#include "engine/model/policy_weights.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/perplexity.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
+#include "engine/nn/two_tier_router.hpp"
 #include "experiments/cli/prompts.hpp"
 #include "experiments/cli/trace.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -144,6 +147,30 @@ std::string visible(std::string_view bytes) {
   return out;
 }
 
+/// Texts that are scored are no requests, and nothing tells the machine's state beside them.
+void require_scorable(const RoutingPolicy& p) {
+  if (p.soft.on() || p.pinned.on() || p.table.on()) {
+    throw InputError("--policy",
+                     fmt::format("unsupported with --perplexity: {}.*", p.soft.on()     ? "soft"
+                                                                        : p.pinned.on() ? "pinned"
+                                                                                        : "table"),
+                     "it looks at requests, and texts are scored without; use trace");
+  }
+  const PolicyNeeds needs = policy_needs(p);
+  const std::string key = !needs.memory.empty()      ? needs.memory
+                          : !needs.placement.empty() ? needs.placement
+                          : p.step_time > 0          ? std::string()
+                                                     : needs.clock;
+  if (!key.empty()) {
+    throw InputError("--policy",
+                     fmt::format("unsupported with --perplexity: policy.{} = {}, which looks at a "
+                                 "cluster's memory, placement or clock",
+                                 key, get_policy_field(p, key)),
+                     key == needs.clock ? "set step_time (seconds per step), or use trace --signals"
+                                        : "use trace --signals");
+  }
+}
+
 }  // namespace
 
 std::vector<Table> perplexity_tables(const GenerateOptions& options) {
@@ -160,23 +187,33 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   PerplexityOptions run;
   run.batch = options.batch;
   run.seed = options.seed;
+  PolicyFiles files;
   if (!options.policy.empty()) {
-    run.policy = scenario::read_policy_file(options.policy.string());
-    const RoutingPolicy& p = run.policy;
-    if (p.soft.on() || p.pinned.on() || p.table.on() || p.two_tier.on()) {
-      throw InputError(
-          "--policy",
-          fmt::format("unsupported with --perplexity: {}.*", p.soft.on()     ? "soft"
-                                                             : p.pinned.on() ? "pinned"
-                                                             : p.table.on()  ? "table"
-                                                                             : "two_tier"),
-          "texts are scored without requests, tables and second tiers; use trace");
-    }
+    run.policy = scenario::read_policy_file(options.policy.string(), &files);
+    require_scorable(run.policy);
   }
   const std::vector<PromptText> texts = read_prompts(options.perplexity);
   const Engine engine =
       load_engine(options.model, std::move(backend),
                   {.threads = options.threads, .quantise = quantise_options(options.quantise)}, 0);
+  const std::vector<std::uint32_t> layers = engine.config().moe_layers();
+  if (!layers.empty()) {  // before anything is made of the policy's values
+    validate(run.policy, engine.gate().experts, engine.gate().top_k, "policy");
+  }
+  const PolicyWeights weights = model::load_policy_weights(run.policy, files, engine.gate(), layers,
+                                                           engine.config().hidden_size);
+  run.weights = weights.layers.empty() ? nullptr : &weights;
+  std::optional<TwoTierRouter> tiers;
+  if (run.policy.two_tier.on()) {
+    if (options.device != "cpu") {
+      throw InputError("--policy",
+                       "unsupported with --device cuda: two_tier, whose first tier reads the "
+                       "router's weights in host memory",
+                       "use --device cpu");
+    }
+    tiers = TwoTierRouter::load(run.policy, files, engine.weights(), engine.config());
+    run.tiers = &*tiers;
+  }
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   std::vector<std::vector<std::uint32_t>> ids;
   ids.reserve(texts.size());

@@ -51,9 +51,15 @@ int import_topo_m(const ImportOptions& options) {
   static_cast<void>(cluster::build_cluster(hardware).routes());
   write_file(options.output, text);
   if (!options.quiet) {
-    fmt::print("{}: {} GPUs, {} devices, {} cables\nNext: switchyard inspect {}\n",
-               options.output.string(), hardware.gpu_count(), hardware.devices.size(),
-               hardware.links.size(), options.output.string());
+    Table table;
+    table.name = "import";
+    table.title = "Hardware file";
+    table.columns = {"quantity", "value"};
+    table.rows = {{"GPUs", std::to_string(hardware.gpu_count())},
+                  {"devices", std::to_string(hardware.devices.size())},
+                  {"cables", std::to_string(hardware.links.size())}};
+    table.notes = {fmt::format("next: switchyard inspect {}", options.output.string())};
+    fmt::print("{}", render(table, options.format));
   }
   return 0;
 }

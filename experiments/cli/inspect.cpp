@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/cluster/report.hpp"
 #include "sim/scenario/hardware.hpp"
+#include "sim/scenario/scenario.hpp"
 #include "sim/scenario/tree.hpp"
 
 namespace switchyard::cli {
@@ -83,6 +85,16 @@ int run_inspect(const InspectOptions& options) {
       (options.table_prefix != "tokens" || options.table_digest_bits != 256)) {
     throw InputError("--table-prefix, --table-digest-bits", "say how --build-table makes its keys");
   }
+  if (!options.policy.empty() && (!is_trace || tables_asked)) {
+    throw InputError("--policy", "works on routing traces only, without tables of M14");
+  }
+  std::optional<NamedPolicy> named;
+  if (!options.policy.empty()) {
+    named.emplace();
+    named->path = options.policy.string();
+    named->policy = scenario::read_policy_file(named->path, &named->files);
+  }
+  const NamedPolicy* const policy = named ? &*named : nullptr;
   std::vector<Table> tables;
   if (tables_asked) {
     const RoutingTrace trace = read_trace(options.file, {!options.no_verify, false});
@@ -116,9 +128,9 @@ int run_inspect(const InspectOptions& options) {
   } else if (magic == "SWYTRACE" || options.file.extension() == ".h5") {
     if (options.activation) {
       tables = inspect_activation(
-          options.file, {!options.no_verify, options.window, options.model, options.root});
+          options.file, {!options.no_verify, options.window, options.model, options.root, policy});
     } else {
-      tables = inspect_trace(options.file, {!options.no_verify, options.window});
+      tables = inspect_trace(options.file, {!options.no_verify, options.window, policy});
     }
   } else {
     throw InputError(options.file.string(),

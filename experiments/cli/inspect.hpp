@@ -12,13 +12,14 @@ namespace switchyard::cli {
 
 struct InspectOptions {
   std::filesystem::path file;
-  bool topology = false;       ///< Only for hardware files, where it is what is shown anyway.
-  bool activation = false;     ///< Traces only: every activation rate and routing statistic.
-  bool profile = false;        ///< Runs only: where time and bytes went.
-  std::uint64_t window = 0;    ///< Traces: W of load_cv in tokens; 0: all tokens.
-  std::string model;           ///< --activation: the trace's model, for parameters and bytes.
-  std::filesystem::path root;  ///< The scenarios folder.
-  bool no_verify = false;      ///< Traces and runs above 4 GiB only.
+  bool topology = false;         ///< Only for hardware files, where it is what is shown anyway.
+  bool activation = false;       ///< Traces only: every activation rate and routing statistic.
+  bool profile = false;          ///< Runs only: where time and bytes went.
+  std::uint64_t window = 0;      ///< Traces: W of load_cv in tokens; 0: all tokens.
+  std::filesystem::path policy;  ///< Traces without decisions: the policy file of the run.
+  std::string model;             ///< --activation: the trace's model, for parameters and bytes.
+  std::filesystem::path root;    ///< The scenarios folder.
+  bool no_verify = false;        ///< Traces and runs above 4 GiB only.
   std::filesystem::path build_table;  ///< Traces: write a routing table (M14) of its prompts here.
   std::string table_prefix = "tokens";  ///< tokens, characters or bytes of the prompt make the key.
   std::uint32_t table_digest_bits = 256;  ///< 256, 64 or 32.

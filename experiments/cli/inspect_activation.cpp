@@ -9,7 +9,6 @@
 
 #include "engine/base/error.hpp"
 #include "engine/model/accounting.hpp"
-#include "engine/trace/replay.hpp"
 #include "engine/trace/trace_activity.hpp"
 #include "engine/trace/trace_stats.hpp"
 #include "experiments/cli/inspect_trace.hpp"
@@ -335,8 +334,11 @@ std::vector<Table> inspect_activation(const std::filesystem::path& path,
                                       const InspectActivationOptions& options) {
   RoutingTrace trace = read_trace(path, {options.verify, true});
   const bool decided = trace.decisions_present;
+  if (decided && options.policy != nullptr) {
+    throw InputError("--policy", "has no effect: the file holds its decisions");
+  }
   if (!decided) {
-    replay(trace, ReplayOptions::recorded(trace.header));
+    replay_recorded(trace, options.policy, path.string());
   }
   std::optional<model::ModelConfig> config;
   const TraceHeader& h = trace.header;

@@ -11,6 +11,7 @@
 #include "engine/base/table.hpp"
 #include "engine/model/model_config.hpp"
 #include "engine/trace/trace.hpp"
+#include "experiments/cli/recorded_policy.hpp"
 
 namespace switchyard {
 
@@ -20,7 +21,8 @@ struct InspectActivationOptions {
   /// config.json, preset or checkpoint folder for parameters and bytes; empty: a preset or shipped
   /// checkpoint of the trace's model name, if there is one.
   std::string model;
-  std::filesystem::path root;  ///< The scenarios folder.
+  std::filesystem::path root;           ///< The scenarios folder.
+  const NamedPolicy* policy = nullptr;  ///< As InspectTraceOptions::policy.
 };
 
 /// Tables "activation" (the eight rates), "activation-batch" (experts and bytes per step),

@@ -3,22 +3,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <variant>
 
 #include "engine/model/gguf.hpp"
+#include "engine/model/tokenizer.hpp"
 
 namespace switchyard::cli {
 namespace {
 
+/// At most 60 bytes, whole characters; control characters as blanks, bytes that are no UTF-8 as
+/// U+FFFD.
 std::string shown(const std::string& text) {
+  constexpr std::size_t kMost = 60;
   std::string out;
-  for (const char c : text.substr(0, 60)) {
-    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t n = model::utf8_length(text, at);
+    if (at + std::max<std::size_t>(n, 1) > kMost) {
+      return fmt::format("{}… ({} bytes)", out, text.size());
+    }
+    if (n == 0) {
+      out += "\xef\xbf\xbd";
+    } else if (n == 1) {
+      const auto b = static_cast<unsigned char>(text[at]);
+      out += b < 0x20 || b == 0x7f ? ' ' : text[at];
+    } else {
+      out += text.substr(at, n);
+    }
+    at += std::max<std::size_t>(n, 1);
   }
-  return text.size() > 60 ? fmt::format("{}… ({} bytes)", out, text.size()) : out;
+  return out;
 }
 
 struct Shower {

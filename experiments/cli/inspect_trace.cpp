@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/trace/replay.hpp"
+#include "engine/base/error.hpp"
 #include "engine/trace/trace.hpp"
 #include "engine/trace/trace_losses.hpp"
 #include "engine/trace/trace_stats.hpp"
@@ -174,8 +174,11 @@ std::vector<Table> inspect_trace(const std::filesystem::path& path,
                                  const InspectTraceOptions& options) {
   RoutingTrace trace = read_trace(path, {options.verify, false});
   const bool decided = trace.decisions_present;
+  if (decided && options.policy != nullptr) {
+    throw InputError("--policy", "has no effect: the file holds its decisions");
+  }
   if (!decided) {
-    replay(trace, ReplayOptions::recorded(trace.header));
+    replay_recorded(trace, options.policy, path.string());
   }
   const TraceStats stats = trace_stats(trace, options.window);
   return {summary(trace, stats, decided), by_layer(trace, stats), losses_table(trace)};

@@ -8,17 +8,21 @@
 
 #include "engine/base/table.hpp"
 #include "engine/trace/trace.hpp"
+#include "experiments/cli/recorded_policy.hpp"
 
 namespace switchyard {
 
 struct InspectTraceOptions {
   bool verify = true;        ///< false (--no-verify): skip the content hash; only above 4 GiB.
   std::uint64_t window = 0;  ///< W of load_cv in tokens; 0: all tokens as one window.
+  /// The recorded policy with its files, for a trace without decisions; null: not named. Borrowed.
+  const NamedPolicy* policy = nullptr;
 };
 
 /// Three tables: "trace" (what it is of, sizes, flags), "trace-layers" (per MoE layer and over all,
 /// definitions in engine/trace/trace_stats.hpp) and "trace-losses". Decisions missing from the file
-/// are replayed with the recorded policy and seed, and a note says so. InputError as read_trace.
+/// are replayed with the recorded policy and seed, and a note says so. InputError as read_trace and
+/// replay_recorded.
 [[nodiscard]] std::vector<Table> inspect_trace(const std::filesystem::path& path,
                                                const InspectTraceOptions& options = {});
 

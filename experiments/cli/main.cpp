@@ -295,6 +295,8 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   v_inspect->add_option("--model", inspect.model,
                         "--activation: the trace's model (config.json, preset or checkpoint)");
+  v_inspect->add_option("--policy", inspect.policy,
+                        "traces without decisions: policy file of the run, for weights and tables");
   v_inspect->add_flag("--no-verify", inspect.no_verify,
                       "skip the content hash (files above 4 GiB only)");
   v_inspect->add_option(
@@ -374,10 +376,9 @@ int run(int argc, char** argv) {
                    "gguf: checkpoint folder or .gguf file; placement: run file")
       ->required();
   v_export->add_option("-o,--output", export_options.output, "file to write")->required();
-  v_export
-      ->add_option("--type", export_options.type,
-                   "gguf: format of the matrices, f32, bf16, f16, q8_0, q4_0 or q4_k")
-      ->capture_default_str();
+  v_export->add_option("--type", export_options.type,
+                       "gguf: format of the matrices, f32, bf16 (default), f16, q8_0, q4_0 or "
+                       "q4_k");
   quiet_flag(v_export);
   format.add(*v_export);
   v_export->footer(

@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/h5/container.hpp"
@@ -375,6 +376,37 @@ TEST(BadInput, ProgressTakesJsonOnly) {
   std::vector<std::string> trace = kTrace;
   trace.insert(trace.end(), {"--progress", "foo"});
   expect_refused(f, trace, {"--progress: unknown form \"foo\""});
+}
+
+// One object a line: bytes read, then tokens, then the file's name; nothing else on stdout.
+TEST(Progress, OfATraceIsOneJsonObjectALine) {
+  const fs::path f = fresh_folder("progress_json");
+  write_file(f / "prompts.txt", "one prompt\nanother prompt\n");
+  const ProcessResult r = run_switchyard(
+      {"trace", "--model", source_path("scenarios/checkpoints/sy-16x2").string(), "--prompts",
+       "prompts.txt", "--max-new", "3", "--progress", "json", "-o", "t.h5"},
+      {.folder = f, .environment = {}});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  std::istringstream lines(r.out);
+  std::map<std::string, std::uint64_t> done;
+  std::map<std::string, std::uint64_t> total;
+  std::string last;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json event = nlohmann::json::parse(line);
+    last = event.at("event");
+    if (last == "progress") {
+      const std::string phase = event.at("phase") == "load" ? "load" : "tokens";
+      EXPECT_GE(event.at("done").get<std::uint64_t>(), done[phase]) << line;
+      done[phase] = event.at("done");
+      total[phase] = event.at("total");
+    } else {
+      EXPECT_EQ(event.at("output"), "t.h5");
+    }
+  }
+  EXPECT_EQ(last, "done");
+  EXPECT_EQ(done.size(), 2U);
+  EXPECT_EQ(done, total);
+  EXPECT_GT(total["load"], total["tokens"]);
 }
 
 TEST(BadInput, TheErrorEventHasFileAndLineApart) {

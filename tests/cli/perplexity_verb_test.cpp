@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
 #include "experiments/cli/generate.hpp"
 #include "tests/cli/process.hpp"
 
@@ -62,6 +63,34 @@ TEST(PerplexityVerb, PrintsTheSurpriseOfTransformersPerTextAndToken) {
   const std::size_t left_out = first.find(tables[1].rows[0][3]);  // where the second token begins
   EXPECT_NEAR(std::stod(tables[0].rows[0][6]),
               nll / std::log(2.0) / static_cast<double>(first.size() - left_out), 1e-3);
+}
+
+// Policies with files of weights: the semantic gate and the second tier of this checkpoint change
+// the score, and what looks at a machine is refused by its key.
+TEST(PerplexityVerb, RunsPoliciesThatNameFiles) {
+  write_file("three.txt", "The first text of three.\nint main() { return 0; }\nA third text.\n");
+  GenerateOptions o = options_of("three.txt");
+  const std::string plain = perplexity_tables(o)[0].rows.back()[4];
+  for (const char* name : {"semantic_gate", "two_tier_int4"}) {
+    o.policy = source_path(std::string("scenarios/policies/") + name + ".toml");
+    const auto tables = perplexity_tables(o);
+    EXPECT_NE(tables[0].rows.back()[4], plain) << name;
+    EXPECT_NEAR(std::stod(tables[0].rows.back()[4]), std::stod(plain), 0.5) << name;
+  }
+  const std::pair<const char*, const char*> refused[] = {
+      {"load_aware_total", "policy.load_aware.u = total"},
+      {"decode_rebalance", "policy.decode_rebalance.level = 0.85"},
+      {"static_table", "table.*"}};
+  for (const auto& [name, part] : refused) {
+    o.policy = source_path(std::string("scenarios/policies/") + name + ".toml");
+    try {
+      (void)perplexity_tables(o);
+      ADD_FAILURE() << name;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("--perplexity"), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(PerplexityVerb, RefusesOptionsThatWouldDoNothing) {

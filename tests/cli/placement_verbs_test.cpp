@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/base/atomic_file.hpp"
@@ -119,4 +120,49 @@ TEST(ExportPlacement, GivesAFileThatTheNextRunTakes) {
                      {.folder = f, .environment = {}});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(read_file(f / "p.csv"), read_file(f / "q.csv"));
+}
+
+TEST(ExportPlacement, RefusesAFormatOfWeights) {
+  const fs::path f = fresh_folder("placement_type");
+  const ProcessResult r =
+      run_switchyard({"export", "placement", "r.h5", "-o", "p.csv", "--type", "bf16"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_NE(r.err.find("--type: means nothing with placement"), std::string::npos) << r.err;
+}
+
+TEST(ImportTopoM, PrintsATableInEveryFormat) {
+  const fs::path f = fresh_folder("topo_m_format");
+  const ProcessResult r = run_switchyard(
+      {"import", "topo-m", source_path("tests/fixtures/topo_m/hgx_h100_8gpu.txt").string(),
+       "--like", source_path("scenarios/hardware/hgx_h100.toml").string(), "--numa", "67.2 GB/s",
+       "-o", "mine.toml", "--format", "csv"},
+      {.folder = f, .environment = {}});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("\nGPUs,8\n"), std::string::npos) << r.out;
+}
+
+// A long name ends at a whole character, so that the JSON is valid UTF-8.
+TEST(InspectGguf, CutsLongTextsBetweenCharacters) {
+  const fs::path f = fresh_folder("gguf_names");
+  for (const int blanks : {0, 1, 2}) {
+    std::string name(static_cast<std::size_t>(blanks), 'x');
+    for (int i = 0; i < 30; ++i) {
+      name += "\xe8\xb7\xaf";  // U+8DEF, three bytes
+    }
+    fs::create_directory_symlink(source_path("scenarios/checkpoints/sy-16x2"), f / name);
+    const ProcessResult exported =
+        run_switchyard({"export", "gguf", name, "-o", "m.gguf", "--type", "q4_0", "--quiet"},
+                       {.folder = f, .environment = {}});
+    ASSERT_EQ(exported.exit_code, 0) << exported.err;
+    const ProcessResult r =
+        run_switchyard({"inspect", "m.gguf", "--json"}, {.folder = f, .environment = {}});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+    const std::string text = nlohmann::json::parse(r.out).dump();  // throws on invalid UTF-8
+    const std::string shown =
+        name.substr(0, static_cast<std::size_t>(blanks == 0 ? 60 : blanks + 57));
+    EXPECT_NE(text.find(shown + "\xe2\x80\xa6 (" + std::to_string(name.size()) + " bytes)"),
+              std::string::npos)
+        << text;
+  }
 }

@@ -438,10 +438,15 @@ TEST(Session, RefusesTokensOutsideTheVocabularyAndTooManyPositions) {
 
 TEST(Session, RefusesAPolicyThatTheEngineCannotRun) {
   const Engine engine = Engine::load(fixture("f32"), {});
-  const RoutingPolicy policy =
-      policy_from_text("capacity.rule=share capacity.exhausted=queue capacity.queue=defer", "test");
-  expect_contains(input_error_of([&] { Session(engine, {.policy = policy}); }),
+  const auto refusal = [&](const char* text) {
+    return input_error_of([&] { Session(engine, {.policy = policy_from_text(text, "test")}); });
+  };
+  expect_contains(refusal("capacity.rule=share capacity.exhausted=queue capacity.queue=defer"),
                   "unsupported by the engine: capacity.queue = defer");
+  expect_contains(refusal("capacity.rule=share capacity.scope=rank"),
+                  "unsupported by the engine: capacity.scope = rank");
+  // The rule's own scope is a rank's, and the step is one rank's.
+  EXPECT_NO_THROW(Session(engine, {.policy = policy_from_text("capacity.rule=megatron", "test")}));
 }
 
 TEST(Engine, NamesAMissingExpertTensor) {

@@ -316,6 +316,20 @@ TEST(Gguf, NanWeightsAreNotQuantised) {
   EXPECT_FALSE(fs::exists("nan.gguf"));
 }
 
+// A block's scale is a 16-bit float of at most 65504: Q8_0 reaches 127 times that.
+TEST(Gguf, WeightsBeyondTheScaleOfABlockAreNotQuantised) {
+  const auto folder = testing_support::changed_checkpoint("f32", "huge", [](auto& tensors) {
+    testing_support::set_value(tensors.at("model.embed_tokens.weight"), 5, 1e7F);
+  });
+  const std::string error = error_of([&] { (void)export_gguf(folder, "huge.gguf", DType::kQ8_0); });
+  EXPECT_NE(error.find("\"token_embd.weight\" holds a value beyond 8.319e+06, more than the FP16 "
+                       "scale of q8_0 can say"),
+            std::string::npos)
+      << error;
+  EXPECT_FALSE(fs::exists("huge.gguf"));
+  EXPECT_EQ(error_of([&] { (void)export_gguf(folder, "huge_f32.gguf", DType::kF32); }), "accepted");
+}
+
 TEST(Loading, ReportsEveryByteOnce) {
   std::uint64_t last = 0;
   std::uint64_t total = 0;

@@ -98,6 +98,19 @@ TEST(Health, WithoutAnyCheckTheFlipDoesHarm) {
   EXPECT_EQ(monitor.report().reloads, 0U);
 }
 
+TEST(Health, TwoFlipsOfOneBitAreNoDamage) {
+  for (const char* second : {"layers.1.router:40:6@3", "layers.1.router:40:6@4"}) {
+    Engine engine = Engine::load(fixture("bf16"), {});
+    const auto undisturbed = run(engine, nullptr);
+    HealthMonitor monitor(engine, {.every = 1000});
+    monitor.inject(parse_bit_flip("layers.1.router:40:6@3", "test"));
+    monitor.inject(parse_bit_flip(second, "test"));
+    EXPECT_EQ(run(engine, &monitor) == undisturbed, second[21] == '3') << second;
+    EXPECT_EQ(monitor.report().flips, 2U);
+    EXPECT_EQ(monitor.report().damaged_steps, second[21] == '3' ? 0U : 1U) << second;
+  }
+}
+
 TEST(Health, AnAlarmOfTheLogitsChecksAtOnce) {
   Engine engine = Engine::load(fixture("bf16"), {});
   HealthMonitor monitor(engine, {.every = 1000});

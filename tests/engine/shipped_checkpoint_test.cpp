@@ -172,6 +172,16 @@ TEST_F(Shipped, PerplexityNamesTextsItCannotScore) {
   const std::vector<std::vector<std::uint32_t>> longer{
       std::vector<std::uint32_t>(engine_.config().max_position_embeddings + 1, 1)};
   EXPECT_THROW((void)score_texts(engine_, longer), InputError);
+  // A token outside the vocabulary is found before any chunk runs, and the text is named.
+  const std::vector<std::vector<std::uint32_t>> foreign{{1, 2, 3}, {1, 2, 3, 4, 5, 6, 99999, 8}};
+  try {
+    (void)score_texts(engine_, foreign, {.policy = {}, .chunk = 2});
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(),
+                 "text 2: token id 99999 is outside the model's vocabulary of 4096; does the "
+                 "tokenizer belong to this checkpoint?");
+  }
   const std::vector<std::vector<std::uint32_t>> one{{5}};
   EXPECT_FALSE(perplexity(score_texts(engine_, one)));  // nothing before it
 }

@@ -107,7 +107,7 @@ TEST(Tokenizer, TheRealGpt2VocabularyGivesThePublishedIds) {
   }
 }
 
-TEST(Tokenizer, RealVocabulariesOfDeepSeekAndQwenGiveThePublishedIds) {
+TEST(Tokenizer, RealVocabulariesOfDeepSeekQwenAndGptOssGiveThePublishedIds) {
   const fs::path folder = fs::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/tokenizer";
   std::map<std::string, Tokenizer> tokenizers;
   std::map<std::string, int> published;
@@ -126,7 +126,8 @@ TEST(Tokenizer, RealVocabulariesOfDeepSeekAndQwenGiveThePublishedIds) {
       EXPECT_EQ(t->second.decode(ids, false), text);
     }
   }
-  EXPECT_EQ(published, (std::map<std::string, int>{{"real_deepseek_v3", 3}, {"real_qwen3", 3}}));
+  EXPECT_EQ(published, (std::map<std::string, int>{
+                           {"real_deepseek_v3", 3}, {"real_gpt_oss", 3}, {"real_qwen3", 3}}));
 }
 
 /// A space is U+2581 and stands before the text; a, b, ▁, ▁a, ab and the byte tokens.
@@ -203,10 +204,17 @@ TEST(Tokenizer, TextThatANormalizerBlowsUpIsRefused) {
     (void)parse(j).encode("banana");
     FAIL();
   } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(),
-                 "tokenizer.json: /normalizer: 6 bytes of text grow to 6147; supported: at most 32 "
-                 "times");
+    EXPECT_STREQ(
+        e.what(),
+        "tokenizer.json: /normalizer: 6 bytes of text grow to more than 4288; supported: at most "
+        "32 times");
   }
+  // One replacement alone, by a megabyte: it ends where the bound is passed.
+  j = sentencepiece();
+  j["normalizer"]["normalizers"] = std::vector<json>{{{"type", "Replace"},
+                                                      {"pattern", {{"String", "a"}}},
+                                                      {"content", std::string(1U << 20U, 'b')}}};
+  EXPECT_THROW((void)parse(j).encode(std::string(100'000, 'a')), InputError);
   j = sentencepiece();
   j["decoder"]["decoders"] = std::vector<json>(40, twice);
   EXPECT_EQ(

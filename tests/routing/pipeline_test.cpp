@@ -211,11 +211,34 @@ TEST(TemperatureController, RaisesAfterFiveEqualTop1OfASequenceAndFallsBackAfter
   for (int step = 0; step < 5; ++step) {  // steps 0…4; the fifth equal top-1 falls in step 4
     EXPECT_NEAR(weight(r.step(a), 0, 0), cold, 1e-6) << step;
   }
-  // Raised from step 5 (50 s) on; step 5 still repeats and moves the end to 50 + 30 s.
+  // Raised from step 5 (50 s) on; step 5 still repeats: its end moves the fall to 60 + 30 s.
   EXPECT_NEAR(weight(r.step(a), 0, 0), warm, 1e-6);
   EXPECT_NEAR(weight(r.step(b), 0, 0), warm, 1e-6);  // 60 s
   EXPECT_NEAR(weight(r.step(a), 0, 0), warm, 1e-6);  // 70 s
-  EXPECT_NEAR(weight(r.step(b), 0, 0), cold, 1e-6);  // 80 s: back to T0
+  EXPECT_NEAR(weight(r.step(b), 0, 0), warm, 1e-6);  // 80 s
+  EXPECT_NEAR(weight(r.step(a), 0, 0), cold, 1e-6);  // 90 s: back to T0
+}
+
+// The clock of a run with signals: steps of 1, 40, 25 and 10 s. The trigger of step 4, which ends
+// at 41 s, holds until 71 s.
+TEST(TemperatureController, CountsTheHoldFromTheEndOfTheStepThatTriggered) {
+  const std::vector<float> a{2.0F, 0.0F};
+  const std::vector<float> b{0.0F, 2.0F};
+  const double cold = 1 / (1 + std::exp(-2.0));
+  const double warm = 1 / (1 + std::exp(-2.0 / 1.5));
+  Router r(gate_qwen(2, 1, false), "temperature.place=after temperature.controller=sequence");
+  Signals signals;
+  r.signals = &signals;
+  for (int step = 0; step < 5; ++step) {
+    signals.start = 0.25 * step;
+    r.step(a);
+  }
+  signals.start = 41;
+  EXPECT_NEAR(weight(r.step(b), 0, 0), warm, 1e-6);
+  signals.start = 66;
+  EXPECT_NEAR(weight(r.step(a), 0, 0), warm, 1e-6);
+  signals.start = 76;
+  EXPECT_NEAR(weight(r.step(b), 0, 0), cold, 1e-6);
 }
 
 TEST(TemperatureController, ATriggerWhileRaisedDoesNotCompound) {
@@ -242,13 +265,13 @@ TEST(TemperatureController, OneHundredAndTwentyEightEqualTokensRaiseOnlyTheStrea
                 "step_time=1 temperature.place=after temperature.controller=across");
   within.step(same);
   across.step(same);
-  EXPECT_FALSE(within.layer().raised);  // one token of each of 128 sequences
-  EXPECT_TRUE(across.layer().raised);
+  EXPECT_FALSE(within.layer().triggered);  // one token of each of 128 sequences
+  EXPECT_TRUE(across.layer().triggered);
   // Batch 1: the same 128 tokens as one prompt.
   Router one(gate_qwen(2, 1, false),
              "step_time=1 temperature.place=after temperature.controller=sequence");
   one.step(same, std::vector<std::uint32_t>(128, 0));
-  EXPECT_TRUE(one.layer().raised);
+  EXPECT_TRUE(one.layer().triggered);
 }
 
 TEST(Gumbel, TheTwoConventionsDivideDifferentThings) {

@@ -155,6 +155,24 @@ TEST(RoutingPolicy, OutOfRangeValuesAndOptionsWithoutEffectAreRefused) {
        "policy.capacity.alignment = 0. Violated: alignment >= 1"},
       {"capacity.alignment=8",
        "policy.capacity.alignment = 8. Violated: alignment = 1 with rule = none"},
+      {"capacity.order=prob",
+       "policy.capacity.order = prob. Violated: a capacity rule with it; with rule = none no "
+       "expert is ever full"},
+      {"capacity.mode=rounds",
+       "policy.capacity.mode = rounds. Violated: a capacity rule with it; with rule = none no "
+       "expert is ever full"},
+      {"capacity.reroute=none",
+       "policy.capacity.reroute = none. Violated: a capacity rule with it; with rule = none no "
+       "expert is ever full"},
+      {"capacity.exhausted=queue",
+       "policy.capacity.exhausted = queue. Violated: a capacity rule with it; with rule = none no "
+       "expert is ever full"},
+      {"capacity.queue=defer pinned.requests=named",
+       "policy.capacity.queue = defer. Violated: a capacity rule with it; with rule = none no "
+       "expert is ever full"},
+      {"capacity.max_score_drop=0.5",
+       "policy.capacity.max_score_drop = 0.5. Violated: a capacity rule with it; with rule = none "
+       "no expert is ever full"},
       {"capacity.rule=share capacity.order=prob capacity.mode=sequential",
        "policy.capacity.mode = sequential. Violated: mode = rounds with order = prob; sequential "
        "takes tokens by position"},

@@ -102,10 +102,6 @@ TEST(Sets, ConserveAssignmentsUnderEveryPolicyAndCapacityRule) {
     for (const char* policy : kPolicies) {
       for (const char* capacity : kCapacities) {
         const std::string text = std::string(policy) + capacity;
-        if (text.find("two_tier") != std::string::npos &&
-            text.find("max_score_drop") != std::string::npos) {
-          continue;  // refused
-        }
         Router a(gate, text, bias);
         Router b(gate, text, bias);
         for (Router* r : {&a, &b}) {
@@ -329,6 +325,18 @@ TEST(StaticTable, TheMeanProbabilitiesAreTheWeights) {
   EXPECT_NEAR(weight(d, 0, 1), .25, 1e-6);
 }
 
+// A table holds probabilities: score.rule = linear has no logits to take there, and no fallback.
+TEST(StaticTable, AHitIsNoLinearFallback) {
+  const RoutingTable table = small_table(4, 2);
+  Router r(gate_qwen(4, 2, false), "table.file=t score.rule=linear");
+  r.table = &table;
+  r.state().request(0).table_entry = 0;
+  const LayerDecision& d = r.step({4, 3, 2, 1, 4, -3, -2, -1});  // sequence 1 asks the router
+  EXPECT_EQ(show(d), "3K 2K | 0K 3K");
+  EXPECT_EQ(d.linear_fallbacks, 1U);  // its second logit is not positive
+  EXPECT_NEAR(weight(d, 0, 0), 2.0 / 3, 1e-6);
+}
+
 // ---- M17 ---------------------------------------------------------------------------------------
 
 // The article's example: .4 + .3 + .15 + .1 = .95, not renormalised.
@@ -380,6 +388,34 @@ TEST(TwoTier, RerouteTargetsFollowTheScorer) {
            "two_tier.first=int4 two_tier.scorer=s capacity.rule=absolute capacity.absolute=1");
   r.tier2 = {0, 1, 2, 0, 9, 0, 1, 2, 0, 9, 0, 1, 2, 0, 9};
   EXPECT_EQ(show(r.step(same_rows(3, {.35, .3, .2, .1, .05}))), "2K | 1R | 0R");
+}
+
+// Candidates in the scorer's order are 0 (.4), 2 (.2), 1 (.3), 3 (.1); a target of 0 needs
+// (1 - .4) .4 = .24, so 2 is passed over for 1.
+TEST(TwoTier, AScoreDropPassesOverWhatTheScorerPrefersAndTierOneDoesNot) {
+  for (const char* mode : {"", " capacity.mode=rounds"}) {
+    Router r(gate_mixtral(4, 1), std::string("two_tier.first=int4 two_tier.scorer=s "
+                                             "capacity.rule=absolute capacity.absolute=1 "
+                                             "capacity.max_score_drop=0.4") +
+                                     mode);
+    for (int t = 0; t < 3; ++t) {
+      r.tier2.insert(r.tier2.end(), {3, 1, 2, 0});
+    }
+    EXPECT_EQ(show(r.step(same_rows(3, kFalling))), "0K | 1R | 0D") << mode;
+  }
+}
+
+// Order 0 (.35), 3 (.15), 2 (.2), 1 (.25), 4: slot 0 needs .7 * .35 = .245 and takes 1; slot 1
+// needs .7 * .15 = .105 and may take 2, which slot 0 was refused.
+TEST(TwoTier, ACandidateThatOneSlotMustNotTakeStaysFreeForTheOther) {
+  for (const char* mode : {"", " capacity.mode=rounds"}) {
+    Router r(gate_mixtral(5, 2), std::string("two_tier.first=int4 two_tier.scorer=s "
+                                             "capacity.rule=absolute capacity.absolute=1 "
+                                             "capacity.max_score_drop=0.3") +
+                                     mode);
+    r.tier2 = {4, 1, 2, 3, 0, 4, 1, 2, 3, 0};
+    EXPECT_EQ(show(r.step(same_rows(2, {.35, .25, .2, .15, .05}))), "0K 3K | 1R 2R") << mode;
+  }
 }
 
 // ---- M19 ---------------------------------------------------------------------------------------
@@ -540,8 +576,12 @@ TEST(SetPolicies, RefuseWhatWouldDoNothingOrCannotBe) {
       {"soft.experts=17 soft.requests=all", "soft.experts = 17. Violated: experts <= 16"},
       {"soft.experts=4 soft.requests=all groups.by=block groups.count=8",
        "experts <= 2, the experts of a group"},
-      {"two_tier.first=int4 two_tier.scorer=s capacity.rule=share capacity.max_score_drop=0.2",
-       "off with two_tier.first"},
+      {"set.rule=batch weights.renorm=none",
+       "weights.renorm = none. Violated: renorm = final with set.rule = round_robin or batch"},
+      {"soft.experts=4 soft.requests=all weights.renorm=first",
+       "renorm = final with soft.requests = all"},
+      {"pinned.requests=all pinned.expert=1 table.file=t weights.renorm=none",
+       "renorm = final with pinned.requests = all"},
       {"soft.experts=4", "soft.keywords = off. Violated: at least one"},
       {"soft.experts=4 soft.requests=all soft.keywords=x", "off with soft.requests = all"},
       {"soft.keywords=x", "off unless soft.experts > 0"},
@@ -570,6 +610,9 @@ TEST(SetPolicies, RefuseWhatWouldDoNothingOrCannotBe) {
   for (const auto& [text, part] : cases) {
     EXPECT_NE(message(text).find(part), std::string::npos) << text << ": " << message(text);
   }
+  // Tokens of the table keep the family's rule beside a set rule.
+  EXPECT_NO_THROW(
+      validate(policy_of("set.rule=batch table.file=t weights.renorm=none"), 16, 2, "test"));
   // A third expert is for k < 3.
   EXPECT_THROW(validate(policy_of("soft_balance.limit=128"), 16, 4, "test"), InputError);
   EXPECT_NO_THROW(validate(policy_of("soft_balance.limit=128 soft_balance.k3_memory=0 "

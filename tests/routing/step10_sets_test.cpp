@@ -89,13 +89,21 @@ TEST(TwoTier, ASetThatOnlyChangesOrderIsUnchanged) {
   EXPECT_EQ(r.set(0), (std::vector<int>{1, 0}));
 }
 
-TEST(TwoTier, TiesAndNanScoresFallBackToTierOne) {
+// routing.md: ties go to the lower id, whatever tier 1 preferred.
+TEST(TwoTier, TiesGoToTheLowerIdAndNanScoresComeLast) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity();
   Ranked r({{.1F, .4F, .2F, .3F}}, 2);
-  EXPECT_FALSE(rerank_proposed(r.view.row(0), 4, 2, std::vector<float>{1, 1, 1, 1}, r.at(0)));
-  EXPECT_EQ(r.set(0), (std::vector<int>{1, 3}));
+  EXPECT_TRUE(rerank_proposed(r.view.row(0), 4, 2, std::vector<float>{1, 1, 1, 1}, r.at(0)));
+  EXPECT_EQ(r.set(0), (std::vector<int>{0, 1}));
+  rerank_proposed(r.view.row(0), 3, 2, std::vector<float>{9, 1, 1, 1}, r.at(0));  // 0 not proposed
+  EXPECT_EQ(r.set(0), (std::vector<int>{1, 2}));
   rerank_proposed(r.view.row(0), 4, 2, std::vector<float>{0, nan, 0, nan}, r.at(0));
-  EXPECT_EQ(r.set(0), (std::vector<int>{2, 0}));
+  EXPECT_EQ(r.set(0), (std::vector<int>{0, 2}));
+  // Expert 0 is closed: it comes after those with the worst score.
+  Ranked closed({{-inf, .4F, .2F, .3F}}, 3);
+  rerank_proposed(closed.view.row(0), 4, 3, std::vector<float>{5, nan, -inf, nan}, closed.at(0));
+  EXPECT_EQ(closed.set(0), (std::vector<int>{1, 2, 3}));
 }
 
 // ---- M17 ---------------------------------------------------------------------------------------

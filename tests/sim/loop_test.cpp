@@ -220,6 +220,19 @@ TEST(Loop, EachReplicaGroupFillsItsOwnExperts) {
   EXPECT_EQ(r.data.experts.capacity[0], 8U * 2);  // 8 copies of C = 1, summed over 2 layers
 }
 
+TEST(Loop, ABatchIsThatOfTheWholeStepInEveryReplicaGroup) {
+  // ep = 2: 4 groups of 200 sequences. C = ceil(CF 200 k / E) = ceil(50 CF), CF = 1 + 0.01 log2 800
+  // = 1.0964: 55. A group's own 200 sequences would give 1.0764 and 54.
+  const std::vector<std::vector<std::uint16_t>> all(800, {0, 1});
+  const auto trace = decode_trace({all, all}, 8);
+  const MemoryRun r =
+      run_in_memory(worked_scenario({"workload.batch=800", "parallel.ep=2",
+                                     "policy.capacity={ rule = \"share\", dynamic = \"log2\" }"}),
+                    &trace);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_EQ(r.data.experts.capacity[0], 4U * 55 * 2);  // 4 groups, 2 layers
+}
+
 TEST(Loop, ReplicaGroupsDoNotWaitForEachOther) {
   // ep = 2: sequences 0…8 put two tokens on GPU 0 and one on every other. The group of GPUs 0 and 1
   // is the slow one; the time of the others must be what it is without the second token.

@@ -11,6 +11,8 @@
 
 #include "engine/base/error.hpp"
 #include "engine/model/accounting.hpp"
+#include "engine/model/policy_weights.hpp"
+#include "engine/model/safetensors.hpp"
 #include "engine/trace/trace_stats.hpp"
 #include "experiments/cli/inspect_activation.hpp"
 #include "tests/trace/sample_trace.hpp"
@@ -72,6 +74,67 @@ TEST(InspectTrace, ReplaysAFileWithoutDecisionsAndSaysSo) {
   ASSERT_EQ(bare[0].notes.size(), 1U);
   EXPECT_TRUE(bare[0].notes[0].starts_with("way: replay"));
   EXPECT_EQ(bare[1].rows, full[1].rows);
+}
+
+// M03: the gate's weights come from the policy file, which must be the one that made the trace.
+TEST(InspectTrace, ReplaysASemanticGateWithTheFilesOfItsPolicy) {
+  std::vector<model::TensorData> tensors;
+  for (const std::uint32_t l : {1U, 3U, 5U}) {
+    const auto add = [&](const char* name, std::vector<std::uint64_t> shape, std::uint32_t n) {
+      std::vector<float> values(n);
+      for (std::uint32_t i = 0; i < n; ++i) {
+        values[i] =
+            0.5F * static_cast<float>(random_normal(9, random_purpose("test"), {l, n, i, 0}));
+      }
+      tensors.push_back(
+          model::TensorData::from_floats(fmt::format("layers.{}.semantic.{}", l, name),
+                                         model::DType::kF32, std::move(shape), values));
+    };
+    add("w1", {4, 8}, 32);
+    add("b1", {4}, 4);
+    add("w2", {8, 4}, 32);
+    add("b2", {8}, 8);
+  }
+  model::write_safetensors("w.safetensors", tensors);
+  NamedPolicy named{"p.toml",
+                    policy_from_text("semantic.mode=mlp semantic.file=w.safetensors "
+                                     "capacity.rule=share capacity.factor=1",
+                                     "test"),
+                    {{"semantic.file", "w.safetensors"}}};
+  SampleOptions o;
+  o.policy = named.policy;
+  const std::vector<std::uint32_t> layers{1, 3, 5};
+  const PolicyWeights weights =
+      model::load_policy_weights(o.policy, named.files, o.gate, layers, 0);
+  o.weights = &weights;
+  RoutingTrace trace = write_sample("full.h5", o);
+  trace.decisions_present = false;
+  write_trace("bare.h5", trace);
+  const std::vector<Table> full = inspect_trace("full.h5");
+  const std::vector<Table> bare = inspect_trace("bare.h5", {.policy = &named});
+  EXPECT_EQ(bare[1].rows, full[1].rows);
+  EXPECT_EQ(bare[2].rows, full[2].rows);
+  const auto error = [](const char* file, const NamedPolicy* policy) -> std::string {
+    try {
+      (void)inspect_trace(file, {.policy = policy});
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(error("bare.h5", nullptr),
+            "bare.h5: the file has no decisions, and policy.semantic.file = w.safetensors needs "
+            "that file for a replay; give --policy with the policy file of the run");
+  EXPECT_EQ(error("full.h5", &named), "--policy: has no effect: the file holds its decisions");
+  named.policy.capacity.factor = 2;
+  EXPECT_EQ(error("bare.h5", &named)
+                .find("p.toml: is not the policy that made the trace; that "
+                      "was: semantic.mode=mlp"),
+            0U)
+      << error("bare.h5", &named);
+  fs::remove("full.h5");
+  fs::remove("bare.h5");
+  fs::remove("w.safetensors");
 }
 
 TEST(InspectTrace, PrintsNaWhereThereIsNoData) {
