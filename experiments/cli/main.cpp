@@ -422,8 +422,10 @@ int run(int argc, char** argv) {
       ->add_option("--hardware", validate.hardware,
                    "calibration: a name of scenarios/calibrations, or a file")
       ->capture_default_str();
-  v_validate->add_option("--data", validate.data,
-                         "folder of <device>_*_us.csv to judge (default: the shipped excerpt)");
+  v_validate->add_option(
+      "--data", validate.data,
+      "folder of <device>_*_us.csv to judge (default: the shipped excerpt, and the "
+      "end-to-end case of vLLM)");
   v_validate->add_flag("--rows", validate.rows, "the error of every row");
   format.add(*v_validate);
   v_validate->footer("Example: switchyard validate --hardware h200 --rows --format csv");

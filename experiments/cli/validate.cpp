@@ -10,6 +10,7 @@
 #include "engine/base/nearest_name.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/validation/validate.hpp"
+#include "experiments/validation/vllm_case.hpp"
 #include "sim/scenario/hardware.hpp"
 
 namespace switchyard::cli {
@@ -59,6 +60,10 @@ int run_validate(const ValidateOptions& options) {
   const std::vector<validation::JudgedRow> judged = validation::judge(calibration, measured.rows);
   std::vector<Table> tables{validation::summary_table(calibration, measured, judged)};
   if (options.rows) tables.push_back(validation::rows_table(judged));
+  if (options.data.empty()) {
+    tables.push_back(validation::vllm_table(
+        validation::run_vllm_case(scenarios_root() / "validation" / "rtx_pro_6000_qwen3_30b")));
+  }
   fmt::print("{}", render_all(tables, options.format));
   return 0;
 }

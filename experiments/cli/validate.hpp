@@ -11,7 +11,7 @@ namespace switchyard::cli {
 
 struct ValidateOptions {
   std::string hardware = "h200";  ///< A calibration of scenarios/calibrations, or a file.
-  std::filesystem::path data;     ///< Empty: the shipped excerpt.
+  std::filesystem::path data;     ///< Empty: the shipped excerpt and the end-to-end case.
   bool rows = false;              ///< Every row besides the summary.
   TableFormat format = TableFormat::kText;
 };

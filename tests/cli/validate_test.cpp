@@ -13,6 +13,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "experiments/validation/validate.hpp"
+#include "experiments/validation/vllm_case.hpp"
 #include "tests/cli/process.hpp"
 
 namespace switchyard {
@@ -165,9 +166,63 @@ TEST(Validate, FitDoesNotLookAtJudgedRows) {
 
 TEST(Validate, PrintsEveryRowWhenAsked) {
   const auto tables = summary({"--rows"});
-  ASSERT_EQ(tables.size(), 2U);
+  ASSERT_EQ(tables.size(), 3U);
   const auto measured = validation::read_measured(excerpt(), "h200");
   EXPECT_EQ(tables.at(1).at("rows").size(), measured.rows.size());
+}
+
+double mean(const std::vector<validation::RequestTimes>& times,
+            double validation::RequestTimes::*member) {
+  double sum = 0;
+  for (const auto& t : times) sum += t.*member;
+  return sum / static_cast<double>(times.size());
+}
+
+fs::path vllm_folder() { return source_path("scenarios/validation/rtx_pro_6000_qwen3_30b"); }
+
+TEST(VllmCase, MeetsTheGoalOfTheSpecification) {
+  const validation::VllmCase r = validation::run_vllm_case(vllm_folder());
+  ASSERT_EQ(r.measured.size(), 300U);
+  using Times = validation::RequestTimes;
+  // The published means of the measurement.
+  EXPECT_NEAR(mean(r.measured, &Times::ttft_ms), 1085.98, 0.05);
+  EXPECT_NEAR(mean(r.measured, &Times::tpot_ms), 47.286, 0.001);
+  EXPECT_NEAR(mean(r.measured, &Times::latency_ms), 32344.6, 0.5);
+  const auto error = [&](double Times::*m) {
+    return mean(r.simulated, m) / mean(r.measured, m) - 1;
+  };
+  EXPECT_LE(std::abs(error(&Times::ttft_ms)), 0.10);
+  EXPECT_LE(std::abs(error(&Times::tpot_ms)), 0.02);
+  EXPECT_LE(std::abs(error(&Times::latency_ms)), 0.02);
+}
+
+TEST(VllmCase, DoesNotLookAtTheMeasuredTimes) {
+  const fs::path folder = fresh_folder("vllm");
+  for (const auto& entry : fs::directory_iterator(vllm_folder())) {
+    fs::copy_file(entry.path(), folder / entry.path().filename());
+  }
+  std::istringstream in(read_file(folder / "requests.csv"));
+  std::string out, line;
+  std::getline(in, line);
+  out = line + "\n";
+  while (std::getline(in, line)) {
+    std::size_t cut = 0;
+    for (int i = 0; i < 3; ++i) cut = line.find(',', cut) + 1;
+    out += line.substr(0, cut) + "0,1,2\n";
+  }
+  fs::remove(folder / "requests.csv");
+  write_file(folder / "requests.csv", out);
+  const auto a = validation::run_vllm_case(vllm_folder()), b = validation::run_vllm_case(folder);
+  EXPECT_EQ(mean(a.simulated, &validation::RequestTimes::latency_ms),
+            mean(b.simulated, &validation::RequestTimes::latency_ms));
+  EXPECT_NEAR(mean(b.measured, &validation::RequestTimes::ttft_ms), 1000, 1e-9);
+  write_file(folder / "moe.csv", "tokens,activated_experts,time_us\n1,8,zero\n");
+  try {
+    validation::run_vllm_case(folder);
+    FAIL() << "accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("moe.csv:2"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Validate, BadInputNamesFileAndLine) {
