@@ -63,7 +63,7 @@ int start(int argc, char** argv) {
 
   QCommandLineParser parser;
   parser.setApplicationDescription(
-      QStringLiteral("Shows a run file of switchyard sim.\n"
+      QStringLiteral("Shows run files of switchyard sim, edits scenarios and runs them.\n"
                      "Example: switchyard-gui --render out.png --window 100,160 --cursor 131 "
                      "--theme dark run.h5"));
   parser.addHelpOption();
@@ -95,7 +95,10 @@ int start(int argc, char** argv) {
       {QStringLiteral("d"), QStringLiteral("compare")},
       QStringLiteral("A second run, compared with the first and drawn dashed"),
       QStringLiteral("B.h5"));
-  parser.addOptions({renderTo, base, size, window, cursor, layer, theme, panel});
+  const QCommandLineOption scenario(QStringLiteral("scenario"),
+                                    QStringLiteral("Open a scenario in the form"),
+                                    QStringLiteral("S.toml"));
+  parser.addOptions({renderTo, base, scenario, size, window, cursor, layer, theme, panel});
   if (!parser.parse(QApplication::arguments())) {
     throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
   }
@@ -132,6 +135,9 @@ int start(int argc, char** argv) {
     }
     dark = name == QLatin1String("dark");
   }
+  if (rendering && parser.isSet(scenario)) {
+    throw InputError("--scenario", "is only for the window", "--render draws run files");
+  }
   if (rendering) {
     if (runs.isEmpty()) {
       throw InputError("--render", "no run file is named", "switchyard-gui --render OUT.png RUN");
@@ -163,6 +169,9 @@ int start(int argc, char** argv) {
     switchyard::gui::render(o);
     return kOk;
   }
+  if (parser.isSet(scenario) && !runs.isEmpty()) {
+    throw InputError("--scenario", "unsupported together with run files", "open them from File");
+  }
   for (const QCommandLineOption* option : {&size, &window, &cursor, &layer, &panel}) {
     if (parser.isSet(*option)) {
       throw InputError("--" + option->names().first().toStdString(), "is only for --render",
@@ -176,7 +185,11 @@ int start(int argc, char** argv) {
   switchyard::gui::MainWindow w(true);
   if (parser.isSet(theme)) w.setDark(dark);
   w.show();
-  w.openFiles(runs);
+  if (parser.isSet(scenario)) {
+    w.openScenario(parser.value(scenario));
+  } else {
+    w.openFiles(runs);
+  }
   return QApplication::exec();
 }
 

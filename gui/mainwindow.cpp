@@ -149,6 +149,8 @@ void MainWindow::makePanes() {
   m_panes = new PaneStack(m_state, {}, m_stack);
   m_stack->addWidget(m_welcome);
   m_stack->addWidget(m_panes);
+  m_form = new ScenarioForm(m_stack);
+  m_stack->addWidget(m_form);
   layout->addWidget(m_message);
   layout->addWidget(m_stack, 1);
   setCentralWidget(centre);
@@ -324,7 +326,19 @@ void MainWindow::makeActions() {
       file, tr("&Add run to compare…"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_O)},
       tr("Open a run as B, beside the one that is shown"), [this] { chooseFile(Role::kCompare); });
   m_runActions << second;
+  add(file, tr("Edit &scenario…"), {QKeySequence(Qt::CTRL | Qt::Key_T)},
+      tr("Open a scenario (.toml) in the form"), [this] {
+        const QString path = QFileDialog::getOpenFileName(
+            this, tr("Open scenario"), qs(scenariosFolder().string()), tr("Scenarios (*.toml)"));
+        if (!path.isEmpty()) openScenario(path);
+      });
   m_recentMenu = file->addMenu(tr("Open &recent"));
+  file->addSeparator();
+  add(file, tr("Scenario form"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_T)},
+      tr("Between the run and the form of the scenario"), [this] {
+        showPage(page() == Page::kScenario || m_form->document() == nullptr ? Page::kRun
+                                                                            : Page::kScenario);
+      });
   add(file, tr("&Welcome page"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_W)},
       tr("The shipped scenarios and the files opened lately"),
       [this] { showPage(page() == Page::kWelcome ? Page::kRun : Page::kWelcome); });
@@ -694,8 +708,8 @@ void MainWindow::showKeys() {
 }
 
 void MainWindow::chooseFile(Role role) {
-  const QStringList files = QFileDialog::getOpenFileNames(this, tr("Open run"), {},
-                                                          tr("Run files (*.h5);;All files (*)"));
+  const QStringList files = QFileDialog::getOpenFileNames(
+      this, tr("Open run"), {}, tr("Runs and scenarios (*.h5 *.toml);;All files (*)"));
   if (!files.isEmpty()) openFiles(files, role);
 }
 

@@ -12,6 +12,7 @@
 #include "gui/loader.hpp"
 #include "gui/models.hpp"
 #include "gui/panestack.hpp"
+#include "gui/scenarioform.hpp"
 #include "gui/tableview.hpp"
 #include "gui/topologyview.hpp"
 #include "gui/viewstate.hpp"
@@ -62,13 +63,17 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] QString windowText() const;
   [[nodiscard]] QString hoverText() const;
 
-  enum class Page { kWelcome, kRun };
+  enum class Page { kWelcome, kRun, kScenario };
   [[nodiscard]] Page page() const;
   void showPage(Page page);
   [[nodiscard]] Welcome* welcome() const { return m_welcome; }
   [[nodiscard]] CompareView* compare() const { return m_compare; }
   [[nodiscard]] RunLoader* loader() const { return m_loader; }
   [[nodiscard]] ChildJob* job() const { return m_job; }
+
+  [[nodiscard]] ScenarioForm* form() const { return m_form; }
+  /// Opens a scenario in the form; the message bar says why if it cannot be.
+  void openScenario(const QString& file);
 
   /// What becomes of a run when it is there: A, or B beside the A there is.
   enum class Role { kShow, kCompare };
@@ -139,6 +144,7 @@ class MainWindow : public QMainWindow {
   void fillCompare();
   void fillRecent();
   void refreshPage();
+  void runForm(bool compare);
 
   ViewState* m_state;
   bool m_persistent;
@@ -160,6 +166,7 @@ class MainWindow : public QMainWindow {
   QList<QAction*> m_runActions;
   QStackedWidget* m_stack = nullptr;
   Welcome* m_welcome = nullptr;
+  ScenarioForm* m_form = nullptr;
   CompareView* m_compare = nullptr;
   RunLoader* m_loader = nullptr;
   ChildJob* m_job = nullptr;

@@ -13,6 +13,7 @@
 #include <QStackedWidget>
 #include <QStandardPaths>
 
+#include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/recent.hpp"
@@ -64,6 +65,8 @@ void MainWindow::connectWork() {
   });
   connect(m_cancel, &QPushButton::clicked, this, &MainWindow::cancelWork);
   connect(m_welcome, &Welcome::runWanted, this, &MainWindow::runEntry);
+  connect(m_welcome, &Welcome::editWanted, this, &MainWindow::openScenario);
+  connect(m_form, &ScenarioForm::runWanted, this, &MainWindow::runForm);
   connect(m_welcome, &Welcome::openWanted, this, [this] { chooseFile(Role::kShow); });
   connect(m_welcome, &Welcome::fileWanted, this, [this](const QString& f) { openFiles({f}); });
   connect(m_compare, &CompareView::chosen, this, [this](int a, int b) {
@@ -96,13 +99,16 @@ void MainWindow::connectWork() {
 // ---- pages -------------------------------------------------------------------------------------
 
 MainWindow::Page MainWindow::page() const {
-  return m_stack->currentWidget() == m_welcome ? Page::kWelcome : Page::kRun;
+  return m_stack->currentWidget() == m_welcome ? Page::kWelcome
+         : m_stack->currentWidget() == m_form  ? Page::kScenario
+                                               : Page::kRun;
 }
 
 void MainWindow::showPage(Page page) {
   if (page == Page::kRun && m_state->run() == nullptr) page = Page::kWelcome;
-  QWidget* wanted =
-      page == Page::kWelcome ? static_cast<QWidget*>(m_welcome) : static_cast<QWidget*>(m_panes);
+  QWidget* wanted = page == Page::kWelcome    ? static_cast<QWidget*>(m_welcome)
+                    : page == Page::kScenario ? static_cast<QWidget*>(m_form)
+                                              : static_cast<QWidget*>(m_panes);
   const bool was = m_stack->currentWidget() == m_panes;
   const bool will = wanted == m_panes;
   if (was && !will && m_state->run() != nullptr) m_layout = saveState(kLayoutVersion);
@@ -121,7 +127,7 @@ void MainWindow::refreshPage() {
   if (run) {
     if (m_layout.isEmpty() || !restoreState(m_layout, kLayoutVersion)) restoreDefaultLayout();
   } else {
-    m_welcome->setFocus();
+    m_stack->currentWidget()->setFocus();
   }
   m_windowLabel->setVisible(run);
   m_cursorLabel->setVisible(run);
@@ -140,6 +146,7 @@ void MainWindow::showProgress(const QString& what, int permille) {
     w->show();
   }
   m_welcome->setBusy(true);
+  m_form->setBusy(true);
 }
 
 void MainWindow::workEnded() {
@@ -147,6 +154,7 @@ void MainWindow::workEnded() {
   m_progress->hide();
   m_cancel->hide();
   m_welcome->setBusy(false);
+  m_form->setBusy(false);
 }
 
 void MainWindow::cancelWork() {
@@ -157,6 +165,10 @@ void MainWindow::cancelWork() {
 
 void MainWindow::openFiles(const QStringList& files, Role role) {
   if (files.isEmpty()) return;
+  if (files.size() == 1 && files.first().endsWith(QStringLiteral(".toml"))) {
+    openScenario(files.first());
+    return;
+  }
   if (files.size() > 2) {
     m_message->showMessage(
         tr("One run is shown, or two are compared: %1 were named.").arg(files.size()));
@@ -334,6 +346,36 @@ void MainWindow::runEntry(const QString& id) {
     simulate(simulations, Role::kShow);
     return;
   }
+}
+
+void MainWindow::openScenario(const QString& file) {
+  try {
+    m_form->open(file);
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+    return;
+  }
+  m_message->showMessage({});
+  if (m_persistent) {
+    rememberFile(file);
+    fillRecent();
+  }
+  showPage(Page::kScenario);
+}
+
+void MainWindow::runForm(bool compare) {
+  const ScenarioDocument* document = m_form->document();
+  if (document == nullptr || document->problem()) return;
+  Simulation s;
+  s.scenario = qs(document->path().string());
+  for (const std::string& setting : document->settings()) s.settings << qs(setting);
+  if (document->hasSweep()) s.settings << QStringLiteral("sweep=[]");
+  s.label = qs(document->path().stem().string());
+  // The demo's trace is recorded when nobody has done it yet.
+  const ScenarioDocument::Entry* trace = document->entry("workload.routing.trace_path");
+  s.recorded = document->path().filename() == "demo.toml" && trace != nullptr &&
+               !std::filesystem::exists(trace->value);
+  simulate({s}, compare ? Role::kCompare : Role::kShow);
 }
 
 }  // namespace switchyard::gui

@@ -31,7 +31,6 @@ class Welcome : public QScrollArea {
   void editWanted(const QString& file);
   void openWanted();
   void fileWanted(const QString& file);
-  void tourWanted();
 
  private:
   QWidget* entryRow(const GalleryEntry& entry);

@@ -18,7 +18,7 @@ struct GalleryEntry {
   std::vector<GalleryRun> runs;
   /// Routing is recorded first, from the shipped checkpoint (scripts/demo does the same).
   bool records = false;
-  bool oneLayer = false;  ///< Shown at the first MoE layer, not at the sum of all.
+  bool oneLayer = false;     ///< Shown at the first MoE layer, not at the sum of all.
   bool exploration = false;  ///< Made for the welcome page, with what to look at in `text`.
 };
 

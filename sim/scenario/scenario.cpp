@@ -846,6 +846,26 @@ std::string policy_value(const Node& node, const std::string& shown, bool list) 
   }
 }
 
+/// Legal values of a policy field; where they are plain words, the words are its choices.
+void describe_policy_field(ResolvedValue& value, std::string_view key) {
+  for (const PolicyField& field : policy_fields()) {
+    if (field.key != key) continue;
+    value.legal = field.legal;
+    std::vector<std::string> words;
+    std::string_view rest = field.legal;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find(", "), rest.size());
+      const std::string_view word = rest.substr(0, end);
+      if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != word.npos) return;
+      words.emplace_back(word);
+      rest.remove_prefix(std::min(end + 2, rest.size()));
+    }
+    if (words.size() < 2) return;
+    value.kind = ValueKind::kChoice;
+    value.choices = std::move(words);
+  }
+}
+
 /// Reads the fields of `table` (null: all defaults) whose full keys begin with "policy.".
 /// Files they name are looked for beside the text that names them, their places go to `files`.
 RoutingPolicy policy_from(Context& context, const Node* table, const Node& parent,
@@ -901,6 +921,7 @@ RoutingPolicy policy_from(Context& context, const Node* table, const Node& paren
       }
       context.record("policy." + field, get_policy_field(policy, field),
                      node != nullptr ? node->where() : "default");
+      describe_policy_field(context.values.back(), field);
     };
     if (leaf) {
       take(s, head, head);

@@ -254,6 +254,7 @@ struct ResolvedValue {
   bool in_hash = true;  ///< false: shown, but no part of the canonical text (paths).
   ValueKind kind = ValueKind::kText;
   std::vector<std::string> choices = {};  ///< Of kChoice: the supported ones, in documented order.
+  std::string legal = {};  ///< Legal values of a policy field, for people.
 };
 
 struct SweepAxis {

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/scenarioform.hpp"
+
+#include <algorithm>
+
+#include <QCheckBox>
+#include <QComboBox>
+#include <QFileDialog>
+#include <QFileInfo>
+#include <QFormLayout>
+#include <QLabel>
+#include <QLineEdit>
+#include <QListWidget>
+#include <QPushButton>
+#include <QScrollArea>
+#include <QSplitter>
+#include <QVBoxLayout>
+
+#include "engine/base/error.hpp"
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+/// Shown besides what the file sets: what people change first.
+const QStringList& commonKeys() {
+  static const QStringList keys = {QStringLiteral("model.file"),
+                                   QStringLiteral("model.top_k"),
+                                   QStringLiteral("model.dtype.experts"),
+                                   QStringLiteral("hardware.file"),
+                                   QStringLiteral("parallel.attention"),
+                                   QStringLiteral("parallel.dp"),
+                                   QStringLiteral("parallel.tp"),
+                                   QStringLiteral("parallel.ep"),
+                                   QStringLiteral("parallel.placement"),
+                                   QStringLiteral("workload.kind"),
+                                   QStringLiteral("workload.batch"),
+                                   QStringLiteral("workload.context"),
+                                   QStringLiteral("workload.tokens"),
+                                   QStringLiteral("workload.steps"),
+                                   QStringLiteral("workload.warmup_steps"),
+                                   QStringLiteral("workload.routing.synthetic"),
+                                   QStringLiteral("workload.routing.s"),
+                                   QStringLiteral("workload.routing.sigma"),
+                                   QStringLiteral("policy.file"),
+                                   QStringLiteral("policy.capacity.rule"),
+                                   QStringLiteral("policy.capacity.factor"),
+                                   QStringLiteral("policy.capacity.reroute"),
+                                   QStringLiteral("policy.capacity.exhausted"),
+                                   QStringLiteral("policy.capacity.order"),
+                                   QStringLiteral("network.model"),
+                                   QStringLiteral("network.algorithm"),
+                                   QStringLiteral("network.dispatch"),
+                                   QStringLiteral("memory.watermark"),
+                                   QStringLiteral("run.seed"),
+                                   QStringLiteral("run.detail")};
+  return keys;
+}
+
+bool common(const QString& key) {
+  return commonKeys().contains(key) || key.startsWith(QStringLiteral("hardware.link_types.")) ||
+         (key.startsWith(QStringLiteral("hardware.gpu_types.")) &&
+          (key.endsWith(QStringLiteral(".memory")) || key.endsWith(QStringLiteral(".hbm"))));
+}
+
+}  // namespace
+
+ScenarioForm::ScenarioForm(QWidget* parent)
+    : QWidget(parent),
+      m_title(new QLabel(this)),
+      m_problem(new QLabel(this)),
+      m_sections(new QListWidget(this)),
+      m_area(new QScrollArea(this)),
+      m_filter(new QLineEdit(this)),
+      m_all(new QCheckBox(tr("All keys"), this)),
+      m_undo(new QPushButton(tr("Undo"), this)),
+      m_redo(new QPushButton(tr("Redo"), this)),
+      m_save(new QPushButton(tr("Save"), this)),
+      m_saveAs(new QPushButton(tr("Save as…"), this)),
+      m_run(new QPushButton(tr("Run"), this)),
+      m_compare(new QPushButton(tr("Run and compare"), this)) {
+  auto* layout = new QVBoxLayout(this);
+  layout->setContentsMargins(10, 8, 10, 6);
+  auto* top = new QHBoxLayout;
+  QFont bold = font();
+  bold.setBold(true);
+  bold.setPointSizeF(bold.pointSizeF() + 2);
+  m_title->setFont(bold);
+  m_title->setTextFormat(Qt::PlainText);
+  m_filter->setPlaceholderText(tr("Find a key"));
+  m_filter->setAccessibleName(tr("Find a key"));
+  m_filter->setClearButtonEnabled(true);
+  m_filter->setMaximumWidth(fontMetrics().averageCharWidth() * 30);
+  m_all->setToolTip(tr("Also keys that the file leaves at their defaults"));
+  top->addWidget(m_title, 1);
+  top->addWidget(m_filter);
+  top->addWidget(m_all);
+  layout->addLayout(top);
+  auto* middle = new QHBoxLayout;
+  m_sections->setAccessibleName(tr("Sections"));
+  m_sections->setMaximumWidth(fontMetrics().averageCharWidth() * 18);
+  m_area->setWidgetResizable(true);
+  m_area->setAccessibleName(tr("Keys of the section"));
+  middle->addWidget(m_sections);
+  middle->addWidget(m_area, 1);
+  layout->addLayout(middle, 1);
+  m_problem->setWordWrap(true);
+  m_problem->setTextFormat(Qt::PlainText);
+  m_problem->setTextInteractionFlags(Qt::TextSelectableByMouse);
+  m_problem->setAccessibleName(tr("Check"));
+  layout->addWidget(m_problem);
+  auto* bottom = new QHBoxLayout;
+  for (QPushButton* b : {m_undo, m_redo, m_save, m_saveAs}) bottom->addWidget(b);
+  bottom->addStretch(1);
+  bottom->addWidget(m_compare);
+  bottom->addWidget(m_run);
+  layout->addLayout(bottom);
+  m_undo->setToolTip(tr("Undo the last change of a value"));
+  m_save->setToolTip(tr("Edit the values in the file; comments and order stay"));
+  m_run->setToolTip(tr("Simulate what is on the screen, saved or not"));
+  m_compare->setToolTip(tr("Simulate, and show the run as B beside the one that is open"));
+  connect(m_sections, &QListWidget::currentRowChanged, this, &ScenarioForm::rebuild);
+  connect(m_filter, &QLineEdit::textChanged, this, &ScenarioForm::rebuild);
+  connect(m_all, &QCheckBox::toggled, this, &ScenarioForm::rebuild);
+  connect(m_undo, &QPushButton::clicked, this, &ScenarioForm::undo);
+  connect(m_redo, &QPushButton::clicked, this, &ScenarioForm::redo);
+  connect(m_save, &QPushButton::clicked, this, [this] { save(false); });
+  connect(m_saveAs, &QPushButton::clicked, this, [this] { save(true); });
+  connect(m_run, &QPushButton::clicked, this, [this] { emit runWanted(false); });
+  connect(m_compare, &QPushButton::clicked, this, [this] { emit runWanted(true); });
+  refresh();
+}
+
+ScenarioForm::~ScenarioForm() = default;
+
+void ScenarioForm::open(const QString& file) {
+  auto document = std::make_unique<ScenarioDocument>(file.toStdString());
+  m_document = std::move(document);
+  m_refused.clear();
+  m_filling = true;
+  m_sections->clear();
+  for (const ScenarioDocument::Entry& e : m_document->entries()) {
+    const QString section = qs(e.section);
+    if (m_sections->findItems(section, Qt::MatchExactly).isEmpty()) m_sections->addItem(section);
+  }
+  m_filling = false;
+  m_sections->setCurrentRow(0);
+  rebuild();
+  refresh();
+}
+
+std::vector<const ScenarioDocument::Entry*> ScenarioForm::shown() const {
+  std::vector<const ScenarioDocument::Entry*> out;
+  if (m_document == nullptr) return out;
+  const QString section =
+      m_sections->currentItem() != nullptr ? m_sections->currentItem()->text() : QString();
+  const QString wanted = m_filter->text().trimmed();
+  for (const ScenarioDocument::Entry& e : m_document->entries()) {
+    const QString key = qs(e.key);
+    if (!wanted.isEmpty()) {
+      // A search goes through all sections and all keys.
+      if (key.contains(wanted, Qt::CaseInsensitive)) out.push_back(&e);
+      continue;
+    }
+    if (qs(e.section) != section) continue;
+    if (m_all->isChecked() || e.inFile || common(key)) out.push_back(&e);
+  }
+  return out;
+}
+
+QString ScenarioForm::originText(const ScenarioDocument::Entry& entry) const {
+  if (entry.origin == "default") return tr("default");
+  const QString origin = qs(entry.origin);
+  const QString own = qs(m_document->path().string());
+  if (origin.startsWith(own + QLatin1Char(':'))) {
+    return tr("line %1").arg(origin.mid(own.size() + 1).section(QLatin1Char(':'), 0, 0));
+  }
+  const QString file = origin.section(QLatin1Char('/'), -1);
+  return file.isEmpty() ? origin : file;
+}
+
+void ScenarioForm::rebuild() {
+  if (m_filling) return;
+  auto* page = new QWidget;
+  auto* form = new QGridLayout(page);
+  form->setContentsMargins(12, 8, 12, 8);
+  form->setHorizontalSpacing(12);
+  form->setVerticalSpacing(4);
+  form->setColumnStretch(1, 3);
+  form->setColumnStretch(2, 2);
+  m_rows.clear();
+  int line = 0;
+  for (const ScenarioDocument::Entry* e : shown()) {
+    const QString key = qs(e->key);
+    auto* name = new QLabel(m_filter->text().trimmed().isEmpty() ? key.section('.', 1) : key, page);
+    name->setTextFormat(Qt::PlainText);
+    name->setToolTip(key);
+    QWidget* editor = nullptr;
+    if (e->editable && !e->choices.empty()) {
+      auto* box = new QComboBox(page);
+      box->setEditable(true);
+      box->setInsertPolicy(QComboBox::NoInsert);
+      for (const std::string& c : e->choices) box->addItem(qs(c));
+      box->setFocusPolicy(Qt::StrongFocus);
+      connect(box, &QComboBox::activated, this,
+              [this, key, box] { setValue(key, box->currentText()); });
+      connect(box->lineEdit(), &QLineEdit::editingFinished, this,
+              [this, key, box] { setValue(key, box->currentText()); });
+      editor = box;
+    } else {
+      auto* edit = new QLineEdit(page);
+      edit->setReadOnly(!e->editable);
+      edit->setEnabled(e->editable);
+      connect(edit, &QLineEdit::editingFinished, this,
+              [this, key, edit] { setValue(key, edit->text()); });
+      editor = edit;
+    }
+    editor->setAccessibleName(key);
+    editor->setToolTip(e->editable ? qs(e->legal) : tr("follows from other keys"));
+    name->setBuddy(editor);
+    auto* legal = new QLabel(e->editable ? qs(e->legal) : tr("follows from other keys"), page);
+    legal->setTextFormat(Qt::PlainText);
+    legal->setForegroundRole(QPalette::PlaceholderText);
+    legal->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
+    legal->setToolTip(qs(e->legal));
+    auto* origin = new QLabel(page);
+    origin->setForegroundRole(QPalette::PlaceholderText);
+    form->addWidget(name, line, 0);
+    form->addWidget(editor, line, 1);
+    form->addWidget(legal, line, 2);
+    form->addWidget(origin, line, 3);
+    m_rows[key] = {editor, origin};
+    ++line;
+  }
+  if (line == 0) form->addWidget(new QLabel(tr("no such key"), page), 0, 0);
+  form->setRowStretch(line + 1, 1);
+  m_area->setWidget(page);
+  refresh();
+}
+
+void ScenarioForm::refresh() {
+  const bool there = m_document != nullptr;
+  m_title->setText(there ? QFileInfo(qs(m_document->path().string())).fileName() +
+                               (m_document->changed() ? tr(" (changed)") : QString())
+                         : tr("No scenario is open"));
+  m_title->setToolTip(there ? qs(m_document->path().string()) : QString());
+  const bool good = there && !m_document->problem() && m_refused.isEmpty();
+  QString text;
+  if (!m_refused.isEmpty()) {
+    text = m_refused;
+  } else if (there && m_document->problem()) {
+    text = qs(*m_document->problem());
+  } else if (there) {
+    text =
+        m_document->hasSweep()
+            ? tr("All values are possible. The sweep is left out here: switchyard sweep runs it.")
+            : tr("All values are possible.");
+  }
+  m_problem->setText(text);
+  m_problem->setForegroundRole(good ? QPalette::WindowText : QPalette::BrightText);
+  m_undo->setEnabled(there);
+  m_redo->setEnabled(there);
+  m_save->setEnabled(there && m_document->changed());
+  m_saveAs->setEnabled(there);
+  m_run->setEnabled(good && !m_busy);
+  m_compare->setEnabled(good && !m_busy);
+  if (!there) return;
+  m_filling = true;
+  for (auto& [key, row] : m_rows) {
+    const ScenarioDocument::Entry* e = m_document->entry(key.toStdString());
+    if (e == nullptr) continue;
+    // What is wrong stays as typed until it is changed again.
+    if (good) {
+      if (auto* box = qobject_cast<QComboBox*>(row.editor)) {
+        box->setEditText(qs(e->value));
+        box->setCurrentIndex(box->findText(qs(e->value)));
+        box->setEditText(qs(e->value));
+      } else {
+        auto* edit = static_cast<QLineEdit*>(row.editor);
+        if (edit->text() != qs(e->value)) edit->setText(qs(e->value));
+        edit->setCursorPosition(0);
+      }
+    }
+    row.origin->setText(originText(*e));
+    row.origin->setToolTip(qs(e->origin));
+  }
+  m_filling = false;
+}
+
+void ScenarioForm::setValue(const QString& key, const QString& value) {
+  if (m_document == nullptr || m_filling) return;
+  const ScenarioDocument::Entry* e = m_document->entry(key.toStdString());
+  if (e == nullptr || (qs(e->value) == value && !m_document->problem() && m_refused.isEmpty())) {
+    return;
+  }
+  m_refused.clear();
+  std::vector<std::string> before;
+  for (const ScenarioDocument::Entry& x : m_document->entries()) before.push_back(x.key);
+  try {
+    m_document->set(key.toStdString(), value.trimmed().toStdString());
+  } catch (const InputError& error) {
+    m_refused = QString::fromUtf8(error.what());
+  }
+  std::vector<std::string> after;
+  for (const ScenarioDocument::Entry& x : m_document->entries()) after.push_back(x.key);
+  if (before != after) {
+    // Later: the editor that sent this is in the form that goes.
+    QMetaObject::invokeMethod(this, &ScenarioForm::rebuild, Qt::QueuedConnection);
+  }
+  refresh();
+  emit changed();
+}
+
+void ScenarioForm::undo() {
+  if (m_document == nullptr) return;
+  m_refused.clear();
+  m_document->undo();
+  rebuild();
+  emit changed();
+}
+
+void ScenarioForm::redo() {
+  if (m_document == nullptr) return;
+  m_refused.clear();
+  m_document->redo();
+  rebuild();
+  emit changed();
+}
+
+void ScenarioForm::save(bool elsewhere) {
+  m_refused.clear();
+  try {
+    if (elsewhere) {
+      const QString path = QFileDialog::getSaveFileName(
+          this, tr("Save the scenario"), qs(m_document->path().string()), tr("Scenarios (*.toml)"));
+      if (path.isEmpty()) return;
+      m_document->saveAs(path.toStdString());
+    } else {
+      m_document->save();
+    }
+  } catch (const InputError& e) {
+    m_refused = QString::fromUtf8(e.what());
+  }
+  refresh();
+  emit changed();
+}
+
+QWidget* ScenarioForm::editorOf(const QString& key) const {
+  const auto found = m_rows.find(key);
+  return found == m_rows.end() ? nullptr : found->second.editor;
+}
+
+void ScenarioForm::showSection(const QString& section) {
+  const auto found = m_sections->findItems(section, Qt::MatchExactly);
+  if (!found.isEmpty()) m_sections->setCurrentItem(found.first());
+}
+
+QString ScenarioForm::problemText() const { return m_problem->text(); }
+
+void ScenarioForm::setBusy(bool busy) {
+  m_busy = busy;
+  refresh();
+}
+
+}  // namespace switchyard::gui

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scenario as a form: sections at the left, a row per key with its value, what may stand there,
+// and where the value comes from. Every change is checked at once; the line above the buttons says
+// what is wrong and where. Saving edits the values in place. Run simulates the text as it is on the
+// screen, saved or not.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <QWidget>
+
+#include "gui/core/scenariodocument.hpp"
+
+class QCheckBox;
+class QComboBox;
+class QLabel;
+class QLineEdit;
+class QListWidget;
+class QPushButton;
+class QScrollArea;
+
+namespace switchyard::gui {
+
+class ScenarioForm : public QWidget {
+  Q_OBJECT
+ public:
+  explicit ScenarioForm(QWidget* parent = nullptr);
+  ~ScenarioForm() override;
+  /// InputError when the file cannot be opened; the form stays as it was.
+  void open(const QString& file);
+  /// Null before open().
+  [[nodiscard]] const ScenarioDocument* document() const { return m_document.get(); }
+  /// The editor of a key that is on the screen, a QLineEdit or an editable QComboBox; else null.
+  [[nodiscard]] QWidget* editorOf(const QString& key) const;
+  void showSection(const QString& section);
+  /// As typed into the key's editor.
+  void setValue(const QString& key, const QString& value);
+  void undo();
+  void redo();
+  [[nodiscard]] QString problemText() const;
+  [[nodiscard]] QPushButton* runButton() const { return m_run; }
+  [[nodiscard]] QPushButton* compareButton() const { return m_compare; }
+  [[nodiscard]] QPushButton* saveButton() const { return m_save; }
+  [[nodiscard]] QLineEdit* filter() const { return m_filter; }
+  [[nodiscard]] QCheckBox* allKeys() const { return m_all; }
+  /// No second simulation while one runs.
+  void setBusy(bool busy);
+
+ signals:
+  /// compare: as B beside the run that is shown.
+  void runWanted(bool compare);
+  void changed();
+
+ private:
+  struct Row {
+    QWidget* editor = nullptr;
+    QLabel* origin = nullptr;
+  };
+  void rebuild();
+  void refresh();
+  void save(bool elsewhere);
+  [[nodiscard]] std::vector<const ScenarioDocument::Entry*> shown() const;
+  [[nodiscard]] QString originText(const ScenarioDocument::Entry& entry) const;
+
+  std::unique_ptr<ScenarioDocument> m_document;
+  QLabel *m_title, *m_problem;
+  QListWidget* m_sections;
+  QScrollArea* m_area;
+  QLineEdit* m_filter;
+  QCheckBox* m_all;
+  QPushButton *m_undo, *m_redo, *m_save, *m_saveAs, *m_run, *m_compare;
+  std::map<QString, Row> m_rows;
+  QString m_refused;  ///< A change that could not be placed.
+  bool m_busy = false, m_filling = false;
+};
+
+}  // namespace switchyard::gui

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scenario as a document and as a form: edits in place, checks, undo, run in a child process.
+// Before Qt: a member of it is called `signals`.
+#include "sim/scenario/scenario.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <QApplication>
+#include <QCheckBox>
+#include <QComboBox>
+#include <QDir>
+#include <QLineEdit>
+#include <QProcess>
+#include <QPushButton>
+#include <QTest>
+
+#include <gtest/gtest.h>
+
+#include "engine/base/error.hpp"
+#include "gui/mainwindow.hpp"
+#include "gui/text.hpp"
+#include "tests/gui/gui_fixture.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+using testing::kTinyScenario;
+using testing::wait;
+using testing::writeText;
+
+std::string set(const std::string& text, const std::string& key, const std::string& toml) {
+  return setInText(text, "x.toml", key, toml);
+}
+std::string refusal(const std::string& text, const std::string& key, const std::string& toml) {
+  try {
+    set(text, key, toml);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(SetInText, ReplacesTheValueAndNothingElse) {
+  EXPECT_EQ(set("# top\n[run]\nseed = 1   # the seed\ndetail = \"steps\"\n", "run.seed", "42"),
+            "# top\n[run]\nseed = 42   # the seed\ndetail = \"steps\"\n");
+  EXPECT_EQ(set("[policy]\ncapacity = { rule = \"share\", factor = 1.25 }  # c\n",
+                "policy.capacity.factor", "2.0"),
+            "[policy]\ncapacity = { rule = \"share\", factor = 2.0 }  # c\n");
+  EXPECT_EQ(set("[a]\nlist = [1, # one\n  2]\nb = 'x#y'\n", "a.list", "[3]"),
+            "[a]\nlist = [3]\nb = 'x#y'\n");
+  EXPECT_EQ(set("[a]\n\"b\" = \"größer\" # ß\nc = 1", "a.c", "2"),
+            "[a]\n\"b\" = \"größer\" # ß\nc = 2");
+  EXPECT_EQ(set("[a]\nx = \"\"\"\n[b]\nc = 1\n\"\"\"\nc = 1\n", "a.c", "5"),
+            "[a]\nx = \"\"\"\n[b]\nc = 1\n\"\"\"\nc = 5\n");
+}
+
+TEST(SetInText, AddsAKeyWhereItBelongs) {
+  EXPECT_EQ(set("[run]\nseed = 1\n\n[z]\na = 1\n", "run.detail", "\"steps\""),
+            "[run]\nseed = 1\ndetail = \"steps\"\n\n[z]\na = 1\n");
+  EXPECT_EQ(set("[policy]\ncapacity = { factor = 1 }\n", "policy.capacity.rule", "\"share\""),
+            "[policy]\ncapacity = { factor = 1, rule = \"share\" }\n");
+  EXPECT_EQ(set("[policy]\ncapacity = {}\n", "policy.capacity.rule", "\"share\""),
+            "[policy]\ncapacity = { rule = \"share\"}\n");
+  EXPECT_EQ(set("[policy]\nnoise.mode = \"fixed\"\n", "policy.noise.std", "0.1"),
+            "[policy]\nnoise.mode = \"fixed\"\nnoise.std = 0.1\n");
+  // A new section stands before those that are documented after it, above their comments.
+  EXPECT_EQ(
+      set("[model]\na = 1\n\n# about the run\n[run]\nseed = 1\n", "network.model", "\"flow\""),
+      "[model]\na = 1\n\n[network]\nmodel = \"flow\"\n\n# about the run\n[run]\nseed = 1\n");
+  EXPECT_EQ(set("[model]\na = 1", "run.seed", "2"), "[model]\na = 1\n\n[run]\nseed = 2\n");
+}
+
+TEST(SetInText, RefusesWhatItCannotPlace) {
+  EXPECT_NE(refusal("[a]\nb = 1\n", "a.b.c", "1").find("takes no keys below it"),
+            std::string::npos);
+  EXPECT_NE(refusal("[a]\nb = 1\n", "a.b", "1\nc = 2").find("other keys would change"),
+            std::string::npos);
+  EXPECT_NE(refusal("[a\nb = 1\n", "a.b", "1").find("x.toml:"), std::string::npos);
+}
+
+// Every key that the form offers can be set to the value it has without changing the scenario.
+TEST(Document, EveryOfferedKeyOfTheShippedScenariosCanBeSet) {
+  for (const char* name : {"normative.toml", "mixed_fabric.toml"}) {
+    const std::filesystem::path file =
+        std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "scenarios" / name;
+    ScenarioDocument document(file);
+    ASSERT_FALSE(document.problem()) << *document.problem();
+    const std::string hash = document.hash();
+    int tried = 0;
+    const std::vector<ScenarioDocument::Entry> entries = document.entries();
+    for (const ScenarioDocument::Entry& e : entries) {
+      // One of each kind of hardware is enough; each key resolves the whole scenario anew.
+      if (!e.editable || e.value == "auto") continue;
+      if (e.key.starts_with("policy.") && ++tried % 4 != 0) continue;
+      document.set(e.key, e.value);
+      EXPECT_FALSE(document.problem())
+          << e.key << " = " << e.value << ": " << document.problem().value_or("");
+      EXPECT_EQ(document.hash(), hash) << e.key << " = " << e.value;
+      while (document.undo()) {
+      }
+    }
+  }
+}
+
+TEST(Document, SettingsNameWhatDiffersFromTheFile) {
+  writeText("doc.toml", kTinyScenario);
+  ScenarioDocument document("doc.toml");
+  ASSERT_FALSE(document.problem()) << *document.problem();
+  EXPECT_TRUE(document.settings().empty());
+  document.set("policy.capacity.factor", "2.5");
+  document.set("hardware.link_types.nvlink4.bandwidth", "100 GB/s");
+  document.set("run.detail", "steps");
+  EXPECT_EQ(document.settings(),
+            (std::vector<std::string>{"hardware.link_types.nvlink4.bandwidth=\"100 GB/s\"",
+                                      "policy.capacity.factor=2.5", "run.detail=\"steps\""}));
+  EXPECT_FALSE(document.problem()) << *document.problem();
+  EXPECT_EQ(document.entry("hardware.link_types.nvlink4.bandwidth")->value, "100 GB/s");
+  // The child resolves the settings to the scenario that is on the screen.
+  scenario::ReadOptions options;
+  options.settings = document.settings();
+  EXPECT_EQ(scenario::scenario_hash(scenario::read_scenario("doc.toml", options)), document.hash());
+  document.save();
+  EXPECT_TRUE(document.settings().empty());
+  std::ifstream in("doc.toml");
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  EXPECT_TRUE(text.starts_with("# A comment that stays.\n"));
+  EXPECT_NE(text.find("# tight"), std::string::npos);
+  EXPECT_NE(text.find("factor = 2.5"), std::string::npos);
+}
+
+TEST(Document, AnImpossibleValueSaysFileAndLineAndUndoMendsIt) {
+  writeText("bad.toml", kTinyScenario);
+  ScenarioDocument document("bad.toml");
+  document.set("workload.batch", "0");
+  ASSERT_TRUE(document.problem());
+  EXPECT_TRUE(document.problem()->starts_with("bad.toml:10:")) << *document.problem();
+  document.set("hardware.link_types.nvlink4.bandwidth", "400");
+  ASSERT_TRUE(document.problem());
+  document.undo();
+  document.undo();
+  EXPECT_FALSE(document.problem());
+  EXPECT_FALSE(document.changed());
+  document.redo();
+  EXPECT_TRUE(document.problem());
+}
+
+class FormTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    qputenv("SWITCHYARD_CLI", SWITCHYARD_CLI_BINARY);
+    qputenv("SWITCHYARD_RUNS", "form_runs");
+    QDir(QStringLiteral("form_runs")).removeRecursively();
+    writeText("form.toml", kTinyScenario);
+    window.resize(1280, 800);
+    window.show();
+    QApplication::processEvents();
+  }
+  void type(const QString& key, const QString& text) {
+    QWidget* editor = window.form()->editorOf(key);
+    ASSERT_NE(editor, nullptr) << key.toStdString();
+    auto* box = qobject_cast<QComboBox*>(editor);
+    QLineEdit* line = box != nullptr ? box->lineEdit() : qobject_cast<QLineEdit*>(editor);
+    line->setFocus();
+    line->selectAll();
+    QTest::keyClicks(line, text);
+    QTest::keyClick(line, Qt::Key_Return);
+    QApplication::processEvents();
+  }
+  MainWindow window{false};
+};
+
+// A person edits the scenario in the form, runs it in the child process, and the comparison with
+// the first run shows the numbers of `switchyard diff`.
+TEST_F(FormTest, EditRunAndCompareGivesTheNumbersOfDiff) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ASSERT_EQ(window.page(), MainWindow::Page::kScenario);
+  ScenarioForm& form = *window.form();
+  QTest::mouseClick(form.runButton(), Qt::LeftButton);
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 30000));
+  ASSERT_NE(window.state()->run(), nullptr) << window.messageBar()->text().toStdString();
+  ASSERT_EQ(window.page(), MainWindow::Page::kRun);
+  window.showPage(MainWindow::Page::kScenario);
+  form.showSection(QStringLiteral("policy"));
+  type(QStringLiteral("policy.capacity.factor"), QStringLiteral("2.0"));
+  EXPECT_TRUE(form.document()->changed());
+  QTest::mouseClick(form.compareButton(), Qt::LeftButton);
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 30000));
+  ASSERT_NE(window.state()->other(), nullptr) << window.messageBar()->text().toStdString();
+  QProcess diff;
+  diff.start(QStringLiteral(SWITCHYARD_CLI_BINARY),
+             {QStringLiteral("diff"), qs(window.state()->run()->path().string()),
+              qs(window.state()->other()->path().string()), QStringLiteral("--format"),
+              QStringLiteral("csv")});
+  ASSERT_TRUE(diff.waitForFinished());
+  const QAbstractItemModel& model = *window.compare()->table()->model();
+  std::vector<int> rows;
+  for (int r = 0; r < model.rowCount(); ++r) rows.push_back(r);
+  EXPECT_EQ(tableText(model, rows, TableText::kCsv).toStdString(),
+            diff.readAllStandardOutput().toStdString());
+  EXPECT_EQ(model.index(0, CompareModel::kName).data().toString(),
+            QStringLiteral("policy.capacity.factor"));
+  EXPECT_EQ(model.index(0, CompareModel::kB).data().toString(), QStringLiteral("2"));
+}
+
+TEST_F(FormTest, WrongValuesAreNamedInlineAndCannotRun) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  form.showSection(QStringLiteral("workload"));
+  type(QStringLiteral("workload.batch"), QStringLiteral("-3"));
+  EXPECT_TRUE(form.problemText().startsWith(QStringLiteral("form.toml:10:")))
+      << form.problemText().toStdString();
+  EXPECT_FALSE(form.runButton()->isEnabled());
+  type(QStringLiteral("workload.batch"), QStringLiteral("16"));
+  EXPECT_TRUE(form.runButton()->isEnabled()) << form.problemText().toStdString();
+  form.undo();
+  form.undo();
+  EXPECT_FALSE(form.document()->changed());
+}
+
+TEST_F(FormTest, ASearchFindsKeysOfAllSectionsAndUnits) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  EXPECT_EQ(form.editorOf(QStringLiteral("hardware.link_types.nvlink4.bandwidth")), nullptr);
+  form.filter()->setText(QStringLiteral("nvlink4"));
+  QWidget* rate = form.editorOf(QStringLiteral("hardware.link_types.nvlink4.bandwidth"));
+  ASSERT_NE(rate, nullptr);
+  EXPECT_TRUE(rate->toolTip().contains(QStringLiteral("GB/s")));
+  form.filter()->clear();
+  form.showSection(QStringLiteral("policy"));
+  EXPECT_EQ(form.editorOf(QStringLiteral("policy.gumbel.tau")), nullptr);
+  form.allKeys()->setChecked(true);
+  EXPECT_NE(form.editorOf(QStringLiteral("policy.gumbel.tau")), nullptr);
+  auto* order = qobject_cast<QComboBox*>(form.editorOf(QStringLiteral("policy.capacity.order")));
+  ASSERT_NE(order, nullptr);
+  EXPECT_GE(order->findText(QStringLiteral("prob")), 0);
+}
+
+TEST_F(FormTest, AMissingOrForeignScenarioIsAMessage) {
+  window.openScenario(QStringLiteral("nowhere.toml"));
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("nowhere.toml")));
+  EXPECT_EQ(window.page(), MainWindow::Page::kWelcome);
+  writeText("foreign.toml", "= = =\n");
+  window.openFiles({QStringLiteral("foreign.toml")});
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("foreign.toml:1")));
+}
+
+}  // namespace
+}  // namespace switchyard::gui
