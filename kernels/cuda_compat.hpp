@@ -89,6 +89,30 @@ SWITCHYARD_DEVICE unsigned lowest_bit(unsigned v) { return static_cast<unsigned>
 SWITCHYARD_DEVICE std::uint32_t float_bits(float v) { return __float_as_uint(v); }
 SWITCHYARD_DEVICE float bits_float(std::uint32_t v) { return __uint_as_float(v); }
 
+/// 16 bytes from global to shared memory, both at multiples of 16: the first `bytes` are copied,
+/// the others become zero. In flight until async_wait.
+SWITCHYARD_DEVICE void async_copy(void* shared, const void* global, unsigned bytes) {
+  const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+               : "memory");
+}
+/// Closes a group of copies.
+SWITCHYARD_DEVICE void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits for all of this thread's groups but the last kGroups.
+template <unsigned kGroups>
+SWITCHYARD_DEVICE void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+/// d += a b with BF16 operands, m16n8k16; all lanes, registers as PTX lays them out.
+SWITCHYARD_DEVICE void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4],
+                                const std::uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 using Stream = cudaStream_t;
 
 template <class... P, class... A>
@@ -168,6 +192,24 @@ inline unsigned count_bits(unsigned v) { return static_cast<unsigned>(__builtin_
 inline unsigned lowest_bit(unsigned v) { return static_cast<unsigned>(__builtin_ctz(v)); }
 inline std::uint32_t float_bits(float v) { return __builtin_bit_cast(std::uint32_t, v); }
 inline float bits_float(std::uint32_t v) { return __builtin_bit_cast(float, v); }
+
+inline void async_copy(void* shared, const void* global, unsigned bytes,
+                       const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  host::copy_async(shared, global, bytes, {file, line});
+}
+inline void async_commit() { host::commit_async(); }
+template <unsigned kGroups>
+void async_wait() {
+  host::wait_async(kGroups);
+}
+inline void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  host::MmaOperands o{{d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  host::mma(o, {file, line});
+  for (int i = 0; i < 4; ++i) {
+    d[i] = o.d[i];
+  }
+}
 
 using Stream = void*;
 

@@ -2,6 +2,7 @@
 #include "kernels/router.hpp"
 
 #include "kernels/cuda_compat.hpp"
+#include "kernels/few_rows.hpp"
 #include "kernels/gate_rule.hpp"
 
 namespace switchyard::SWITCHYARD_KERNELS {
@@ -17,6 +18,9 @@ constexpr unsigned kRouterWarps = 4;
 constexpr unsigned kRouterThreads = kRouterWarps * kWarp;
 constexpr std::uint32_t kRouterExperts = 512;
 constexpr std::uint32_t kRouterGroups = 64;
+constexpr unsigned kGateWarps = 8;
+constexpr unsigned kGateThreads = kGateWarps * kWarp;
+constexpr unsigned kGateOutputs = 4;  // experts of one warp at a time
 
 struct RouterArguments {
   GateRule gate;
@@ -40,26 +44,14 @@ SWITCHYARD_DEVICE std::uint64_t rank_key(float value, std::uint32_t expert) {
   return (std::uint64_t{ordered} << 32) | (0xFFFFU - expert);
 }
 
-/// Lane l holds the experts l, l + 32, …: kPerLane of them, so that all stay in registers.
+/// Ranks token t, whose logits are `row`, by one warp. Lane l holds the experts l, l + 32, …:
+/// kPerLane of them, so that all stay in registers. Shared memory of the warp: terms of the sum
+/// [E], selection scores [E], group scores [64].
 template <unsigned kPerLane>
-SWITCHYARD_KERNEL(kRouterThreads)
-router_kernel(RouterArguments a) {
-  SWITCHYARD_DYNAMIC_SHARED(raw);
-  const unsigned lane = gpu::thread_index() % kWarp;
-  const unsigned warp = gpu::thread_index() / kWarp;
-  const std::uint64_t t = gpu::block_x() * kRouterWarps + warp;
-  if (t >= a.tokens) {
-    return;  // the whole warp, and no barrier of the block follows
-  }
+SWITCHYARD_DEVICE void rank_row(const RouterArguments& a, std::uint64_t t, const float* row,
+                                unsigned lane, double* terms, float* selection,
+                                float* group_score) {
   const std::uint32_t experts = a.gate.experts;
-  // Shared, per warp: terms of the sum [E] double, selection scores [E] float, group scores [64].
-  double* const terms = reinterpret_cast<double*>(raw) + warp * experts;
-  float* const scores =
-      reinterpret_cast<float*>(reinterpret_cast<double*>(raw) + kRouterWarps * experts);
-  float* const selection = scores + warp * experts;
-  float* const group_score = scores + kRouterWarps * experts + warp * kRouterGroups;
-  const float* const row = a.logits + t * experts;
-
   float value[kPerLane];
   bool bad = false;
   float top = -kInfinity;
@@ -190,6 +182,68 @@ router_kernel(RouterArguments a) {
   }
 }
 
+template <unsigned kPerLane>
+SWITCHYARD_KERNEL(kRouterThreads)
+router_kernel(RouterArguments a) {
+  SWITCHYARD_DYNAMIC_SHARED(raw);
+  const unsigned lane = gpu::thread_index() % kWarp;
+  const unsigned warp = gpu::thread_index() / kWarp;
+  const std::uint64_t t = gpu::block_x() * kRouterWarps + warp;
+  if (t >= a.tokens) {
+    return;  // the whole warp, and no barrier of the block follows
+  }
+  const std::uint32_t experts = a.gate.experts;
+  double* const terms = reinterpret_cast<double*>(raw) + warp * experts;
+  float* const scores =
+      reinterpret_cast<float*>(reinterpret_cast<double*>(raw) + kRouterWarps * experts);
+  rank_row<kPerLane>(a, t, a.logits + t * experts, lane, terms, scores + warp * experts,
+                     scores + kRouterWarps * experts + warp * kRouterGroups);
+}
+
+struct GateArguments {
+  const float* x;
+  const void* w;
+  const float* linear_bias;
+  std::uint32_t depth;
+  float* logits;
+};
+
+/// One block per token: its warps multiply, 4 experts each at a time; then the first one ranks.
+template <class W, unsigned kPerLane, bool kAligned>
+SWITCHYARD_KERNEL(kGateThreads)
+gate_router_kernel(RouterArguments a, GateArguments g) {
+  SWITCHYARD_DYNAMIC_SHARED(raw);
+  const unsigned lane = gpu::thread_index() % kWarp;
+  const unsigned warp = gpu::thread_index() / kWarp;
+  const std::uint64_t t = gpu::block_x();
+  const std::uint32_t experts = a.gate.experts;
+  double* const terms = reinterpret_cast<double*>(raw);          // [E]
+  float* const row = reinterpret_cast<float*>(terms + experts);  // [E] logits
+  const float* const x[1] = {g.x + t * g.depth};
+  for (std::uint32_t first = warp * kGateOutputs; first < experts;
+       first += kGateWarps * kGateOutputs) {
+    const W* w[kGateOutputs];
+    SWITCHYARD_UNROLL
+    for (unsigned n = 0; n < kGateOutputs; ++n) {
+      const std::uint64_t e = first + n < experts ? first + n : experts - 1;
+      w[n] = static_cast<const W*>(g.w) + e * g.depth;
+    }
+    float sum[kGateOutputs];
+    gpu::dot_tile<W, 1, kGateOutputs, kAligned>(w, x, g.depth, lane, sum);
+    const float dot = gpu::sum_lanes(sum, lane);
+    constexpr unsigned kHolders = kWarp / kGateOutputs;
+    const std::uint32_t e = first + lane / kHolders;
+    if (lane % kHolders == 0 && e < experts) {
+      row[e] = g.linear_bias == nullptr ? dot : dot + g.linear_bias[e];
+      g.logits[t * experts + e] = row[e];
+    }
+  }
+  gpu::sync_block();  // the logits are there
+  if (warp == 0) {
+    rank_row<kPerLane>(a, t, row, lane, terms, row + experts, row + 2 * experts);
+  }
+}
+
 std::size_t router_shared(const RouterParams& p) {
   return kRouterWarps *
          (p.gate.experts * (sizeof(double) + sizeof(float)) + kRouterGroups * sizeof(float));
@@ -200,6 +254,29 @@ Status launch_router(const RouterArguments& a, const RouterParams& p, gpu::Strea
   const std::uint64_t blocks = (std::uint64_t{p.tokens} + kRouterWarps - 1) / kRouterWarps;
   return gpu::launch_kernel("router", router_kernel<kPerLane>, {blocks, 1}, kRouterThreads,
                             router_shared(p), stream, a);
+}
+
+template <class W>
+Status launch_gate_router(const RouterArguments& a, const GateRouterParams& p, gpu::Stream stream) {
+  const GateArguments g{p.x, p.w, p.linear_bias, p.depth, p.logits};
+  const std::size_t shared =
+      p.router.gate.experts * (sizeof(double) + 2 * sizeof(float)) + kRouterGroups * sizeof(float);
+  const bool wide = p.aligned && p.depth % 8 == 0;
+  const auto run = [&](auto kernel) {
+    return gpu::launch_kernel("gate_router", kernel, {p.router.tokens, 1}, kGateThreads, shared,
+                              stream, a, g);
+  };
+  if (p.router.gate.experts <= 4 * kWarp) {
+    return wide ? run(gate_router_kernel<W, 4, true>) : run(gate_router_kernel<W, 4, false>);
+  }
+  return wide ? run(gate_router_kernel<W, 16, true>) : run(gate_router_kernel<W, 16, false>);
+}
+
+/// Without a bias the score grows with the logit; DeepSeek-V2's mask 0.0 can tie with a score.
+RouterArguments router_arguments(const RouterParams& p) {
+  const GateRule gate = gpu::gate_rule(p.gate);
+  const bool by_score = p.bias != nullptr || (gate.grouped && gate.mask_zero);
+  return {gate, p.tokens, p.width, by_score, p.logits, p.bias, p.ids, p.logit, p.lse, p.nan_row};
 }
 
 }  // namespace
@@ -221,11 +298,7 @@ Status launch(const RouterParams& p, gpu::Stream stream) {
   if (status != Status::kOk || p.tokens == 0) {
     return status;
   }
-  // Without a bias the score grows with the logit; DeepSeek-V2's mask 0.0 can tie with a score.
-  const GateRule gate = gpu::gate_rule(p.gate);
-  const bool by_score = p.bias != nullptr || (gate.grouped && gate.mask_zero);
-  const RouterArguments a{gate,   p.tokens, p.width, by_score, p.logits,
-                          p.bias, p.ids,    p.logit, p.lse,    p.nan_row};
+  const RouterArguments a = router_arguments(p);
   const std::uint32_t per_lane = (p.gate.experts + kWarp - 1) / kWarp;
   if (per_lane <= 1) {
     return launch_router<1>(a, p, stream);
@@ -240,6 +313,36 @@ Status launch(const RouterParams& p, gpu::Stream stream) {
     return launch_router<8>(a, p, stream);
   }
   return launch_router<16>(a, p, stream);
+}
+
+Status can_run(const GateRouterParams& p) {
+  const Status status = can_run(p.router);
+  if (status != Status::kOk) {
+    return status;
+  }
+  if (p.depth == 0) {
+    return Status::kInvalidShape;
+  }
+  return p.router.tokens > gpu::kMaxGridX ? Status::kUnsupported : Status::kOk;
+}
+
+std::size_t workspace_bytes(const GateRouterParams&) { return 0; }
+
+Status launch(const GateRouterParams& p, gpu::Stream stream) {
+  const Status status = can_run(p);
+  if (status != Status::kOk || p.router.tokens == 0) {
+    return status;
+  }
+  const RouterArguments a = router_arguments(p.router);
+  switch (p.type) {
+    case gpu::Stored::kF32:
+      return launch_gate_router<float>(a, p, stream);
+    case gpu::Stored::kBf16:
+      return launch_gate_router<gpu::Bf16>(a, p, stream);
+    case gpu::Stored::kF16:
+      return launch_gate_router<gpu::F16>(a, p, stream);
+  }
+  return Status::kUnsupported;
 }
 
 }  // namespace switchyard::SWITCHYARD_KERNELS

@@ -7,13 +7,17 @@
 // One warp per token, four tokens per block. The sum over the experts is sequential for the sake of
 // that order: E dependent additions, about E * 4 ns on an H200 [estimated from the clock and the
 // latency of a double addition; not measured].
-// Not modelled: the router GEMM itself (logits come from the caller's GEMM).
+// With GateRouterParams the gate's product is part of the same kernel, one block per token: the
+// logits are those of linear.hpp to the bit. Each block reads the gate's matrix (from the second
+// cache), so it is for few tokens; the two kernels apart for many.
+// Not modelled: several tokens per block of the fused kernel.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "engine/routing/gate.hpp"
 #include "kernels/cuda_compat.hpp"
+#include "kernels/few_rows.hpp"
 
 namespace switchyard::SWITCHYARD_KERNELS {
 
@@ -34,5 +38,21 @@ struct RouterParams {
 [[nodiscard]] gpu::Status can_run(const RouterParams& params);
 [[nodiscard]] std::size_t workspace_bytes(const RouterParams& params);
 [[nodiscard]] gpu::Status launch(const RouterParams& params, gpu::Stream stream);
+
+/// The gate's product and stage 1 in one. All pointers are device memory.
+struct GateRouterParams {
+  RouterParams router;       ///< `logits` is not read.
+  std::uint32_t depth = 0;   ///< H >= 1.
+  const float* x = nullptr;  ///< [T][H]
+  const void* w = nullptr;   ///< [E][H]
+  gpu::Stored type = gpu::Stored::kF32;
+  const float* linear_bias = nullptr;  ///< [E] added to the logits, or null.
+  float* logits = nullptr;             ///< Out [T][E].
+  bool aligned = false;                ///< As LinearParams::aligned.
+};
+
+[[nodiscard]] gpu::Status can_run(const GateRouterParams& params);
+[[nodiscard]] std::size_t workspace_bytes(const GateRouterParams& params);
+[[nodiscard]] gpu::Status launch(const GateRouterParams& params, gpu::Stream stream);
 
 }  // namespace switchyard::SWITCHYARD_KERNELS

@@ -45,7 +45,7 @@ std::string text(Site site) {
 
 const char* text(Collective kind) {
   constexpr std::array kNames{"warp barrier", "shuffle", "shuffle xor", "shuffle up",
-                              "shuffle down", "ballot",  "match"};
+                              "shuffle down", "ballot",  "match",       "mma"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -88,6 +88,43 @@ struct PooledStack {
 
 enum class State : std::uint8_t { kReady, kAtBarrier, kAtCollective, kEnded };
 
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  unsigned bytes, group;
+};
+
+/// d += a b over the registers of a warp.
+void multiply_fragments(const std::array<std::uint64_t, kLanes>& lanes) {
+  const auto of = [&](unsigned lane) { return reinterpret_cast<MmaOperands*>(lanes[lane]); };
+  const auto half = [](std::uint32_t word, unsigned upper) {
+    const std::uint32_t bits = upper != 0 ? word & 0xFFFF0000U : word << 16;
+    return static_cast<double>(__builtin_bit_cast(float, bits));
+  };
+  // Element (row, k) of a: lane 4 (row % 8) + k % 8 / 2, register row / 8 + 2 (k / 8), half k % 2;
+  // element (k, column) of b: lane 4 column + k % 8 / 2, register k / 8.
+  std::array<std::array<double, 16>, 16> a{};
+  std::array<std::array<double, 8>, 16> b{};
+  for (unsigned k = 0; k < 16; ++k) {
+    for (unsigned row = 0; row < 16; ++row) {
+      a[row][k] = half(of(row % 8 * 4 + k % 8 / 2)->a[row / 8 + k / 8 * 2], k % 2);
+    }
+    for (unsigned column = 0; column < 8; ++column) {
+      b[k][column] = half(of(column * 4 + k % 8 / 2)->b[k / 8], k % 2);
+    }
+  }
+  for (unsigned row = 0; row < 16; ++row) {
+    for (unsigned column = 0; column < 8; ++column) {
+      float& d = of(row % 8 * 4 + column / 2)->d[row / 8 * 2 + column % 2];
+      double sum = d;
+      for (unsigned k = 0; k < 16; ++k) {
+        sum += a[row][k] * b[k][column];
+      }
+      d = static_cast<float>(sum);
+    }
+  }
+}
+
 struct Thread {
   State state = State::kReady;
   Site site;
@@ -97,6 +134,8 @@ struct Thread {
   context::fiber fiber;
   context::stack_context stack;
   void* fake_stack = nullptr;
+  std::vector<AsyncCopy> copies;  // on their way
+  unsigned groups = 0;            // committed
 };
 
 struct SharedArray {
@@ -150,6 +189,38 @@ class Executor {
     self.argument = argument;
     wait();
     return self.value;
+  }
+
+  void copy_async(void* to, const void* from, unsigned bytes, Site site) {
+    Thread& self = threads_[current_];
+    if (reinterpret_cast<std::uintptr_t>(to) % 16 != 0 ||
+        reinterpret_cast<std::uintptr_t>(from) % 16 != 0 || bytes > 16) {
+      fault(fmt::format("cp.async at {}: {} bytes, addresses modulo 16: {} and {}", text(site),
+                        bytes, reinterpret_cast<std::uintptr_t>(to) % 16,
+                        reinterpret_cast<std::uintptr_t>(from) % 16));
+      throw Abandoned{};
+    }
+    self.copies.push_back({to, from, bytes, self.groups});
+    // A GPU's copy may arrive at any time up to the wait: here at the wait, or, with an even fill,
+    // now, too, so that a stage filled while it is still read shows.
+    if (schedule.fill % 2 == 0) {
+      arrive(self.copies.back());
+    }
+  }
+  static void arrive(const AsyncCopy& c) {
+    std::memcpy(c.to, c.from, c.bytes);
+    std::memset(static_cast<char*>(c.to) + c.bytes, 0, 16 - c.bytes);
+  }
+  void commit_async() { ++threads_[current_].groups; }
+  void wait_async(unsigned groups) {
+    Thread& self = threads_[current_];
+    std::erase_if(self.copies, [&](const AsyncCopy& c) {
+      if (c.group + groups >= self.groups) {
+        return false;
+      }
+      arrive(c);
+      return true;
+    });
   }
 
   void* shared_bytes(std::size_t bytes, Site site) {
@@ -262,6 +333,10 @@ class Executor {
                                if (!abandon_) {
                                  try {
                                    body_(argument_);
+                                   if (!threads_[i].copies.empty()) {
+                                     fault(fmt::format("thread {} ended before {} of its cp.async",
+                                                       i, threads_[i].copies.size()));
+                                   }
                                  } catch (const Abandoned&) {
                                    // The block was given up; the fault is recorded.
                                  } catch (const std::exception& e) {
@@ -398,12 +473,17 @@ class Executor {
             result[l] |= set ? std::uint64_t{1} << o : 0;
           }
           continue;
+        case Collective::kMma:
+          break;
       }
       if ((mask >> from & 1U) == 0) {
         fault(fmt::format("{}: lane {} reads lane {} outside the mask", here(), l, from));
         return false;
       }
       result[l] = threads_[first + from].value;
+    }
+    if (t.kind == Collective::kMma) {
+      multiply_fragments(result);
     }
     for (unsigned l = 0; l < kLanes; ++l) {
       if ((mask >> l & 1U) != 0) {
@@ -503,6 +583,16 @@ std::uint64_t warp_collective(Collective kind, unsigned mask, std::uint64_t valu
                               unsigned argument, Site site) {
   return executor().collective(kind, mask, value, argument, site);
 }
+void mma(MmaOperands& mine, Site site) {
+  constexpr unsigned kAll = 0xFFFFFFFFU;
+  (void)executor().collective(Collective::kMma, kAll, reinterpret_cast<std::uint64_t>(&mine), 0,
+                              site);
+}
+void copy_async(void* shared, const void* global, unsigned bytes, Site site) {
+  executor().copy_async(shared, global, bytes, site);
+}
+void commit_async() { executor().commit_async(); }
+void wait_async(unsigned groups) { executor().wait_async(groups); }
 void* shared_bytes(std::size_t bytes, Site site) { return executor().shared_bytes(bytes, site); }
 unsigned char* dynamic_shared() { return executor().dynamic_shared(); }
 

@@ -79,11 +79,29 @@ enum class Collective : std::uint8_t {
   kShuffleUp,
   kShuffleDown,
   kBallot,
-  kMatch
+  kMatch,
+  kMma
 };
 /// Waits until all lanes of the mask are here, then returns this lane's result.
 std::uint64_t warp_collective(Collective kind, unsigned mask, std::uint64_t value,
                               unsigned argument, Site site);
+
+/// mma.sync.m16n8k16 with BF16 operands: d += a b, fragments in the registers of the 32 lanes as
+/// PTX lays them out (PTX ISA, "Matrix Fragments for mma.m16n8k16"). Each sum is made in double and
+/// rounded once; the order of a GPU's sums is not documented.
+struct MmaOperands {
+  float d[4];
+  std::uint32_t a[4], b[2];
+};
+void mma(MmaOperands& mine, Site site);
+
+/// cp.async of 16 bytes, the first `bytes` of them copied, the others zero. They arrive when the
+/// thread waits, not before; so a wait too few shows. Faults: an address that is not a multiple of
+/// 16, a copy that is never waited for.
+void copy_async(void* shared, const void* global, unsigned bytes, Site site);
+void commit_async();
+/// All but the last `groups` groups arrive.
+void wait_async(unsigned groups);
 
 /// Shared memory of the block, one array per source line.
 [[nodiscard]] void* shared_bytes(std::size_t bytes, Site site);

@@ -7,6 +7,8 @@
 #include "kernels/elementwise.cu"
 #include "kernels/expert_ffn.cu"
 #include "kernels/expert_sort.cu"
+#include "kernels/grouped_gemm.cu"
 #include "kernels/linear.cu"
 #include "kernels/router.cu"
+#include "kernels/sampling.cu"
 // NOLINTEND(bugprone-suspicious-include)

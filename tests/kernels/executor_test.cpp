@@ -258,5 +258,85 @@ TEST_P(HostExecutor, RefusesImpossibleLaunches) {
                   "a launch inside a kernel");
 }
 
+// PTX ISA, mma.m16n8k16: element (row, k) of a by lane and register, against the plain product.
+TEST(Mma, MultipliesByTheDocumentedLayout) {
+  std::array<std::array<float, 16>, 16> a{};
+  std::array<std::array<float, 8>, 16> b{};
+  for (unsigned i = 0; i < 16; ++i) {
+    for (unsigned j = 0; j < 16; ++j) {
+      a[i][j] = static_cast<float>(i * 3 + j * 5 % 7) - 8;
+    }
+    for (unsigned j = 0; j < 8; ++j) {
+      b[i][j] = static_cast<float>(i % 5 + j) - 3;
+    }
+  }
+  const auto pair = [](float low, float high) {
+    return (__builtin_bit_cast(std::uint32_t, high) & 0xFFFF0000U) |
+           (__builtin_bit_cast(std::uint32_t, low) >> 16);
+  };
+  std::array<std::array<float, 8>, 16> d{};
+  ASSERT_TRUE(host::run({"mma", 1, 1, 32, 0}, [&] {
+    const unsigned lane = gpu::thread_index();
+    const unsigned g = lane >> 2;
+    const unsigned c = lane % 4 * 2;
+    host::MmaOperands o{};
+    o.a[0] = pair(a[g][c], a[g][c + 1]);
+    o.a[1] = pair(a[g + 8][c], a[g + 8][c + 1]);
+    o.a[2] = pair(a[g][c + 8], a[g][c + 9]);
+    o.a[3] = pair(a[g + 8][c + 8], a[g + 8][c + 9]);
+    o.b[0] = pair(b[c][g], b[c + 1][g]);
+    o.b[1] = pair(b[c + 8][g], b[c + 9][g]);
+    o.d[3] = 1000;
+    host::mma(o, {__FILE__, __LINE__});
+    d[g][c] = o.d[0];
+    d[g][c + 1] = o.d[1];
+    d[g + 8][c] = o.d[2];
+    d[g + 8][c + 1] = o.d[3];
+  }));
+  for (unsigned i = 0; i < 16; ++i) {
+    for (unsigned j = 0; j < 8; ++j) {
+      float sum = i >= 8 && j % 2 == 1 ? 1000.0F : 0.0F;
+      for (unsigned k = 0; k < 16; ++k) {
+        sum += a[i][k] * b[k][j];
+      }
+      EXPECT_EQ(d[i][j], sum) << i << ", " << j;
+    }
+  }
+}
+
+TEST(AsyncCopy, ArrivesWhenItsGroupIsWaitedFor) {
+  alignas(16) std::array<unsigned char, 32> from{};
+  from.fill(7);
+  alignas(16) std::array<unsigned char, 32> to{};
+  to.fill(1);
+  std::array<int, 3> seen{};
+  ASSERT_TRUE(host::run({"copy", 1, 1, 1, 0}, [&] {
+    host::copy_async(to.data(), from.data(), 16, {__FILE__, __LINE__});
+    host::commit_async();
+    host::copy_async(to.data() + 16, from.data() + 16, 4, {__FILE__, __LINE__});
+    host::commit_async();
+    seen[0] = to[0];
+    host::wait_async(1);
+    seen[1] = to[0] * 10 + to[16];
+    host::wait_async(0);
+    seen[2] = to[16] * 100 + to[19] * 10 + to[20];
+  }));
+  EXPECT_EQ(seen[0], 1) << "not before the wait";
+  EXPECT_EQ(seen[1], 71) << "the first group, not the second";
+  EXPECT_EQ(seen[2], 770) << "4 bytes and zeros";
+}
+
+TEST(AsyncCopy, NeverWaitedForOrMisalignedIsAFault) {
+  alignas(16) std::array<unsigned char, 32> bytes{};
+  EXPECT_FALSE(host::run({"copy", 1, 1, 1, 0}, [&] {
+    host::copy_async(bytes.data(), bytes.data() + 16, 16, {__FILE__, __LINE__});
+  }));
+  EXPECT_NE(host::take_fault().find("thread 0 ended before 1 of its cp.async"), std::string::npos);
+  EXPECT_FALSE(host::run({"copy", 1, 1, 1, 0}, [&] {
+    host::copy_async(bytes.data() + 8, bytes.data() + 16, 16, {__FILE__, __LINE__});
+  }));
+  EXPECT_NE(host::take_fault().find("addresses modulo 16: 8 and 0"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -6,17 +6,22 @@
 #include <memory>
 
 #include "engine/backend/backend.hpp"
-#include "engine/base/thread_pool.hpp"
+#include "engine/nn/sampling.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/expert_ffn.hpp"
+#include "kernels/grouped_gemm.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/sampling.hpp"
 #include "tests/kernels/checks.hpp"
 
 namespace switchyard::SWITCHYARD_KERNELS {
 
 /// Float32 operands (weights widen exactly): rounding of sums in another order.
 inline constexpr double kNmseF32 = 1e-11;
+/// Activations and inner values rounded to BF16 (relative error up to 2^-9 each, about 2e-6 squared
+/// and averaged).
+inline constexpr double kNmseBf16 = 2e-5;
 
 inline Backend& cpu_reference() {
   static const std::unique_ptr<Backend> backend = make_cpu_backend(1);
@@ -590,6 +595,235 @@ inline std::vector<RowsShape> rows_shapes() {
   return {{0, 5}, {1, 1}, {3, 7}, {2, 32}, {4, 255}, {3, 256}, {2, 257}, {5, 600}};
 }
 
+// ------------------------------------------------------------------- experts on tensor cores
+
+struct GroupedShape {
+  MoeShape moe;  // BF16 weights
+};
+inline std::string text_of(const GroupedShape& s) { return "grouped " + text_of(s.moe); }
+
+inline std::string check(const GroupedShape& shape) {
+  const MoeShape& s = shape.moe;
+  Dice dice(s.tokens * 3 + s.hidden + s.inner);
+  const MoeLayer layer(s, dice);
+  const std::size_t n = layer.chosen.size();
+  std::vector<float> expected(layer.x.size());
+  cpu_reference().moe(layer.x.data(), s.tokens, layer.views, layer.chosen, layer.weights, s.slots,
+                      expected.data());
+  // The sort by its definition; the sort kernel has its own check.
+  std::vector<std::uint32_t> offsets{0}, order, place(n, kNoPlace);
+  for (std::uint32_t e = 0; e < s.experts; ++e) {
+    for (std::uint32_t i = 0; i < n; ++i) {
+      if (layer.chosen[i] == e) {
+        place[i] = static_cast<std::uint32_t>(order.size());
+        order.push_back(i);
+      }
+    }
+    offsets.push_back(static_cast<std::uint32_t>(order.size()));
+  }
+  order.resize(n + 1);  // never empty
+  std::vector<gpu::Bf16> x(layer.x.size() + 8);
+  for (std::size_t i = 0; i < layer.x.size(); ++i) {
+    gpu::store(&x[i], layer.x[i]);
+  }
+  return under_schedules(text_of(shape), [&]() -> std::string {
+    Output<std::uint16_t> h(n * s.inner);
+    Output<float> y(n * s.hidden);
+    GroupedGemmParams p;
+    p.tokens = s.tokens;
+    p.slots = s.slots;
+    p.experts = s.experts;
+    p.hidden = s.hidden;
+    p.inner = s.inner;
+    p.limit = s.limit;
+    p.weights = layer.pointers.data();
+    p.x = x.data();
+    p.offsets = offsets.data();
+    p.order = order.data();
+    p.h = reinterpret_cast<gpu::Bf16*>(h.data());
+    p.y = y.data();
+    Output<std::uint32_t> space(workspace_bytes(p) / 4);
+    p.workspace = space.data();
+    p.workspace_size = workspace_bytes(p);
+    std::string what = launched(launch(p, nullptr));
+    if (!what.empty()) {
+      return what;
+    }
+    Output<float> out(expected.size());
+    std::fill_n(out.data(), expected.size(), 0.0F);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (place[i] != kNoPlace) {
+        cpu::axpy(layer.weights[i], y.data() + std::size_t{place[i]} * s.hidden,
+                  out.data() + i / s.slots * s.hidden, s.hidden);
+      }
+    }
+    return first_of({far("out", out, expected, kNmseBf16),
+                     h.intact() && y.intact() ? "" : "a write outside h or y",
+                     space.intact() ? "" : "a write outside the workspace"});
+  });
+}
+
+inline std::vector<GroupedShape> grouped_shapes() {
+  using Skew = MoeShape::Skew;
+  const auto bf16 = [](std::uint32_t tokens, std::uint32_t slots, std::uint32_t experts,
+                       std::uint32_t hidden, std::uint32_t inner, Skew skew, bool bias,
+                       float limit) {
+    return GroupedShape{{tokens, slots, experts, hidden, inner, WeightType::kBf16,
+                         WeightType::kBf16, skew, bias, limit, true}};
+  };
+  std::vector<GroupedShape> shapes{bf16(0, 2, 8, 16, 8, Skew::kEven, false, 0),
+                                   bf16(1, 1, 1, 8, 8, Skew::kSame, false, 0),
+                                   bf16(3, 2, 4, 40, 72, Skew::kEven, false, 0),
+                                   bf16(5, 3, 8, 136, 24, Skew::kEmptySlots, true, 7),
+                                   bf16(131, 1, 2, 32, 16, Skew::kSame, true, 0)};
+  return shapes;
+}
+
+// ------------------------------------------------------------------------ gate and ranking
+
+struct GateShape {
+  RouterShape router;
+  std::uint32_t depth;
+  WeightType type;
+  bool linear_bias, aligned;
+};
+inline std::string text_of(const GateShape& s) {
+  return "gate H=" + std::to_string(s.depth) + " " + text_of(s.type) + " " + text_of(s.router);
+}
+
+inline std::string check(const GateShape& s) {
+  const std::uint32_t experts = s.router.gate.experts;
+  Dice dice(s.depth + experts);
+  const StoredMatrix w(s.type, experts, s.depth, dice);
+  const std::vector<float> x = normals(row_offset(s.router.tokens, s.depth), dice);
+  const std::vector<float> linear_bias = normals(experts, dice);
+  const std::vector<float> bias = make_bias(s.router.bias, experts);
+  return under_schedules(text_of(s), [&]() -> std::string {
+    const std::size_t n = row_offset(s.router.tokens, s.router.width);
+    Output<float> logits(row_offset(s.router.tokens, experts));
+    Output<std::uint16_t> ids(n);
+    Output<float> logit(n);
+    Output<float> lse(s.router.tokens);
+    Output<std::uint8_t> nan_row(s.router.tokens);
+    GateRouterParams p;
+    p.router = {s.router.gate,
+                s.router.tokens,
+                s.router.width,
+                nullptr,
+                s.router.bias ? bias.data() : nullptr,
+                ids.data(),
+                logit.data(),
+                lse.data(),
+                nan_row.data()};
+    p.depth = s.depth;
+    p.x = x.data();
+    p.w = w.data();
+    p.type = stored(s.type);
+    p.linear_bias = s.linear_bias ? linear_bias.data() : nullptr;
+    p.logits = logits.data();
+    p.aligned = s.aligned;
+    const std::string what = launched(launch(p, nullptr));
+    if (!what.empty()) {
+      return what;
+    }
+    // The ranking of exactly these logits, and the logits themselves.
+    const std::vector<float> made(logits.data(), logits.data() + logits.size());
+    std::vector<float> exact(made.size());
+    cpu_reference().linear(x.data(), s.router.tokens, w.view(), exact.data());
+    for (std::size_t i = 0; s.linear_bias && i < exact.size(); ++i) {
+      exact[i] += linear_bias[i % experts];
+    }
+    Candidates expected;
+    RankWorkspace scratch;
+    rank_candidates(s.router.gate, made, bias, s.router.width, scratch, expected);
+    return first_of({far("logits", logits, exact, kNmseF32), difference("ids", ids, expected.ids),
+                     difference("logit", logit, expected.logit),
+                     difference("lse", lse, expected.lse)});
+  });
+}
+
+inline std::vector<GateShape> gate_shapes() {
+  std::vector<GateShape> shapes;
+  std::uint32_t n = 0;
+  for (const std::uint32_t experts : {1U, 8U, 60U, 128U, 160U, 512U}) {
+    for (const GateSpec& gate : router_gates(experts, std::min(experts, 4U))) {
+      const std::uint32_t tokens = n % 5 == 0 ? 0 : n % 5;
+      const auto type = std::array{WeightType::kBf16, WeightType::kF32, WeightType::kF16}[n % 3];
+      const bool aligned = n % 2 == 0;
+      shapes.push_back(
+          {{gate, tokens, std::min(experts, gate.top_k + 2), n % 3 == 1, Logits::kRandom},
+           aligned ? 48U : 19U,
+           type,
+           n % 4 == 1,
+           aligned});
+      ++n;
+    }
+  }
+  return shapes;
+}
+
+// ------------------------------------------------------------------------------- sampling
+
+struct SamplingShape {
+  std::uint32_t rows, vocab;
+  double temperature, top_p;
+  std::uint32_t top_k;
+  Logits kind;
+};
+inline std::string text_of(const SamplingShape& s) {
+  return "sampling rows=" + std::to_string(s.rows) + " V=" + std::to_string(s.vocab) +
+         " temperature=" + std::to_string(s.temperature) + " top_p=" + std::to_string(s.top_p) +
+         " top_k=" + std::to_string(s.top_k) +
+         " logits=" + std::to_string(static_cast<int>(s.kind));
+}
+
+inline std::string check(const SamplingShape& s) {
+  const std::vector<float> logits = make_logits(s.kind, s.rows, s.vocab, 17 + s.vocab);
+  std::vector<std::uint32_t> sequence, position, expected;
+  const SamplingOptions options{s.temperature, s.top_p, 9, s.top_k};
+  for (std::uint32_t r = 0; r < s.rows; ++r) {
+    sequence.push_back(r / 2);
+    position.push_back(40 + r);
+    expected.push_back(sample(std::span(logits).subspan(row_offset(r, s.vocab), s.vocab), options,
+                              sequence[r], position[r]));
+  }
+  return under_schedules(text_of(s), [&]() -> std::string {
+    Output<std::uint32_t> token(s.rows);
+    SamplingParams p;
+    p.rows = s.rows;
+    p.vocab = s.vocab;
+    p.temperature = s.temperature;
+    p.top_p = s.top_p;
+    p.top_k = s.top_k;
+    p.seed = options.seed;
+    p.logits = logits.data();
+    p.sequence = sequence.data();
+    p.position = position.data();
+    p.token = token.data();
+    Output<double> space(workspace_bytes(p) / sizeof(double));
+    p.workspace = space.data();
+    p.workspace_size = workspace_bytes(p);
+    return first_of({launched(launch(p, nullptr)), difference("token", token, expected),
+                     space.intact() ? "" : "a write outside the workspace"});
+  });
+}
+
+inline std::vector<SamplingShape> sampling_shapes() {
+  std::vector<SamplingShape> shapes{{0, 5, 1, 1, 0, Logits::kRandom},
+                                    {1, 1, 1, 0.5, 1, Logits::kRandom},
+                                    {1, 700, 0.8, 0.9, 40, Logits::kRandom}};
+  for (const Logits kind : kLogits) {
+    shapes.push_back({3, 65, 0, 1, 0, kind});
+    shapes.push_back({3, 33, 1.5, 1, 0, kind});
+    shapes.push_back({3, 40, 0.7, 0.6, 0, kind});
+    shapes.push_back({2, 40, 1, 0.8, 5, kind});
+  }
+  return shapes;
+}
+
+inline std::string check_grouped() { return check_all(grouped_shapes()); }
+inline std::string check_gate() { return check_all(gate_shapes()); }
+inline std::string check_sampling() { return check_all(sampling_shapes()); }
 inline std::string check_linear() { return check_all(linear_shapes()); }
 inline std::string check_moe() { return check_all(moe_shapes()); }
 inline std::string check_attention() { return check_all(attention_cases()); }

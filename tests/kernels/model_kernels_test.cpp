@@ -21,6 +21,48 @@ TEST(ExpertFfnKernel, RunsTheExpertsAsTheCpu) { expect_all(moe_shapes()); }
 TEST(AttentionKernel, AttendsAsTheCpu) { expect_all(attention_cases()); }
 TEST(RowKernels, DoTheSmallOperationsAsTheCpu) { expect_all(rows_shapes()); }
 
+TEST(GroupedGemmKernel, RunsTheExpertsAsTheCpuWithinBf16) { expect_all(grouped_shapes()); }
+TEST(GateRouterKernel, MultipliesAndRanksAsTheCpu) { expect_all(gate_shapes()); }
+TEST(SamplingKernel, DrawsTheTokensOfTheCpu) { expect_all(sampling_shapes()); }
+
+TEST(GroupedGemmKernel, RefusesWhatItCannotRun) {
+  GroupedGemmParams p;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "no slots";
+  p.slots = p.experts = 1;
+  p.hidden = 12;
+  p.inner = 8;
+  EXPECT_EQ(can_run(p), Status::kUnsupported) << "rows that do not begin at 16 bytes";
+  p.hidden = 16;
+  p.tokens = 300;
+  EXPECT_EQ(workspace_bytes(p), 48U) << "3 tiles of 12 bytes and their number, to 16";
+  EXPECT_EQ(launch(p, nullptr), Status::kWorkspaceTooSmall);
+}
+
+TEST(GateRouterKernel, RefusesWhatItCannotRun) {
+  GateRouterParams p;
+  p.router.gate = gate_mixtral(8, 2);
+  p.router.width = 8;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "no inputs";
+  p.depth = 4;
+  EXPECT_EQ(can_run(p), Status::kOk);
+  p.router.gate.experts = 513;
+  EXPECT_EQ(launch(p, nullptr), Status::kUnsupported);
+}
+
+TEST(SamplingKernel, RefusesWhatItCannotRun) {
+  SamplingParams p;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "no tokens";
+  p.vocab = 10;
+  p.rows = 2;
+  EXPECT_EQ(can_run(p), Status::kOk);
+  EXPECT_EQ(workspace_bytes(p), 0U) << "greedy";
+  p.temperature = 1;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "a draw without sequence and position";
+  p.rows = 0;
+  p.top_p = 0;
+  EXPECT_EQ(launch(p, nullptr), Status::kInvalidShape);
+}
+
 TEST(LinearKernel, RefusesWhatItCannotRun) {
   LinearParams p;
   EXPECT_EQ(can_run(p), Status::kInvalidShape) << "no outputs";
