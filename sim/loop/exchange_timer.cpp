@@ -114,11 +114,15 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   const network::Model model = network::model_of(scenario.network.model);
   const network::Algorithm algorithm = network::algorithm_of(scenario.network.algorithm);
   s.algorithm = algorithm;
-  if (scenario.memory.residency.on()) {
+  const scenario::MemorySpec& memory = scenario.memory;
+  if (memory.residency.on() || memory.loading.on()) {
     s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
                 : model == network::Model::kBottleneck ? Sharing::kRefused
                                                        : Sharing::kTask;
-    find_hosts(graph, scenario.memory.residency.host_slots >= scenario.model.num_experts, s);
+    const bool ssd =
+        memory.loading.from == scenario::LoadingSpec::From::kSsd ||
+        (memory.residency.on() && memory.residency.host_slots < scenario.model.num_experts);
+    find_hosts(graph, !ssd, s);
   }
   cluster::RouteTable routes = graph.routes();
   const auto none = [](const std::vector<std::uint8_t>& v) {

@@ -250,6 +250,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     work(g, run::Phase::kDense, visible);
   }
   if (loads_) await_experts(moe);
+  if (s_.memory.loading.by_layer) await_layer(moe);
 
   slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {

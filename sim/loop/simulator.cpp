@@ -181,29 +181,6 @@ run::Inventory Simulator::inventory() const {
   return inv;
 }
 
-void Simulator::load_weights() {
-  const model::ParameterCount all = model::count_parameters(shard_);
-  // A preset with a stated backbone counts it in place of the parts.
-  const std::uint64_t rest = all.embedding + all.attention + all.norms + all.shared_experts +
-                             all.dense_ffn + all.head + all.stated_backbone;
-  const std::uint64_t backbone =
-      model::dtype_bytes(s_.dtype.shared, rest) + model::dtype_bytes(s_.dtype.router, all.router);
-  const std::uint64_t per_expert = expert_bytes();
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    if (!hub() || g == s_.parallel.hub) {
-      ledger_.allocate(g, MemoryCategory::kWeights, backbone, 0, run::kNone, "weights");
-    }
-    std::uint64_t held = loads_ ? loads_->residency.resident(g) : 0;
-    for (std::uint32_t l = 0; !loads_ && l < layers_; ++l) {
-      held += map_.row(l).count[g % s_.parallel.ep];
-    }
-    ledger_.allocate(g, MemoryCategory::kExperts, held * per_expert, 0, run::kNone,
-                     fmt::format("{} expert weights", held));
-    ledger_.allocate(g, MemoryCategory::kRuntime, s_.memory.reserve, 0, run::kNone,
-                     "memory.reserve");
-  }
-}
-
 std::uint64_t Simulator::expert_bytes() const {
   if (layers_ == 0 || experts_ == 0) return 0;
   return model::dtype_bytes(s_.dtype.experts, model::count_parameters(s_.model).experts /
@@ -446,6 +423,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     }
   }
   if (loads_) note_loads(result);
+  if (!timelines_.empty()) note_start_up(result);
   sink_.data().critical_path = slowest_critical_;
   result.violations = violations_;
   if (const std::string uneven = ledger_.check(); !uneven.empty()) {

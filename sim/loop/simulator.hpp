@@ -16,10 +16,10 @@
 // travel beside dispatch; the experts of the layer wait for them (expert_loads.cpp).
 //
 // Not modelled: pipeline parallelism, serving (arrivals, admission), faults, transfers
-// other than the exchanges of dispatch and combine, all-reduces, moves and loads of experts, deferred
-// sequences (queue = "defer" is refused), communication overlapped with compute, the time of a
-// policy's own steps (noise, penalties, a new placement: far below the router's GEMM). A policy
-// sees memory levels as they are when the step begins.
+// other than the exchanges of dispatch and combine, all-reduces, moves and loads of experts,
+// deferred sequences (queue = "defer" is refused), communication overlapped with compute, the time
+// of a policy's own steps (noise, penalties, a new placement: far below the router's GEMM). A
+// policy sees memory levels as they are when the step begins.
 #pragma once
 #include <cstdint>
 #include <filesystem>

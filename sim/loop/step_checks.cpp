@@ -203,6 +203,8 @@ void Simulator::end_step(std::uint64_t step) {
       }
     }
   }
+  if (first_step_end_ps_ < 0) first_step_end_ps_ = sc.end_ps;
+  last_step_ps_ = sc.end_ps - start;
   check_step(step);
   if (loads_) end_loads(step);
   double sum = 0;

@@ -27,6 +27,7 @@
 #include "sim/loop/simulator.hpp"
 #include "sim/loop/step_plan.hpp"
 #include "sim/memory/ledger.hpp"
+#include "sim/memory/loading.hpp"
 
 namespace switchyard::sim {
 
@@ -67,6 +68,9 @@ class Simulator {
 
   run::Inventory inventory() const;
   void load_weights();
+  void start_up(std::vector<LoadJob>& jobs);
+  void await_layer(std::uint32_t moe);
+  void note_start_up(SimulationResult& result);
   void begin_step(std::uint64_t step, const run::Inventory& inv);
   void compute_layers();
   void note_result(const run::Inventory& inv, std::uint64_t steps, SimulationResult& result) const;
@@ -139,6 +143,8 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
+  std::vector<LoadTimeline> timelines_;  // [G] of the start-up; empty: the weights are there.
+  std::int64_t first_step_end_ps_ = -1, last_step_ps_ = 0;
   std::unique_ptr<ExpertLoads> loads_;  // Null: all experts are resident.
   std::unique_ptr<RoutingSource> source_;
   std::unique_ptr<BatchSource> batch_;

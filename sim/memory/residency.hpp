@@ -46,8 +46,10 @@ class Residency {
             std::vector<std::uint32_t> host, std::uint32_t hosts,
             const std::vector<std::vector<std::uint16_t>>& hot);
 
-  /// Experts resident on a GPU at the moment, all layers.
-  [[nodiscard]] std::uint64_t resident(std::uint32_t gpu) const;
+  /// Experts of a layer resident on a GPU at the moment.
+  [[nodiscard]] std::uint64_t resident(std::uint32_t layer, std::uint32_t gpu) const {
+    return gpu_cache_[at(layer, gpu)].size();
+  }
   /// One layer of one GPU asks. `measured`: counts in the statistics.
   const LayerLoads& demand(std::uint32_t layer, std::uint32_t gpu,
                            std::span<const std::uint16_t> experts, bool measured);

@@ -58,6 +58,9 @@ constexpr std::array<std::string_view, 3> kKvNames{"by_sequence", "replicated", 
 constexpr std::array<std::string_view, 2> kKvLater{"by_token", "by_expert"};
 constexpr std::array<std::string_view, 4> kResidencyNames{"all", "lru", "lfu", "static"};
 constexpr std::array<std::string_view, 3> kPrefetchNames{"none", "trace", "frequency"};
+constexpr std::array<std::string_view, 3> kLoadingNames{"resident", "host", "ssd"};
+constexpr std::array<std::string_view, 2> kOrderNames{"serial", "parallel"};
+constexpr std::array<std::string_view, 2> kStartNames{"ready", "by_layer"};
 constexpr std::array<std::string_view, 2> kInitialNames{"empty", "hot"};
 constexpr std::array<std::string_view, 1> kActionNames{"record"};
 constexpr std::array<std::string_view, 2> kActionLater{"stop_admission", "preempt"};
@@ -1142,9 +1145,71 @@ void read_residency(Section& memory, Scenario& out) {
   }
 }
 
+void read_loading(Section& memory, Scenario& out) {
+  if (!memory.has("loading")) {
+    return;  // The weights are there.
+  }
+  using From = LoadingSpec::From;
+  Section s = memory.section("loading", {"from", "shards", "in_flight", "checksum", "order",
+                                         "start", "warm_up_per_expert", "workspace", "table"});
+  LoadingSpec& l = out.memory.loading;
+  l.from = static_cast<From>(s.choice("from", kLoadingNames, 0));
+  if (!l.on()) {
+    for (const char* key : {"shards", "in_flight", "checksum", "order", "start",
+                            "warm_up_per_expert", "workspace", "table"}) {
+      if (s.has(key)) {
+        s.fail(key, "means nothing while the weights are there", "set from = \"ssd\" or \"host\"");
+      }
+    }
+    return;
+  }
+  const auto has = [&](DeviceKind kind) {
+    return std::any_of(out.hardware.devices.begin(), out.hardware.devices.end(),
+                       [&](const Device& d) { return d.kind == kind; });
+  };
+  if (!has(DeviceKind::kCpu) || (l.from == From::kSsd && !has(DeviceKind::kSsd))) {
+    s.fail("from",
+           fmt::format("hardware {} has no {} device to load from", out.hardware.name,
+                       has(DeviceKind::kCpu) ? "ssd" : "cpu"),
+           "add it to [[devices]], with its links");
+  }
+  l.shards = static_cast<std::uint32_t>(s.count("shards", 1, 65536, 16));
+  if (l.from == From::kSsd) {
+    l.in_flight = static_cast<std::uint32_t>(
+        s.count("in_flight", 1, l.shards, std::min<std::uint64_t>(2, l.shards)));
+  } else if (s.has("in_flight")) {
+    s.fail("in_flight", "there is one copy at a time from host memory", "set from = \"ssd\"");
+  }
+  if (s.has("checksum")) {
+    l.checksum = s.rate("checksum");
+    if (!(l.checksum.value > 0)) {
+      s.violated("checksum", "checksum > 0 B/s");
+    }
+  }
+  l.warm_up_per_expert = s.duration("warm_up_per_expert", SimTime());
+  if (l.warm_up_per_expert.ps() < 0 || l.warm_up_per_expert.ps() > 3'600'000'000'000'000) {
+    s.violated("warm_up_per_expert", "0 s <= warm_up_per_expert <= 1 h");
+  }
+  l.workspace = s.bytes("workspace", 0);
+  if (l.workspace > 0 && l.warm_up_per_expert.ps() == 0) {
+    s.fail("workspace", "there is no warm-up", "state warm_up_per_expert");
+  }
+  l.table = s.bytes("table", 0);
+  l.parallel = s.choice("order", kOrderNames, 0) == 1;
+  if (l.parallel && (l.table == 0 || l.warm_up_per_expert.ps() == 0)) {
+    s.fail("order", "warm-up and table can only be parallel when both are there",
+           "state warm_up_per_expert and table");
+  }
+  l.by_layer = s.choice("start", kStartNames, 0) == 1;
+  if (l.by_layer && (l.table > 0 || l.warm_up_per_expert.ps() > 0)) {
+    s.fail("start", "a GPU that serves by layer has no warm-up and no table",
+           "use start = \"ready\"");
+  }
+}
+
 void read_memory(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("memory"), "memory",
-            {"watermark", "watermark_action", "reserve", "kv", "residency"}, root);
+            {"watermark", "watermark_action", "reserve", "kv", "residency", "loading"}, root);
   MemorySpec& m = out.memory;
   m.watermark = s.percent("watermark", 0.92);
   if (!(m.watermark > 0) || m.watermark > 1) {
@@ -1172,6 +1237,7 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   }
   m.kv_block = static_cast<std::uint32_t>(kv.count("block", 1, 65536, 16));
   read_residency(s, out);
+  read_loading(s, out);
 }
 
 void read_host(Context& context, const Node& root, Scenario& out) {

@@ -188,12 +188,28 @@ struct ResidencySpec {
   [[nodiscard]] bool on() const { return policy != ResidencyPolicy::kAll; }
 };
 
+/// How the weights get onto the GPUs before the first step (M35; sim/memory/loading.hpp).
+struct LoadingSpec {
+  enum class From : std::uint8_t { kResident, kHost, kSsd };
+  From from = From::kResident;  ///< kResident: they are there when the run begins.
+  std::uint32_t shards = 16;    ///< Parts of the stream, 1 … 65536.
+  std::uint32_t in_flight = 2;  ///< Host buffers, in shards, 1 … shards; only from the SSD.
+  BytesPerSecond checksum;      ///< Of the host over each shard; 0: none.
+  SimTime warm_up_per_expert;   ///< Stated, not computed.
+  std::uint64_t workspace = 0;  ///< Bytes per GPU during the warm-up.
+  std::uint64_t table = 0;      ///< Bytes per GPU of a routing table, kept.
+  bool parallel = false;        ///< Warm-up and table at once.
+  bool by_layer = false;        ///< The first step may begin when the shared weights are there.
+  [[nodiscard]] bool on() const { return from != From::kResident; }
+};
+
 struct MemorySpec {
   double watermark = 0.92;    ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
   std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
   KvPlacement kv_placement = KvPlacement::kBySequence;
   std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.
   ResidencySpec residency;
+  LoadingSpec loading;
 };
 
 /// Host time on the critical path of a step: step + sequences · sequence.

@@ -2,3 +2,4 @@
 switchyard_test(expert_cache_test SOURCES expert_cache_test.cpp LINK switchyard::sim)
 switchyard_test(transfer_queue_test SOURCES transfer_queue_test.cpp LINK switchyard::sim PER_CASE)
 switchyard_test(residency_test SOURCES residency_test.cpp LINK switchyard::sim PER_CASE)
+switchyard_test(loading_test SOURCES loading_test.cpp LINK switchyard::sim PER_CASE)
