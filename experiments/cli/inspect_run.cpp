@@ -75,18 +75,18 @@ Table metrics_table(const run::RunData& run, bool definitions) {
   return table;
 }
 
-Table conservation_table(const run::RunData& run) {
+Table conservation_table(const run::RunReader& reader) {
   Table table;
   table.name = "conservation";
   table.title = "Conservation laws that do not hold";
   table.columns = {"check", "where", "what"};
-  for (const run::Violation& v : run::check_conservation(run)) {
+  for (const run::Violation& v : run::check_conservation(reader)) {
     table.rows.push_back({v.check, v.where, v.message});
   }
   if (table.rows.empty()) {
     table.notes.push_back(
         fmt::format("all hold, as far as detail = \"{}\" shows",
-                    run::kDetailNames[static_cast<std::size_t>(run.meta.detail)]));
+                    run::kDetailNames[static_cast<std::size_t>(reader.base().meta.detail)]));
   }
   return table;
 }
@@ -94,10 +94,13 @@ Table conservation_table(const run::RunData& run) {
 }  // namespace
 
 std::vector<Table> inspect_run(const std::string& path, const InspectRunOptions& options) {
-  run::RunParts parts;
-  parts.lod = false;
-  const run::RunData run = run::read_run(path, parts, h5::ReadOptions{options.verify});
-  return {run_table(run), metrics_table(run, options.definitions), conservation_table(run)};
+  // Blocks are checked a window at a time: a run may be longer than memory.
+  const run::RunReader reader(path, h5::ReadOptions{options.verify});
+  run::RunData run = reader.base();
+  run.totals = reader.read_totals();
+  run.requests = reader.read_requests();
+  run.events = reader.read_events();
+  return {run_table(run), metrics_table(run, options.definitions), conservation_table(reader)};
 }
 
 }  // namespace switchyard::cli

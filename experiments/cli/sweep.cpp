@@ -38,19 +38,19 @@ struct Point {
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
-/// The run in the point's file, without its levels of detail, when it can stand for the point:
+/// The run in the point's file, without its blocks, when it can stand for the point:
 /// whole, from this trace, by this version of the program, and with all conservation laws holding.
 /// The file's name holds the hash of the resolved scenario already.
 std::optional<run::RunData> usable_run(const Point& point) {
   std::error_code ec;
   if (!fs::exists(point.file, ec)) return std::nullopt;
-  run::RunParts parts;
-  parts.lod = false;
   try {
-    run::RunData found = run::read_run(point.file, parts);
+    const run::RunReader reader(point.file);
+    run::RunData found = reader.base();
+    found.events = reader.read_events();
     const bool ours = found.meta.trace_hash == point.trace_hash &&
                       found.meta.product_version == version() &&
-                      run::check_conservation(found).empty();
+                      run::check_conservation(reader).empty();
     return ours ? std::optional(std::move(found)) : std::nullopt;
   } catch (const InputError&) {
     return std::nullopt;

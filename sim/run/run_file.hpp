@@ -123,4 +123,8 @@ class RunReader {
   std::unique_ptr<State> state_;
 };
 
+/// check_conservation of a file, `window` steps at a time (0: as many as a few hundred MB hold):
+/// memory does not grow with the steps but for their scalars.
+std::vector<Violation> check_conservation(const RunReader& reader, std::uint64_t window = 0);
+
 }  // namespace switchyard::run

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "sim/run/run_file.hpp"
 #include "tests/run/sample_run.hpp"
 
 namespace switchyard::run {
@@ -122,6 +123,28 @@ TEST(Conservation, FindsARequestThatEndsBeforeItBegins) {
   EXPECT_EQ(violations_with([](RunData& r) { r.requests[0].first_token_ps = 5; }),
             (Lines{"requests | request 10 | arrival [ps] = 100000000 exceeds first token [ps] = "
                    "5"}));
+}
+
+TEST(Conservation, OfAFileIsThatOfTheRunWhateverTheWindow) {
+  RunData run = sample_run(23, Detail::kLayers);
+  run.experts.dropped[9 * 4 + 1] += 1;
+  run.gpus.bytes_out[22 * 2] += 5;
+  run.steps[7].bytes_received += 1;
+  run.layer_experts[1].kept[16 * 4] += 2;
+  write_run("broken.h5", run);
+  const auto lines = [](const std::vector<Violation>& violations) {
+    Lines out;
+    for (const Violation& v : violations) {
+      out.push_back(v.check + " | " + v.where + " | " + v.message);
+    }
+    return out;
+  };
+  const Lines expected = lines(check_conservation(run));
+  EXPECT_GT(expected.size(), 3U);
+  const RunReader reader("broken.h5");
+  for (const std::uint64_t window : {0, 1, 7, 8, 23, 64}) {
+    EXPECT_EQ(lines(check_conservation(reader, window)), expected) << window;
+  }
 }
 
 TEST(Conservation, ListsTwentyOfEachKindAndCountsTheRest) {
