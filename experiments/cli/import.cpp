@@ -236,6 +236,10 @@ int run_import(const ImportOptions& options) {
     }
     return import_topo_m(options);
   }
+  if (options.kind == "requests-azure" || options.kind == "requests-burstgpt" ||
+      options.kind == "requests-mooncake") {
+    return import_requests(options);
+  }
   if (options.kind == "eplb" && (!options.like.empty() || !options.numa.empty())) {
     throw InputError("import", "--like and --numa mean nothing with eplb");
   }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verb `import`: other tools' files as Switchyard's own. This version: eplb, an expert
 // placement as the CSV `layer,expert,rank` that parallel.placement reads; topo-m, the text of
-// nvidia-smi topo -m as a hardware file (experiments/import/topo_m.hpp).
+// nvidia-smi topo -m as a hardware file (experiments/import/topo_m.hpp); requests-azure,
+// requests-burstgpt and requests-mooncake, published request traces as the CSV that
+// workload.arrivals.file reads (sim/scenario/request_trace.hpp).
 //
 // Forms of a placement that are recognised by their content:
 //   JSON      physical_to_logical_map (SGLang, vLLM), phy2log or expected_phy2log (EPLB):
@@ -18,7 +20,7 @@
 namespace switchyard::cli {
 
 struct ImportOptions {
-  std::string kind;  ///< eplb, topo-m; the other kinds of the design are refused by name
+  std::string kind;  ///< eplb, topo-m, requests-*; the other kinds of the design are refused by name
   std::filesystem::path input, output;
   std::uint32_t gpus = 0;         ///< Ranks of a JSON map that does not state them; 0: not given.
   std::uint32_t first_layer = 0;  ///< Layer number of the model for row 0.
@@ -32,5 +34,7 @@ struct ImportOptions {
 int run_import(const ImportOptions& options);
 /// The kind topo-m. The output appears only if it reads back as a hardware file.
 int import_topo_m(const ImportOptions& options);
+/// The kinds requests-azure, requests-burstgpt, requests-mooncake.
+int import_requests(const ImportOptions& options);
 
 }  // namespace switchyard::cli

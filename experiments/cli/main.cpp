@@ -386,16 +386,19 @@ int run(int argc, char** argv) {
 
   ImportOptions import_options;
   auto* v_import =
-      app.add_subcommand("import", "read other tools' files (this version: eplb, topo-m)");
+      app.add_subcommand("import",
+                         "read other tools' files (this version: eplb, topo-m, requests-azure, "
+                         "requests-burstgpt, requests-mooncake)");
   v_import
       ->add_option("kind", import_options.kind,
                    "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
-                   "nvidia-smi topo -m as a hardware file")
+                   "nvidia-smi topo -m as a hardware file; requests-*: a request trace, as the CSV "
+                   "that workload.arrivals.file reads")
       ->required();
   v_import
       ->add_option("input", import_options.input,
                    "JSON with physical_to_logical_map or phy2log, CSV layer,device,experts, or "
-                   "omni-infer's zeros and ones; text of nvidia-smi topo -m")
+                   "omni-infer's zeros and ones; text of nvidia-smi topo -m; a request trace")
       ->required();
   v_import->add_option("-o,--output", import_options.output, "CSV or hardware file to write")
       ->required();

@@ -47,15 +47,21 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
   if (with_pairs) out.together.assign(layers, std::vector<double>(experts * experts, 0));
   StepTokens tokens;
   Candidates candidates;
+  // Requests that arrive are stood for by the answers of the first ones.
+  constexpr std::uint32_t kArriving = 64;
+  const bool serves = s.workload.serves();
+  const std::uint32_t batch = serves ? kArriving : s.workload.batch;
+  const std::uint32_t fresh = serves ? 1 : s.workload.tokens;
+  const bool decode = serves || s.workload.kind == scenario::WorkloadKind::kDecode;
   for (std::uint32_t step = 0; step < steps; ++step) {
     tokens = StepTokens{};
-    for (std::uint32_t b = 0; b < s.workload.batch; ++b) {
-      for (std::uint32_t j = 0; j < s.workload.tokens; ++j) {
-        const std::uint64_t ordinal = std::uint64_t{step} * s.workload.tokens + j;
+    for (std::uint32_t b = 0; b < batch; ++b) {
+      for (std::uint32_t j = 0; j < fresh; ++j) {
+        const std::uint64_t ordinal = std::uint64_t{step} * fresh + j;
         tokens.sequence.push_back(b);
         tokens.position.push_back(static_cast<std::uint32_t>(s.workload.context + ordinal));
         tokens.ordinal.push_back(static_cast<std::uint32_t>(ordinal));
-        tokens.phase.push_back(s.workload.kind == scenario::WorkloadKind::kDecode ? 1 : 0);
+        tokens.phase.push_back(decode ? 1 : 0);
         tokens.answer.push_back(tokens.phase.back());
         tokens.rank.push_back(0);
       }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -21,7 +22,10 @@ constexpr std::uint32_t kShift = 997;  // rows between re-used sequences and cyc
 class TraceSource final : public RoutingSource {
  public:
   TraceSource(const scenario::Scenario& scenario, const RoutingTrace& trace)
-      : trace_(trace), cycle_(scenario.workload.routing.layers == scenario::TraceLayers::kCycle) {
+      : trace_(trace),
+        cycle_(scenario.workload.routing.layers == scenario::TraceLayers::kCycle),
+        serves_(scenario.workload.serves()),
+        seed_(scenario.run.seed) {
     const std::string where = scenario.workload.routing.trace_path;
     const TraceHeader& h = trace.header;
     const std::uint64_t layers = scenario.model.num_moe_layers();
@@ -38,27 +42,48 @@ class TraceSource final : public RoutingSource {
           "write routing = { trace = …, layers = \"cycle\" } to re-use the trace's layers");
     }
     const bool decode = scenario.workload.kind == scenario::WorkloadKind::kDecode;
-    const auto wanted = static_cast<std::uint8_t>(decode ? switchyard::Phase::kDecode
-                                                         : switchyard::Phase::kPrefill);
-    rows_of_sequence_.resize(trace.sequences.size());
-    for (std::uint64_t row = 0; row < trace.rows(); ++row) {
-      if (trace.tokens.phase[row] == wanted) {
-        rows_of_sequence_[trace.tokens.sequence[row]].push_back(
-            static_cast<std::uint32_t>(pool_.size()));
-        pool_.push_back(row);
+    for (const bool answer : {false, true}) {
+      if (!serves_ && answer != decode) continue;
+      Pool& pool = pools_[answer ? 1 : 0];
+      const auto wanted = static_cast<std::uint8_t>(answer ? switchyard::Phase::kDecode
+                                                           : switchyard::Phase::kPrefill);
+      pool.of_sequence.resize(trace.sequences.size());
+      for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+        if (trace.tokens.phase[row] == wanted) {
+          pool.of_sequence[trace.tokens.sequence[row]].push_back(
+              static_cast<std::uint32_t>(pool.rows.size()));
+          pool.rows.push_back(row);
+        }
+      }
+      pool.taken.assign(pool.rows.size(), 0);
+      if (pool.rows.empty()) {
+        throw InputError(where,
+                         fmt::format("the trace has no {} token", answer ? "decode" : "prefill"),
+                         answer    ? "make it with switchyard trace --max-new N"
+                         : serves_ ? "arriving requests need the prompts' rows too"
+                                   : "use workload.kind = \"decode\"");
       }
     }
-    std::erase_if(rows_of_sequence_, [](const auto& rows) { return rows.empty(); });
-    if (pool_.empty()) {
-      throw InputError(
-          where, fmt::format("the trace has no {} token", decode ? "decode" : "prefill"),
-          decode ? "make it with switchyard trace --max-new N" : "use workload.kind = \"decode\"");
+    // Sequences that have rows of every phase that is needed.
+    for (std::uint32_t q = 0; q < trace.sequences.size(); ++q) {
+      bool all = true;
+      for (const Pool& pool : pools_)
+        all = all && (pool.rows.empty() || !pool.of_sequence[q].empty());
+      if (all) sequences_.push_back(q);
+    }
+    if (sequences_.empty()) {
+      throw InputError(where, "no sequence of the trace has both a prompt and an answer",
+                       "make it with switchyard trace --max-new N");
     }
     description_ = cycle_ ? fmt::format("routing: cycled {} → {} from {}", h.layer_count(), layers,
                                         std::filesystem::path(where).filename().string())
                           : fmt::format("routing: exact from {}",
                                         std::filesystem::path(where).filename().string());
-    taken_.assign(pool_.size(), 0);
+    if (serves_) {
+      description_ += fmt::format(
+          "; request b follows sequence b of its {}, later ones a sequence drawn with the seed",
+          sequences_.size());
+    }
   }
 
   void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) override {
@@ -69,14 +94,16 @@ class TraceSource final : public RoutingSource {
     out.resize(static_cast<std::uint32_t>(tokens.size()), m);
     out.nan_rows = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const auto& list = rows_of_sequence_[tokens.sequence[t] % rows_of_sequence_.size()];
-      const std::uint64_t lap = tokens.sequence[t] / rows_of_sequence_.size();
+      const std::uint32_t b = tokens.sequence[t];
+      Pool& pool = pools_[tokens.answer[t]];
+      const auto& list = pool.of_sequence[followed(b)];
+      const std::uint64_t lap = serves_ ? 0 : b / sequences_.size();
       const std::uint32_t place = list[(lap * kShift + tokens.ordinal[t]) % list.size()];
       if (layer == 0) {
-        reused_ = reused_ || taken_[place] != 0;
-        taken_[place] = 1;
+        reused_ = reused_ || pool.taken[place] != 0;
+        pool.taken[place] = 1;
       }
-      const std::uint64_t row = pool_[(place + shift) % pool_.size()];
+      const std::uint64_t row = pool.rows[(place + shift) % pool.rows.size()];
       const std::uint64_t from = trace_.candidate_at(row, l);
       std::copy_n(trace_.routing.candidates.begin() + static_cast<std::ptrdiff_t>(from), m,
                   out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
@@ -89,7 +116,7 @@ class TraceSource final : public RoutingSource {
 
   [[nodiscard]] std::span<const float> logits() const override { return {}; }
   [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const override {
-    return trace_.tokens.sequence[pool_[rows_of_sequence_[b % rows_of_sequence_.size()][0]]];
+    return followed(b);
   }
   [[nodiscard]] std::span<const float> gate_bias(std::uint32_t layer) const override {
     return trace_.bias_of(layer % trace_.header.layer_count());
@@ -100,6 +127,17 @@ class TraceSource final : public RoutingSource {
   [[nodiscard]] bool reused() const override { return reused_; }
 
  private:
+  struct Pool {
+    std::vector<std::uint64_t> rows;                      // in trace order
+    std::vector<std::vector<std::uint32_t>> of_sequence;  // indices into rows
+    std::vector<std::uint8_t> taken;
+  };
+  /// Sequence of the trace that simulated sequence b follows.
+  [[nodiscard]] std::uint32_t followed(std::uint32_t b) const {
+    const std::uint64_t n = sequences_.size();
+    if (!serves_ || b < n) return sequences_[b % n];
+    return sequences_[random_u64(seed_, random_purpose("trace sequence"), {b, 0, 0, 0}) % n];
+  }
   /// Exact when all E logits are stored; otherwise the trace cannot tell.
   [[nodiscard]] double entropy(const Candidates& c) const {
     if (c.width != trace_.header.experts() || c.tokens == 0) {
@@ -118,12 +156,12 @@ class TraceSource final : public RoutingSource {
   }
 
   const RoutingTrace& trace_;
-  bool cycle_;
+  bool cycle_, serves_;
   bool reused_ = false;
+  std::uint64_t seed_;
   double entropy_ = 0;
-  std::vector<std::uint64_t> pool_;
-  std::vector<std::vector<std::uint32_t>> rows_of_sequence_;
-  std::vector<std::uint8_t> taken_;
+  std::array<Pool, 2> pools_;  // prompts, answers
+  std::vector<std::uint32_t> sequences_;
   std::string description_;
 };
 

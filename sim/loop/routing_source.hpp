@@ -9,6 +9,10 @@
 // end; reused() tells whether any row was taken twice. `cycle`: MoE layer l of the model reads
 // trace layer l mod L_trace at pool row + 997·(l div L_trace), modulo the pool.
 //
+// Requests that arrive (serving) have both pools, their prompts' tokens follow the one and their
+// answers' the other: request b < S follows sequence b, a later one a sequence drawn with the seed,
+// both from its first row.
+//
 // Synthetic. Logits z[e] = log p(e) + Gumbel(seed; sequence, layer, position, expert): the k best
 // are k distinct experts drawn without replacement with probabilities p. p is uniform, zipf (p ∝
 // r^−s, ranks shuffled per layer) or lognormal (p ∝ exp(sigma·N), drawn per layer and expert).

@@ -12,6 +12,7 @@
 #include "sim/loop/fixed_batch.hpp"
 #include "sim/loop/step_loop.hpp"
 #include "sim/network/from_scenario.hpp"
+#include "sim/serving/serving.hpp"
 
 namespace switchyard::sim {
 
@@ -91,7 +92,6 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
     describe_requests(trace);
   }
   make_expert_loads(trace);
-  batch_ = make_fixed_batch(s_);
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
   node_ = nodes(s_);
@@ -154,6 +154,9 @@ run::Inventory Simulator::inventory() const {
     run::GpuInfo info;
     info.name = s_.hardware.gpu(g).name;
     info.node = s_.hardware.gpu(g).node;
+    if (s_.workload.serves()) {
+      info.engine = g / (gpus_ / s_.workload.serving.front_end.replicas);
+    }
     info.memory_bytes = type.memory_bytes;
     info.hbm = type.hbm;
     info.peak = type.peak_for(s_.dtype.experts);
@@ -185,6 +188,28 @@ std::uint64_t Simulator::expert_bytes() const {
   if (layers_ == 0 || experts_ == 0) return 0;
   return model::dtype_bytes(s_.dtype.experts, model::count_parameters(s_.model).experts /
                                                   (std::uint64_t{layers_} * experts_));
+}
+
+/// Requests that arrive get the memory that the weights leave.
+void Simulator::make_batch() {
+  if (!s_.workload.serves()) {
+    batch_ = make_fixed_batch(s_);
+    return;
+  }
+  ServingMachine machine;
+  machine.gpus = gpus_;
+  const scenario::Batching& b = s_.workload.serving.batching;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const auto share =
+        static_cast<std::uint64_t>(b.memory_share * static_cast<double>(ledger_.capacity(g)));
+    const std::uint64_t used = ledger_.live(g);
+    machine.kv_capacity.push_back(b.kv > 0 ? b.kv : share > used ? share - used : 0);
+  }
+  machine.kv_bytes = [this](std::uint64_t tokens) { return kv_bytes_of(tokens); };
+  if (s_.workload.serving.front_end.prefill_replicas > 0) {
+    machine.routes = network::cluster_of(s_).routes();
+  }
+  batch_ = make_serving(s_, std::move(machine));
 }
 
 void Simulator::describe_requests(const RoutingTrace* trace) {
@@ -236,6 +261,7 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
   }
   record_.scalars.start_ps = ready_[plan_.first_gpu];
   record_.expert_time_ps.assign(std::size_t{layers_} * experts_, 0);
+  record_.scalars.engine = plan_.engine;
   record_.scalars.kind = plan_.kind;
   record_.scalars.warmup = plan_.warmup;
   path_.assign(gpus_, PhaseTimes{});
@@ -391,6 +417,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   const run::Inventory inv = inventory();
   sink_.begin(meta, inv);
   load_weights();
+  make_batch();
+  sink_.data().serving = s_.workload.serves();
 
   bool due = false;
   std::uint64_t step = 0;

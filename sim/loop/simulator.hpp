@@ -15,11 +15,14 @@
 // memory.residency: experts that are not on the GPU are asked for when the router has decided and
 // travel beside dispatch; the experts of the layer wait for them (expert_loads.cpp).
 //
-// Not modelled: pipeline parallelism, serving (arrivals, admission), faults, transfers
-// other than the exchanges of dispatch and combine, all-reduces, moves and loads of experts,
-// deferred sequences (queue = "defer" is refused), communication overlapped with compute, the time
-// of a policy's own steps (noise, penalties, a new placement: far below the router's GEMM). A
-// policy sees memory levels as they are when the step begins.
+// Requests that arrive: sim/serving plans the steps; replicas step by themselves.
+//
+// Not modelled: pipeline parallelism, exchanges of two replicas at once on shared links, faults,
+// transfers other than the exchanges of dispatch and combine, all-reduces, moves and loads of
+// experts, KV pages between replicas, deferred sequences (queue = "defer" is refused),
+// communication overlapped with compute, the time of a policy's own steps (noise, penalties, a new
+// placement: far below the router's GEMM). A policy sees memory levels as they are when the step
+// begins.
 #pragma once
 #include <cstdint>
 #include <filesystem>

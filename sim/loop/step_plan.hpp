@@ -35,6 +35,7 @@ struct KvChange {
 };
 
 struct StepPlan {
+  std::uint32_t engine = 0;
   std::uint32_t first_gpu = 0, last_gpu = 0;
   std::int64_t earliest_ps = 0;  ///< The step does not begin before.
   std::int64_t host_ps = 0;      ///< On every GPU of the engine, before its host time.

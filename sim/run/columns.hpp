@@ -77,6 +77,15 @@ void request_columns(F&& f) {
   f("output_tokens", &RequestRecord::output_tokens);
   f("outcome", &RequestRecord::outcome);
 }
+/// What requests have in runs whose requests arrive.
+template <class F>
+void served_columns(F&& f) {
+  f("tier", &RequestRecord::tier);
+  f("replica", &RequestRecord::replica);
+  f("scheduled", &RequestRecord::scheduled_ps);
+  f("preemptions", &RequestRecord::preemptions);
+  f("met_slo", &RequestRecord::met_slo);
+}
 template <class F>
 void token_columns(F&& f) {
   f("request", &TokenRecord::request);

@@ -70,8 +70,14 @@ void check_scalars(Report& report, const RunData& run, std::size_t s) {
   report.equal("bytes", where, "sent", x.bytes_sent, "received", x.bytes_received);
   report.at_most("time", where, "start", x.start_ps, "end", x.end_ps);
   if (s > 0) {
-    report.at_most("time", where, "end of the step before", run.steps[s - 1].end_ps, "start",
+    report.at_most("time", where, "start of the step before", run.steps[s - 1].start_ps, "start",
                    x.start_ps);
+    std::size_t before = s;
+    while (before > 0 && run.steps[before - 1].engine != x.engine) --before;
+    if (before > 0) {
+      report.at_most("time", where, "end of the engine's step before", run.steps[before - 1].end_ps,
+                     "start", x.start_ps);
+    }
   }
   report.equal("time", where, "sum of phases [ps]",
                sum_of(std::span<const std::int64_t>(x.phase_ps)), "duration [ps]",
@@ -127,8 +133,9 @@ void check_gpus(Report& report, const RunData& run, std::size_t s, std::size_t i
     const std::string where = fmt::format("step {}, GPU {}", s, g);
     const auto phases = row(run.gpus.phase_ps, i * gpus + g, kPhases);
     if (!phases.empty()) {
+      const bool part = run.inventory.gpus[g].engine == x.engine;
       report.equal("time", where, "sum of phases [ps]", sum_of(phases), "duration [ps]",
-                   Wide{x.end_ps} - Wide{x.start_ps});
+                   part ? Wide{x.end_ps} - Wide{x.start_ps} : Wide{0});
     }
     const auto memory = row(run.gpus.memory, i * gpus + g, kMemoryCategories);
     if (!memory.empty()) {

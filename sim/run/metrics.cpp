@@ -43,7 +43,7 @@ Measured measure(const RunData& run) {
   for (const StepScalars& s : run.steps) {
     if (s.warmup) continue;
     if (m.steps++ == 0) m.begin_ps = s.start_ps;
-    m.end_ps = s.end_ps;
+    m.end_ps = std::max(m.end_ps, s.end_ps);
     m.tokens += static_cast<double>(s.tokens);
     m.assignments += static_cast<double>(s.assignments);
     m.kept += static_cast<double>(s.kept);
@@ -292,9 +292,50 @@ const std::vector<MetricDefinition>& metric_definitions() {
   return kDefinitions;
 }
 
+const std::vector<MetricDefinition>& serving_metric_definitions() {
+  using enum Better;
+  static const std::vector<MetricDefinition> kDefinitions = {
+      {"requests arrived", "", kNeither, "all of the run, warm-up included"},
+      {"requests finished", "", kNeither, "of those"},
+      {"requests rejected", "", kLower, "of those: rate limit, full queue, too long"},
+      {"requests failed", "", kLower, "of those: lost with their replica"},
+      {"requests unfinished", "", kNeither, "of those: still there at the end of the run"},
+      {"requests per second", "1/s", kHigher, "finished in the span / span"},
+      {"output tokens per second", "1/s", kHigher, "tokens sampled in the span / span"},
+      {"queue wait mean", "ms", kLower,
+       "start of the first step - arrival, over requests finished in the span"},
+      {"queue wait p50", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"queue wait p99", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"request latency mean", "ms", kLower, "last token - arrival, requests finished in the span"},
+      {"request latency p50", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"request latency p99", "ms", kLower, "nearest rank over requests finished in the span"},
+      {"ITL mean", "ms", kLower, "time between two tokens of an answer, over tokens in the span"},
+      {"ITL p50", "ms", kLower, "nearest rank over tokens in the span"},
+      {"ITL p99", "ms", kLower, "nearest rank over tokens in the span"},
+      {"ITL max", "ms", kLower, "longest of them"},
+      {"ITL jitter", "ms", kLower,
+       "population std of an answer's ITL, mean over requests finished with >= 3 tokens"},
+      {"SLO attainment", "", kHigher,
+       "requests finished within their tier's TTFT and TPOT / requests that left in the span"},
+      {"goodput", "1/s", kHigher, "requests finished within their tier's TTFT and TPOT / span"},
+      {"preemptions", "", kLower, "times a request lost its pages to another"},
+      {"tokens computed anew", "", kLower, "after preemptions by recomputation and failures"},
+      {"KV swapped", "GB", kLower, "to and from host memory on each GPU, 1 GB = 1e9 B"},
+      {"KV transferred", "GB", kNeither, "from prefill to decode replicas, 1 GB = 1e9 B"},
+      {"KV transfer mean", "ms", kLower, "from the finished prompt's departure to its arrival"},
+      {"requests in system mean", "", kNeither, "integral of their number / end of the run"},
+      {"replica busy", "", kNeither, "time in measured steps / (replicas x span)"},
+      {"KV use mean", "", kNeither, "pages / memory for pages, mean over measured steps and ranks"},
+      {"KV use max", "", kNeither, "the largest of them"},
+  };
+  return kDefinitions;
+}
+
 const MetricDefinition* find_metric(std::string_view name) {
-  for (const MetricDefinition& d : metric_definitions()) {
-    if (d.name == name) return &d;
+  for (const auto* definitions : {&metric_definitions(), &serving_metric_definitions()}) {
+    for (const MetricDefinition& d : *definitions) {
+      if (d.name == name) return &d;
+    }
   }
   return nullptr;
 }

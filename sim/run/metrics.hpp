@@ -24,6 +24,8 @@ struct MetricDefinition {
 
 /// All metrics of compute_metrics, in its order.
 const std::vector<MetricDefinition>& metric_definitions();
+/// What runs have besides when requests arrive; the simulator computes them (sim/serving).
+const std::vector<MetricDefinition>& serving_metric_definitions();
 /// Null when the name is not one of ours (a metric that a simulator added).
 const MetricDefinition* find_metric(std::string_view name);
 

@@ -116,8 +116,9 @@ struct GpuInfo {
   std::string name;
   std::uint32_t node = 0;
   std::uint64_t memory_bytes = 0;
-  BytesPerSecond hbm;   ///< Peak HBM rate; 0 = not known (MBU is then n/a).
-  FlopsPerSecond peak;  ///< Peak at the experts' dtype; 0 = not known (MFU n/a).
+  BytesPerSecond hbm;        ///< Peak HBM rate; 0 = not known (MBU is then n/a).
+  FlopsPerSecond peak;       ///< Peak at the experts' dtype; 0 = not known (MFU n/a).
+  std::uint32_t engine = 0;  ///< The replica it belongs to; replicas step by themselves.
 };
 /// One direction of a link.
 struct LinkInfo {
@@ -152,7 +153,9 @@ struct Reroute {
 };
 /// Scalars of one step.
 struct StepScalars {
-  std::int64_t start_ps = 0, end_ps = 0;  ///< end >= start; steps do not overlap.
+  /// end >= start. Starts ascend; steps of one engine do not overlap.
+  std::int64_t start_ps = 0, end_ps = 0;
+  std::uint32_t engine = 0;  ///< The replica that stepped; the other GPUs have no part in it.
   StepKind kind = StepKind::kDecode;
   bool warmup = false;  ///< Not in metrics.
   std::uint64_t tokens = 0, sequences = 0;
@@ -182,7 +185,8 @@ struct StepRecord {
   std::vector<std::uint32_t> expert_kept, expert_overflow, expert_rerouted_in, expert_queued,
       expert_dropped, expert_capacity;
   std::vector<std::int64_t> expert_time_ps;  ///< [L][E] kernel time; may be empty (no data).
-  std::vector<std::int64_t> gpu_phase_ps;    ///< [G][P]; each row sums to end - start.
+  /// [G][P]; each row sums to end - start, or to 0 for a GPU of another engine.
+  std::vector<std::int64_t> gpu_phase_ps;
   std::vector<std::uint64_t> gpu_bytes_out, gpu_bytes_in;  ///< [G]
   std::vector<std::uint64_t> gpu_memory;                   ///< [G][C] high water of each category.
   std::vector<std::uint64_t> gpu_memory_peak;              ///< [G] high water of the sum.
@@ -199,6 +203,12 @@ struct RequestRecord {
   std::int64_t end_ps = -1;          ///< Time of the last token; -1 = not finished.
   std::uint32_t prompt_tokens = 0, output_tokens = 0;
   RequestOutcome outcome = RequestOutcome::kRunning;
+  // Of requests that arrive (workload.kind = open, closed, trace):
+  std::uint32_t tier = 0;          ///< Index into workload.tiers.
+  std::uint32_t replica = kNone;   ///< Where it was last; kNone: nowhere.
+  std::int64_t scheduled_ps = -1;  ///< First step began; -1 = none.
+  std::uint32_t preemptions = 0;
+  std::uint8_t met_slo = 0;  ///< 1: finished within its tier's TTFT and TPOT.
 };
 struct TokenRecord {
   std::uint64_t request = 0;
@@ -323,6 +333,7 @@ struct RunData {
   LinkSteps links;
   RerouteSteps reroutes;
   std::vector<RequestRecord> requests;
+  bool serving = false;  ///< The requests arrived; their last five members have a meaning.
   std::vector<TokenRecord> tokens;
   std::vector<Event> events;
   std::vector<CriticalEntry> critical_path;

@@ -101,6 +101,8 @@ class RunReader {
   [[nodiscard]] LinkSteps read_links(std::uint64_t first, std::uint64_t count) const;
   [[nodiscard]] RerouteSteps read_reroutes() const;
   [[nodiscard]] std::vector<RequestRecord> read_requests() const;
+  /// Whether the requests arrived (RunData::serving).
+  [[nodiscard]] bool has_served_requests() const;
   [[nodiscard]] std::vector<TokenRecord> read_tokens() const;
   [[nodiscard]] std::vector<Event> read_events() const;
   [[nodiscard]] std::vector<CriticalEntry> read_critical_path() const;

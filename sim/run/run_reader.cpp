@@ -256,6 +256,15 @@ void RunReader::State::read_inventory() {
   const std::uint64_t g = gpus();
   (void)read_column(inv.gpus, "gpu/node", &GpuInfo::node, 0, g);
   (void)read_column(inv.gpus, "gpu/memory", &GpuInfo::memory_bytes, 0, g);
+  if (file.has("gpu/engine")) {
+    const auto engines = read_column(inv.gpus, "gpu/engine", &GpuInfo::engine, 0, g);
+    for (std::size_t i = 0; i < engines.size(); ++i) {
+      const std::uint32_t least = i == 0 ? 0 : engines[i - 1];
+      if (engines[i] != least && (i == 0 || engines[i] != least + 1)) {
+        file.fail("gpu/engine", i, fmt::format("{} does not ascend from 0 by ones", engines[i]));
+      }
+    }
+  }
   const std::vector<double> hbm = read<double>("gpu/hbm");
   const std::vector<double> peak = read<double>("gpu/peak");
   const auto rate = [](double v) { return std::isfinite(v) && v >= 0; };
@@ -435,6 +444,12 @@ std::vector<StepScalars> RunReader::read_steps(std::uint64_t first, std::uint64_
       s.check_plain(name, values, 1, first);
     }
   });
+  const bool several = s.file.has("step/engine");
+  if (several) {
+    const auto engines = s.read_column(out, "step/engine", &StepScalars::engine, first, count);
+    s.check_index("step/engine", engines, s.base.inventory.gpus.back().engine + 1U, false,
+                  "replicas", 1, first);
+  }
   const std::vector<std::int64_t> phases = s.rows<std::int64_t>("step/phase", first, count);
   s.check_plain("step/phase", phases, kPhases, first);
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -444,10 +459,13 @@ std::vector<StepScalars> RunReader::read_steps(std::uint64_t first, std::uint64_
       s.file.fail("step/end", first + i,
                   fmt::format("{} is before the start, {}", out[i].end_ps, out[i].start_ps));
     }
-    if (i > 0 && out[i].start_ps < out[i - 1].end_ps) {
+    const std::int64_t least = i == 0    ? out[i].start_ps
+                               : several ? out[i - 1].start_ps
+                                         : out[i - 1].end_ps;
+    if (out[i].start_ps < least) {
       s.file.fail("step/start", first + i,
-                  fmt::format("{} is before the end of the step before, {}", out[i].start_ps,
-                              out[i - 1].end_ps));
+                  fmt::format("{} is before the {} of the step before, {}", out[i].start_ps,
+                              several ? "start" : "end", least));
     }
   }
   return out;
@@ -548,8 +566,26 @@ std::vector<RequestRecord> RunReader::read_requests() const {
       s.check_plain(name, values);
     }
   });
+  if (s.file.has("request/tier")) {
+    internal::served_columns([&](const char* column, auto member) {
+      const std::string name = fmt::format("request/{}", column);
+      const auto values = s.read_column(out, name, member, 0, n);
+      const std::string_view c = column;
+      if (c == "replica") {
+        s.check_index(name, values, s.base.inventory.gpus.back().engine + 1U, true, "replicas");
+      } else if (c == "met_slo") {
+        s.check_index(name, values, 2, false, "0 or 1");
+      } else if (c == "scheduled") {
+        s.check(
+            name, values, [](auto v) { return static_cast<std::int64_t>(v) >= -1; },
+            "a time, or -1 for none");
+      }
+    });
+  }
   return out;
 }
+
+bool RunReader::has_served_requests() const { return state_->file.has("request/tier"); }
 
 std::vector<TokenRecord> RunReader::read_tokens() const {
   State& s = *state_;
@@ -695,7 +731,10 @@ RunData read_run(const std::filesystem::path& path, const RunParts& parts,
     }
   }
   if (reader.has(Detail::kTokens) && parts.tokens) run.tokens = reader.read_tokens();
-  if (parts.requests) run.requests = reader.read_requests();
+  if (parts.requests) {
+    run.requests = reader.read_requests();
+    run.serving = reader.has_served_requests();
+  }
   if (parts.events) run.events = reader.read_events();
   if (parts.critical_path) run.critical_path = reader.read_critical_path();
   if (parts.lod) {

@@ -71,6 +71,7 @@ std::vector<SchemaEntry> entries() {
   add("gpu/name", "G", kText, "", "GPUs");
   add("gpu/node", "G", kU32, "", "node index");
   add("gpu/memory", "G", kU64, "B", "memory");
+  block("gpu/engine", "G", kU32, "", "replica of the GPU; absent when there is one");
   add("gpu/hbm", "G", kF64, "B/s", "peak HBM rate; 0 = not known");
   add("gpu/peak", "G", kF64, "FLOP/s", "peak at the experts' dtype; 0 = not known");
   add("link/name", "K", kText, "", "directed links");
@@ -106,6 +107,7 @@ std::vector<SchemaEntry> entries() {
   block("step/end", "S", kI64, "ps", "end of the step");
   block("step/kind", "S", kU8, "", "index into names/step_kinds");
   block("step/warmup", "S", kU8, "", "1 = warm-up, in no statistic");
+  block("step/engine", "S", kU32, "", "replica that stepped; absent when there is one");
   block("step/tokens", "S", kU64, "tokens", "tokens processed");
   block("step/sequences", "S", kU64, "", "sequences in the batch");
   block("step/phase", "S,10", kI64, "ps", "time by phase along the critical path");
@@ -171,6 +173,12 @@ std::vector<SchemaEntry> entries() {
   add("request/prompt_tokens", "Requests", kU32, "tokens", "length of the prompt");
   add("request/output_tokens", "Requests", kU32, "tokens", "tokens produced");
   add("request/outcome", "Requests", kU8, "", "index into names/request_outcomes");
+  // In runs whose requests arrive.
+  block("request/tier", "Requests", kU32, "", "index into workload.tiers");
+  block("request/replica", "Requests", kU32, "", "where it was last; 4294967295 = nowhere");
+  block("request/scheduled", "Requests", kI64, "ps", "its first step began; -1 = none");
+  block("request/preemptions", "Requests", kU32, "", "how often it lost its pages");
+  block("request/met_slo", "Requests", kU8, "", "1 = finished within its tier's TTFT and TPOT");
   block("token/request", "Tokens", kU64, "", "id of the request");
   block("token/index", "Tokens", kU32, "", "0 = first token of the answer");
   block("token/step", "Tokens", kU32, "", "step that produced it");
@@ -228,7 +236,10 @@ const h5::SchemaTable& run_schema() {
         "Levels of detail: level l >= 1 has one bin per 8^l steps, the coarsest has one bin. The "
         "`lod` datasets hold the bins of all levels one after the other, coarsest level first, so "
         "that a first picture reads only the beginning. Mean = sum / steps in the bin; the last "
-        "bin of a level may be shorter.";
+        "bin of a level may be shorter.\n\n"
+        "Replicas (`gpu/engine`) step by themselves: steps ascend by their start, those of one "
+        "replica do not overlap. `request/tier` and the four after it exist when requests arrive "
+        "(workload.kind = open, closed, trace).";
     t.entries = entries();
     return t;
   }();

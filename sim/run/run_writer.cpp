@@ -41,6 +41,10 @@ std::vector<std::string> texts(const std::array<std::string_view, N>& names) {
   return {names.begin(), names.end()};
 }
 
+bool several_engines(const Inventory& inv) {
+  return !inv.gpus.empty() && inv.gpus.back().engine > 0;
+}
+
 std::string layer_name(std::size_t layer) { return fmt::format("layer_{:05}", layer); }
 
 struct Shape {
@@ -166,6 +170,7 @@ void write_inventory(FileWriter& file, const Inventory& inv) {
   file.strings("gpu/name", texts(inv.gpus, &GpuInfo::name));
   file.write("gpu/node", column(inv.gpus, &GpuInfo::node));
   file.write("gpu/memory", column(inv.gpus, &GpuInfo::memory_bytes));
+  if (several_engines(inv)) file.write("gpu/engine", column(inv.gpus, &GpuInfo::engine));
   std::vector<double> hbm;
   std::vector<double> peak;
   for (const GpuInfo& g : inv.gpus) {
@@ -217,10 +222,18 @@ void write_rows(FileWriter& file, const RunData& run) {
       phases.insert(phases.end(), s.phase_ps.begin(), s.phase_ps.end());
     }
     file.write("step/phase", phases, {run.steps.size(), kPhases});
+    if (several_engines(run.inventory)) {
+      file.write("step/engine", column(run.steps, &StepScalars::engine));
+    }
   }
   internal::request_columns([&](const char* name, auto member) {
     file.write(fmt::format("request/{}", name), column(run.requests, member));
   });
+  if (run.serving) {
+    internal::served_columns([&](const char* name, auto member) {
+      file.write(fmt::format("request/{}", name), column(run.requests, member));
+    });
+  }
   if (run.meta.detail >= Detail::kTokens) {
     internal::token_columns([&](const char* name, auto member) {
       file.write(fmt::format("token/{}", name), column(run.tokens, member));

@@ -18,6 +18,7 @@
 #include "engine/model/gate.hpp"
 #include "sim/scenario/hardware_reader.hpp"
 #include "sim/scenario/section.hpp"
+#include "sim/scenario/serving_reader.hpp"
 #include "sim/scenario/tree.hpp"
 
 namespace switchyard::scenario {
@@ -42,8 +43,8 @@ constexpr std::array<std::string_view, 4> kReplicaChoiceNames{"hash", "round_rob
                                                               "least_loaded"};
 constexpr std::array<std::string_view, 3> kRebalanceNames{"off", "load", "congestion"};
 constexpr std::uint64_t kMaxProfileSteps = 4096;
-constexpr std::array<std::string_view, 2> kWorkloadNames{"decode", "prefill"};
-constexpr std::array<std::string_view, 2> kWorkloadLater{"open", "closed"};
+constexpr std::array<std::string_view, 5> kWorkloadNames{"decode", "prefill", "open", "closed",
+                                                         "trace"};
 constexpr std::array<std::string_view, 2> kLayersNames{"exact", "cycle"};
 constexpr std::array<std::string_view, 3> kLawNames{"uniform", "zipf", "lognormal"};
 constexpr std::array<std::string_view, 1> kLawLater{"dirichlet"};
@@ -777,10 +778,34 @@ void read_placement_section(Context& context, const Node& root, const fs::path& 
 
 void read_workload(Context& context, const Node& root, const fs::path& folder,
                    const ReadOptions& options, Scenario& out) {
-  Section s(context, root.find("workload"), "workload",
-            {"kind", "batch", "context", "tokens", "steps", "warmup_steps", "routing"}, root);
+  std::vector<std::string> keys{"kind",  "batch",        "context", "tokens",
+                                "steps", "warmup_steps", "routing"};
+  for (std::string& key : serving_keys()) keys.push_back(std::move(key));
+  Section s(context, root.find("workload"), "workload", std::move(keys), root);
   Workload& w = out.workload;
-  w.kind = static_cast<WorkloadKind>(s.choice("kind", kWorkloadNames, {}, kWorkloadLater));
+  w.kind = static_cast<WorkloadKind>(s.choice("kind", kWorkloadNames, {}));
+  if (w.serves()) {
+    const auto place = [&](const Node& file) {
+      const fs::path path = named_path(file.text, file, folder);
+      std::error_code ignored;
+      if (!fs::exists(path, ignored)) {
+        no_such_file(file.where(), "workload.arrivals.file", file.text, path);
+      }
+      return path;
+    };
+    read_serving(context, s, place, out);
+    w.warmup_steps = static_cast<std::uint32_t>(s.count("warmup_steps", 0, kMaxCount, 0));
+    read_routing(context, s, folder, options, out);
+    return;
+  }
+  for (const std::string& key : serving_keys()) {
+    if (s.has(key)) {
+      s.fail(key,
+             fmt::format("means nothing with kind = \"{}\"",
+                         kWorkloadNames[static_cast<std::size_t>(w.kind)]),
+             "use kind = \"open\", \"closed\" or \"trace\"");
+    }
+  }
   const bool decode = w.kind == WorkloadKind::kDecode;
   w.batch = static_cast<std::uint32_t>(
       s.count("batch", 1, kMaxCount,
@@ -1495,6 +1520,14 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   }
   read_network(context, root, document.folder, out);
   read_memory(context, root, out);
+  if (out.workload.serves()) {
+    Context none;
+    check_serving(Section(none, root.find("workload"), "workload",
+                          {"kind", "routing", "warmup_steps", "file", "arrivals", "lengths",
+                           "batching", "front_end", "slo", "tiers", "max_steps"},
+                          root),
+                  out);
+  }
   read_host(context, root, out);
   read_cost(context, root, document.folder, out);
   read_economics(context, root, out);

@@ -7,8 +7,8 @@
 // file:line:column (or "--set"). Paths are relative to the file that names them. Keys beside `file`
 // override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
 //
-// Not modelled, and refused by name: pipeline parallelism, routers off the GPU, open and
-// closed workloads, watermark actions other than recording, dirichlet routing.
+// Not modelled, and refused by name: pipeline parallelism, routers off the GPU, prefix caching,
+// watermark actions other than recording, dirichlet routing.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,6 +26,7 @@
 #include "sim/scenario/bandwidth_table.hpp"
 #include "sim/scenario/calibration.hpp"
 #include "sim/scenario/hardware.hpp"
+#include "sim/scenario/serving.hpp"
 
 namespace switchyard::scenario {
 
@@ -95,7 +96,8 @@ struct Parallel {
   RebalanceSpec rebalance;  ///< Only with kReplicated, kEplb, kTopologyHot.
 };
 
-enum class WorkloadKind : std::uint8_t { kDecode, kPrefill };
+/// decode and prefill: the same sequences in every step. The others: requests arrive (serving.hpp).
+enum class WorkloadKind : std::uint8_t { kDecode, kPrefill, kOpen, kClosed, kTrace };
 enum class RoutingSource : std::uint8_t { kTrace, kSynthetic };
 enum class TraceLayers : std::uint8_t { kExact, kCycle };
 enum class SyntheticLaw : std::uint8_t { kUniform, kZipf, kLognormal };
@@ -119,7 +121,10 @@ struct Workload {
       1;  ///< New tokens per sequence and step: 1 in decode, the chunk in prefill.
   std::uint32_t steps = 1;         ///< Measured steps, > 0.
   std::uint32_t warmup_steps = 0;  ///< Steps before them that no statistic sees.
+  Serving serving;  ///< kOpen, kClosed, kTrace; batch, context, tokens and steps mean nothing then.
   RoutingSpec routing;
+  /// Whether requests arrive.
+  [[nodiscard]] bool serves() const { return kind >= WorkloadKind::kOpen; }
 };
 
 enum class NetworkModelKind : std::uint8_t { kAuto, kFlow, kCoflow, kBottleneck };

@@ -39,6 +39,7 @@ const std::vector<std::pair<std::string, std::string>> kModules{
     {"sim/health/", "health"},
     {"sim/cost/", "sim"},
     {"sim/memory/", "sim"},
+    {"sim/serving/", "sim"},
     {"sim/loop/", "sim"},
     {"experiments/", "experiments"},
     {"gui/", "gui"},

@@ -399,7 +399,10 @@ TEST(RunFile, FormatMdIsTheSchemaAndTheSchemaIsTheFile) {
   if (format != committed) put_bytes("FORMAT.md", format);
   EXPECT_EQ(format, committed) << "if meant, copy " << fs::absolute("FORMAT.md").string()
                                << " over sim/run/FORMAT.md and say why in the commit";
-  write_run("schema.h5", sample_run(10, Detail::kTokens));
+  RunData served = sample_run(10, Detail::kTokens);
+  served.serving = true;
+  served.inventory.gpus.back().engine = 1;
+  write_run("schema.h5", served);
   const h5::FileReader file("schema.h5", run_schema());
   EXPECT_EQ(h5::schema_differences(run_schema(), file), std::vector<std::string>{});
   for (const h5::SchemaEntry& entry : run_schema().entries) {
@@ -409,6 +412,37 @@ TEST(RunFile, FormatMdIsTheSchemaAndTheSchemaIsTheFile) {
     }
     EXPECT_TRUE(found) << entry.name << " is in no file";
   }
+}
+
+TEST(RunFile, KeepsReplicasAndWhatArrivedRequestsHave) {
+  RunData run = sample_run(10, Detail::kTokens);
+  run.serving = true;
+  run.inventory.gpus.back().engine = 1;
+  run.steps[3].engine = 1;
+  // Steps of two replicas may overlap.
+  run.steps[3].start_ps = run.steps[2].start_ps;
+  RequestRecord& q = run.requests[0];
+  q.tier = 2;
+  q.replica = 1;
+  q.scheduled_ps = 17;
+  q.preemptions = 3;
+  q.met_slo = 1;
+  write_run("served.h5", run);
+  const RunData back = read_run("served.h5");
+  EXPECT_TRUE(back.serving);
+  EXPECT_EQ(back.inventory.gpus.back().engine, 1U);
+  EXPECT_EQ(back.steps[3].engine, 1U);
+  EXPECT_EQ(back.steps[4].engine, 0U);
+  EXPECT_EQ(back.requests[0].tier, 2U);
+  EXPECT_EQ(back.requests[0].replica, 1U);
+  EXPECT_EQ(back.requests[0].scheduled_ps, 17);
+  EXPECT_EQ(back.requests[0].preemptions, 3U);
+  EXPECT_EQ(back.requests[0].met_slo, 1);
+  EXPECT_EQ(back.requests[1].replica, kNone);
+  run.serving = false;
+  run.inventory.gpus.back().engine = 0;
+  write_run("batch.h5", run);
+  EXPECT_THROW((void)read_run("batch.h5"), InputError);  // one replica: its steps overlap
 }
 
 TEST(RunFile, ReadsTheFileThatVersion1Wrote) {

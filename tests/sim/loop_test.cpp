@@ -529,6 +529,7 @@ TEST(SyntheticRouting, HitsTheExactCombinatorics) {
     tokens.phase.push_back(1);
     tokens.rank.push_back(0);
     tokens.ordinal.push_back(0);
+    tokens.answer.push_back(1);
   }
   switchyard::Candidates c;
   source->candidates(tokens, 0, c);
@@ -577,6 +578,7 @@ TEST(SyntheticRouting, DistinctRanksAreThoseOfTheCombinatorics) {
       tokens.phase.push_back(1);
       tokens.rank.push_back(0);
       tokens.ordinal.push_back(0);
+      tokens.answer.push_back(1);
     }
     switchyard::Candidates c;
     source->candidates(tokens, 0, c);

@@ -1,0 +1,997 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/serving/serving.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <compare>
+#include <deque>
+#include <map>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "engine/base/error.hpp"
+#include "sim/run/metrics.hpp"
+#include "sim/serving/arrivals.hpp"
+#include "sim/serving/kv_links.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using Wide = __int128;
+using scenario::Balance;
+
+constexpr std::uint32_t kNoRank = UINT32_MAX;
+constexpr std::uint64_t kMostPreemptionEvents = 1000;
+constexpr std::int64_t kAfterRejectionPs = 1'000'000'000;  // 1 ms
+
+enum class State : std::uint8_t { kFront, kWaiting, kRunning, kHandover, kTravelling, kLeft };
+
+struct Request {
+  std::int64_t arrival = 0, scheduled = -1, first = -1, last = -1, left = -1;
+  std::uint32_t prompt = 0, output = 0, tier = 0, user = 0, turn = 0;
+  std::uint32_t generated = 0;  // tokens sampled
+  std::uint32_t computed = 0;   // tokens whose keys and values are in the cache
+  std::uint32_t in_step = 0;    // further ones that the step under way computes
+  std::uint64_t held = 0;       // tokens whose pages are allocated at `rank`
+  std::uint32_t rank = kNoRank;
+  std::uint32_t epoch = 0;  // changes when its replica loses it
+  std::uint32_t preemptions = 0;
+  State state = State::kFront;
+  bool swapped = false;
+  run::RequestOutcome outcome = run::RequestOutcome::kRunning;
+  double itl_sum = 0, itl_square = 0;  // ps
+  [[nodiscard]] std::uint32_t known() const { return prompt + generated; }
+};
+
+/// Order of admission; the last one is preempted first.
+struct Key {
+  std::uint32_t behind = 0;  // highest priority less its own
+  std::int64_t arrival = 0;
+  std::uint32_t id = 0;
+  auto operator<=>(const Key&) const = default;
+};
+
+struct Rank {
+  std::uint32_t engine = 0, home = 0;
+  std::uint64_t capacity = 0, used = 0;  // bytes of pages on each GPU of the home
+  std::set<Key> waiting, running;
+  std::set<std::uint32_t> resident;                // requests with pages here
+  std::map<std::uint32_t, std::uint64_t> leaving;  // request → tokens whose pages travel away
+  [[nodiscard]] std::size_t queue() const { return waiting.size() + running.size(); }
+};
+
+struct Flight {
+  std::uint32_t id = 0, tokens = 0, epoch = 0;
+  bool samples = false;
+};
+
+struct Engine {
+  bool prefill = false;  // hands finished prompts over
+  bool busy = false, down = false, open = false, checked = false;
+  bool may_work = false;
+  std::uint32_t failures = 0;
+  std::uint64_t swapped_bytes = 0;  // before the next step, largest of its ranks
+  std::vector<Flight> flight;
+};
+
+enum class EventKind : std::uint8_t {
+  kStepEnd,
+  kTransferEnd,
+  kOutageEnd,
+  kOutageStart,
+  kHealth,
+  kArrival
+};
+
+struct Event {
+  std::int64_t time = 0;
+  EventKind kind = EventKind::kArrival;
+  std::uint64_t order = 0;
+  std::uint32_t a = 0, b = 0, c = 0;  // engine | request, epoch, rank | user, turn
+};
+struct Later {
+  bool operator()(const Event& x, const Event& y) const {
+    return std::tie(x.time, x.kind, x.order) > std::tie(y.time, y.kind, y.order);
+  }
+};
+
+struct Bucket {
+  double tokens = 0;
+  std::int64_t at = 0;
+};
+
+class ServingBatch final : public BatchSource {
+ public:
+  ServingBatch(const scenario::Scenario& scenario, ServingMachine machine)
+      : s_(scenario),
+        w_(scenario.workload.serving),
+        machine_(std::move(machine)),
+        arrivals_(scenario),
+        closed_(scenario.workload.kind == scenario::WorkloadKind::kClosed) {
+    make_ranks();
+    for (const scenario::Tier& t : w_.tiers) {
+      highest_ = std::max(highest_, t.priority);
+      buckets_.push_back({static_cast<double>(t.burst), 0});
+    }
+    for (std::uint32_t i = 0; i < w_.front_end.outages.size(); ++i) {
+      const scenario::Outage& o = w_.front_end.outages[i];
+      push({o.from.ps(), EventKind::kOutageStart, 0, o.replica, 0, 0});
+      push({o.until.ps(), EventKind::kOutageEnd, 0, o.replica, 0, 0});
+    }
+    if (closed_) {
+      for (std::uint32_t u = 0; u < w_.arrivals.users; ++u) {
+        push({arrivals_.think_ps(u, 0), EventKind::kArrival, 0, u, 0, 0});
+      }
+    } else {
+      expect_arrival();
+    }
+  }
+
+  bool next(std::uint64_t step, StepPlan& plan) override {
+    if (w_.max_steps != 0 && step == w_.max_steps) return false;
+    for (;;) {
+      while (!events_.empty() && events_.top().time <= now_) {
+        const Event e = events_.top();
+        events_.pop();
+        handle(e);
+      }
+      if (handover_due_) hand_over();
+      for (std::uint32_t e = 0; e < engines_.size(); ++e) {
+        Engine& engine = engines_[e];
+        if (engine.busy || engine.down || !engine.may_work) continue;
+        if (plan_step(e, step, plan)) return true;
+        engine.may_work = false;
+      }
+      if (events_.empty()) return false;
+      area_ += static_cast<Wide>(in_system_) * (events_.top().time - now_);
+      now_ = events_.top().time;
+    }
+  }
+
+  void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
+            run::RunData& data) override {
+    Engine& engine = engines_[plan.engine];
+    push({end, EventKind::kStepEnd, 0, plan.engine, 0, 0});
+    for (const PlannedSequence& q : plan.sequences) {
+      processed_ += q.fresh;
+      if (requests_[q.id].scheduled < 0) requests_[q.id].scheduled = start;
+    }
+    if (plan.warmup) warm_end_ = std::max(warm_end_, end);
+    if (!plan.warmup) {
+      begin_ = begin_ < 0 ? start : std::min(begin_, start);
+      busy_ps_ += end - start;
+    }
+    end_ = std::max(end_, end);
+    for (run::Event& e : notes_) {
+      e.step = static_cast<std::uint32_t>(step);
+      data.events.push_back(std::move(e));
+    }
+    notes_.clear();
+    if (s_.run.detail != scenario::Detail::kTokens || plan.warmup) return;
+    for (const Flight& f : engine.flight) {
+      if (!f.samples) continue;
+      run::TokenRecord t;
+      t.request = f.id;
+      t.index = requests_[f.id].generated;
+      t.step = static_cast<std::uint32_t>(step);
+      t.time_ps = end;
+      data.tokens.push_back(t);
+    }
+  }
+
+  void holders(std::uint32_t gpu, std::vector<std::uint64_t>& tokens) const override {
+    tokens.clear();
+    for (const Rank& k : ranks_) {
+      if (k.home != gpu) continue;
+      for (const std::uint32_t id : k.resident) {
+        tokens.push_back(std::uint64_t{requests_[id].computed} + requests_[id].in_step);
+      }
+      for (const auto& [id, held] : k.leaving) tokens.push_back(held);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t steps() const override {
+    // The share of requests that have left, or of the time that arrivals last, as if the steps
+    // went the same way.
+    const std::uint64_t expected =
+        w_.arrivals.trace
+            ? std::min<std::uint64_t>(arrivals_.limit(), w_.arrivals.trace->requests.size())
+            : arrivals_.limit();
+    double share = static_cast<double>(left_) / static_cast<double>(expected);
+    if (w_.arrivals.duration) {
+      share = std::max(share, static_cast<double>(now_) * 1e-12 / w_.arrivals.duration->seconds());
+    }
+    const double estimate = static_cast<double>(steps_planned_) / std::clamp(share, 1e-6, 1.0);
+    const auto bounded = static_cast<std::uint64_t>(std::min(estimate, 1e15));
+    return std::max<std::uint64_t>(1,
+                                   w_.max_steps == 0 ? bounded : std::min(bounded, w_.max_steps));
+  }
+
+  void finish(std::int64_t, run::RunData& data, std::vector<std::string>& notes,
+              std::vector<std::string>& violations) override;
+
+ private:
+  // ---- the machine ----
+
+  void make_ranks() {
+    const scenario::FrontEnd& f = w_.front_end;
+    const bool hub = s_.parallel.attention == scenario::AttentionPlacement::kHub;
+    gpus_each_ = machine_.gpus / f.replicas;
+    width_ = s_.parallel.tp;
+    engines_.resize(f.replicas);
+    least_capacity_ = UINT64_MAX;
+    for (std::uint32_t e = 0; e < f.replicas; ++e) {
+      engines_[e].prefill = e < f.prefill_replicas;
+      const std::uint32_t first = e * gpus_each_;
+      for (std::uint32_t g = first; g < first + gpus_each_; g += width_) {
+        if (hub && g != s_.parallel.hub) continue;
+        Rank k;
+        k.engine = e;
+        k.home = g;
+        k.capacity = UINT64_MAX;
+        for (std::uint32_t i = g; i < g + width_; ++i) {
+          k.capacity = std::min(k.capacity, machine_.kv_capacity[i]);
+        }
+        if (k.capacity < bytes(1)) {
+          throw InputError("workload.batching",
+                           fmt::format("GPU {} has {} B for KV pages, one page takes {} B", g,
+                                       k.capacity, bytes(1)),
+                           "the model fills the memory: use more GPUs, a larger ep or a smaller "
+                           "format");
+        }
+        least_capacity_ = std::min(least_capacity_, k.capacity);
+        ranks_.push_back(std::move(k));
+      }
+    }
+    ranks_each_ = static_cast<std::uint32_t>(ranks_.size()) / f.replicas;
+    if (f.prefill_replicas > 0) {
+      SWITCHYARD_ASSERT(machine_.routes.has_value(), "KV transfers need routes");
+      links_.emplace(std::move(*machine_.routes));
+    }
+  }
+
+  /// Bytes of the pages of `tokens` tokens; remembered per page.
+  std::uint64_t bytes(std::uint64_t tokens) const {
+    if (tokens == 0) return 0;
+    const std::size_t page = (tokens - 1) / s_.memory.kv_block;
+    while (page_bytes_.size() <= page) {
+      page_bytes_.push_back(machine_.kv_bytes((page_bytes_.size() + 1) * s_.memory.kv_block));
+    }
+    return page_bytes_[page];
+  }
+
+  [[nodiscard]] Key key(std::uint32_t id) const {
+    const Request& r = requests_[id];
+    return {highest_ - w_.tiers[r.tier].priority, r.arrival, id};
+  }
+
+  /// Gives request `id` the pages of `tokens` tokens at its rank.
+  void hold(std::uint32_t id, std::uint64_t tokens) {
+    Request& r = requests_[id];
+    Rank& k = ranks_[r.rank];
+    const std::uint64_t before = bytes(r.held), after = bytes(tokens);
+    if (before != after) kv_.push_back({k.home, r.held, tokens});
+    k.used = k.used - before + after;
+    if (r.held == 0 && tokens > 0) k.resident.insert(id);
+    if (r.held > 0 && tokens == 0) k.resident.erase(id);
+    r.held = tokens;
+  }
+  [[nodiscard]] bool fits(const Rank& k, const Request& r, std::uint64_t tokens) const {
+    return k.used - bytes(r.held) + bytes(tokens) <= k.capacity;
+  }
+
+  // ---- events ----
+
+  void push(Event e) {
+    e.order = order_++;
+    events_.push(e);
+  }
+
+  void expect_arrival() {
+    pending_ = arrivals_.next();
+    if (pending_) push({pending_->time_ps, EventKind::kArrival, 0, 0, 0, 0});
+  }
+
+  void handle(const Event& e) {
+    switch (e.kind) {
+      case EventKind::kStepEnd:
+        end_step(e.a);
+        break;
+      case EventKind::kTransferEnd:
+        arrived_pages(e.a, e.b, e.c);
+        break;
+      case EventKind::kOutageStart:
+        engines_[e.a].down = true;
+        note(run::EventKind::kFault, e.a, fmt::format("replica {} does not answer", e.a));
+        if (!engines_[e.a].checked) {
+          engines_[e.a].checked = true;
+          const std::int64_t every = w_.front_end.health_interval.ps();
+          push({(now_ / every + 1) * every, EventKind::kHealth, 0, e.a, 0, 0});
+        }
+        break;
+      case EventKind::kOutageEnd:
+        engines_[e.a].down = false;
+        engines_[e.a].may_work = true;
+        note(run::EventKind::kFault, e.a, fmt::format("replica {} answers again", e.a));
+        break;
+      case EventKind::kHealth:
+        check_health(e.a);
+        break;
+      case EventKind::kArrival:
+        if (closed_) {
+          if (requests_.size() < arrivals_.limit() && now_ < arrivals_.limit_ps()) {
+            arrive(arrivals_.at(static_cast<std::uint32_t>(requests_.size()), now_), e.a, e.b);
+          }
+        } else {
+          const Arrival a = *pending_;
+          arrive(a, 0, 0);
+          expect_arrival();
+        }
+        break;
+    }
+  }
+
+  void note(run::EventKind kind, std::uint32_t engine, std::string text) {
+    run::Event e;
+    e.time_ps = now_;
+    e.kind = kind;
+    e.gpu = engine * gpus_each_;
+    e.text = std::move(text);
+    notes_.push_back(std::move(e));
+  }
+
+  void check_health(std::uint32_t e) {
+    Engine& engine = engines_[e];
+    if (!engine.down) {
+      engine.failures = 0;
+      engine.checked = false;
+      if (engine.open) {
+        engine.open = false;
+        note(run::EventKind::kAlarm, e, fmt::format("circuit breaker of replica {} closes", e));
+        std::deque<std::uint32_t> waiting = std::move(front_);
+        front_.clear();
+        for (const std::uint32_t id : waiting) dispatch(id);
+        handover_due_ = true;
+      }
+      return;
+    }
+    push({now_ + w_.front_end.health_interval.ps(), EventKind::kHealth, 0, e, 0, 0});
+    if (++engine.failures != w_.front_end.failures || engine.open) return;
+    engine.open = true;
+    const std::size_t lost = evacuate(e);
+    note(run::EventKind::kAlarm, e,
+         fmt::format(
+             "circuit breaker of replica {} opens after {} failed checks; {} requests {}", e,
+             engine.failures, lost,
+             w_.front_end.on_failure == scenario::OnFailure::kRetry ? "start again" : "fail"));
+  }
+
+  /// Takes every request from a replica.
+  std::size_t evacuate(std::uint32_t e) {
+    std::set<std::uint32_t> ids;
+    for (std::uint32_t i = 0; i < requests_live_.size(); ++i) {
+      const Request& r = requests_[requests_live_[i]];
+      if (r.rank != kNoRank && ranks_[r.rank].engine == e) ids.insert(requests_live_[i]);
+    }
+    for (const std::uint32_t id : ids) {
+      Request& r = requests_[id];
+      Rank& k = ranks_[r.rank];
+      k.running.erase(key(id));
+      k.waiting.erase(key(id));
+      if (r.state == State::kHandover) {
+        handovers_.erase(std::find(handovers_.begin(), handovers_.end(), id));
+      }
+      hold(id, 0);
+      anew_ += r.computed;
+      r.computed = r.in_step = 0;
+      r.swapped = false;
+      ++r.epoch;
+      r.rank = kNoRank;
+    }
+    for (const std::uint32_t id : ids) {
+      if (w_.front_end.on_failure == scenario::OnFailure::kRetry) {
+        ++retries_;
+        dispatch(id);
+      } else {
+        leave(id, run::RequestOutcome::kFailed);
+      }
+    }
+    return ids.size();
+  }
+
+  // ---- front end ----
+
+  void arrive(const Arrival& a, std::uint32_t user, std::uint32_t turn) {
+    const auto id = static_cast<std::uint32_t>(requests_.size());
+    Request r;
+    r.arrival = a.time_ps;
+    r.prompt = a.prompt;
+    r.output = a.output;
+    r.tier = a.tier;
+    r.user = user;
+    r.turn = turn;
+    requests_.push_back(r);
+    // The last token sampled is never computed.
+    const std::uint64_t most = std::uint64_t{a.prompt} + a.output - 1;
+    if (!within_rate(a.tier)) {
+      ++over_rate_;
+      return reject(id);
+    }
+    if (bytes(most) > least_capacity_) {
+      ++too_long_;
+      return reject(id);
+    }
+    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, nullptr);
+    if (rank != kNoRank && w_.batching.max_waiting > 0 &&
+        ranks_[rank].waiting.size() >= w_.batching.max_waiting) {
+      ++queue_full_;
+      return reject(id);
+    }
+    ++in_system_;
+    ++entered_;
+    live_at_.push_back(static_cast<std::uint32_t>(requests_live_.size()));
+    requests_live_.push_back(id);
+    if (rank == kNoRank) {
+      front_.push_back(id);
+    } else {
+      enqueue(id, rank);
+    }
+  }
+
+  bool within_rate(std::uint32_t tier) {
+    const scenario::Tier& t = w_.tiers[tier];
+    if (t.per_second == 0) return true;
+    Bucket& b = buckets_[tier];
+    b.tokens = std::min(static_cast<double>(t.burst),
+                        b.tokens + static_cast<double>(now_ - b.at) * 1e-12 * t.per_second);
+    b.at = now_;
+    // A bucket that is full to rounding serves.
+    if (b.tokens < 1 - 1e-9) return false;
+    b.tokens -= 1;
+    return true;
+  }
+
+  void reject(std::uint32_t id) {
+    live_at_.push_back(UINT32_MAX);
+    Request& r = requests_[id];
+    r.outcome = run::RequestOutcome::kRejected;
+    r.state = State::kLeft;
+    r.left = now_;
+    ++left_;
+    if (closed_) {
+      think(r, std::max(arrivals_.think_ps(r.user, r.turn + 1), kAfterRejectionPs));
+    }
+  }
+  void think(const Request& r, std::int64_t ps) {
+    push({now_ + ps, EventKind::kArrival, 0, r.user, r.turn + 1, 0});
+  }
+
+  /// Rank for a request, kNoRank when no breaker is closed. `room`: only ranks that can hold that
+  /// request's pages.
+  std::uint32_t choose(bool prefill, const Request* room) {
+    const scenario::FrontEnd& f = w_.front_end;
+    const bool split = f.prefill_replicas > 0;
+    const std::uint32_t from = split && !prefill ? f.prefill_replicas : 0;
+    const std::uint32_t count = split && prefill ? f.prefill_replicas : f.replicas - from;
+    const std::uint32_t n = count * ranks_each_;
+    std::uint32_t best = kNoRank;
+    std::uint64_t& turn = turn_[from > 0 ? 1 : 0];
+    for (std::uint32_t i = 0; i < n; ++i) {
+      const std::uint64_t place = f.balance == Balance::kRoundRobin ? (turn + i) % n : i;
+      const auto engine = static_cast<std::uint32_t>(from + place % count);
+      const auto rank = static_cast<std::uint32_t>(engine * ranks_each_ + place / count);
+      const Rank& k = ranks_[rank];
+      if (engines_[engine].open) continue;
+      if (room != nullptr &&
+          (k.used + bytes(room->computed) > k.capacity || k.queue() >= w_.batching.max_sequences)) {
+        continue;
+      }
+      if (f.balance == Balance::kRoundRobin) {
+        turn = place + 1;
+        return rank;
+      }
+      if (best == kNoRank || k.queue() < ranks_[best].queue()) best = rank;
+    }
+    return best;
+  }
+
+  void dispatch(std::uint32_t id) {
+    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, nullptr);
+    if (rank == kNoRank) {
+      requests_[id].state = State::kFront;
+      front_.push_back(id);
+    } else {
+      enqueue(id, rank);
+    }
+  }
+
+  void enqueue(std::uint32_t id, std::uint32_t rank) {
+    Request& r = requests_[id];
+    r.rank = rank;
+    r.state = State::kWaiting;
+    ranks_[rank].waiting.insert(key(id));
+    engines_[ranks_[rank].engine].may_work = true;
+  }
+
+  void leave(std::uint32_t id, run::RequestOutcome outcome) {
+    Request& r = requests_[id];
+    r.outcome = outcome;
+    r.state = State::kLeft;
+    r.left = now_;
+    --in_system_;
+    ++left_;
+    time_in_system_ += now_ - r.arrival;
+    ended_.push_back(id);
+    const std::uint32_t at = live_at_[id], last = requests_live_.back();
+    requests_live_[at] = last;
+    live_at_[last] = at;
+    requests_live_.pop_back();
+    if (closed_) think(r, arrivals_.think_ps(r.user, r.turn + 1));
+  }
+
+  // ---- batches ----
+
+  void preempt(Rank& k, std::uint32_t id) {
+    Request& r = requests_[id];
+    const bool swap = w_.batching.preemption == scenario::Preemption::kSwap && r.computed > 0;
+    if (preemptions_++ < kMostPreemptionEvents) {
+      note(run::EventKind::kPreemption, k.engine,
+           fmt::format("request {}: {} tokens {}", id, r.computed,
+                       swap ? "move to host memory" : "are computed again later"));
+      notes_.back().gpu = k.home;
+      notes_.back().value = r.computed;
+    }
+    if (swap) {
+      swap_ += bytes(r.computed);
+      swapped_total_ += bytes(r.computed);
+      r.swapped = true;
+    } else {
+      anew_ += r.computed;
+      r.computed = 0;
+    }
+    hold(id, 0);
+    ++r.preemptions;
+    k.running.erase(key(id));
+    k.waiting.insert(key(id));
+    r.state = State::kWaiting;
+  }
+
+  /// Pages for `tokens` tokens of request `id`, if need be those of requests behind it. False when
+  /// it had to give up its own.
+  bool make_room(Rank& k, std::uint32_t id, std::uint64_t tokens, bool& preempted) {
+    const Key own = key(id);
+    while (!fits(k, requests_[id], tokens)) {
+      preempted = true;
+      if (*k.running.rbegin() > own) {
+        preempt(k, k.running.rbegin()->id);
+        continue;
+      }
+      // Nobody behind it runs. One that waits with pages (they travelled here) gives them up
+      // before the last one that runs does: that one could not go on otherwise.
+      std::uint32_t parked = UINT32_MAX;
+      for (auto w = k.waiting.rbegin(); w != k.waiting.rend() && parked == UINT32_MAX; ++w) {
+        if (requests_[w->id].held > 0) parked = w->id;
+      }
+      if (parked == UINT32_MAX) {
+        preempt(k, id);
+        return false;
+      }
+      preempt(k, parked);
+    }
+    return true;
+  }
+
+  void schedule(Engine& engine, std::uint32_t request, std::uint32_t tokens, StepPlan& plan) {
+    Request& r = requests_[request];
+    hold(request, std::uint64_t{r.computed} + tokens);
+    r.in_step = tokens;
+    const bool samples = r.computed + tokens == r.known();
+    engine.flight.push_back({request, tokens, r.epoch, samples});
+    PlannedSequence q;
+    q.id = request;
+    q.gpu = ranks_[r.rank].home;
+    q.fresh = tokens;
+    q.had = r.computed;
+    q.prompt = r.prompt;
+    q.prefill = r.generated == 0 || r.computed + 1 < r.known();
+    q.samples = samples;
+    plan.sequences.push_back(q);
+  }
+
+  void plan_rank(Rank& k, Engine& engine, StepPlan& plan) {
+    const scenario::Batching& b = w_.batching;
+    std::uint32_t budget = b.token_budget;
+    bool preempted = false;
+    swap_ = 0;
+    std::size_t before = plan.sequences.size();
+    for (auto it = k.running.begin(); it != k.running.end() && budget > 0;) {
+      const Key at = *it;
+      const Request& r = requests_[at.id];
+      const std::uint32_t tokens = std::min(r.known() - r.computed, budget);
+      if (!make_room(k, at.id, std::uint64_t{r.computed} + tokens, preempted)) break;
+      schedule(engine, at.id, tokens, plan);
+      budget -= tokens;
+      it = k.running.upper_bound(at);
+    }
+    while (!preempted && budget > 0 && k.running.size() < b.max_sequences && !k.waiting.empty()) {
+      const Key at = *k.waiting.begin();
+      Request& r = requests_[at.id];
+      const std::uint32_t needs = r.known() - r.computed;
+      std::uint32_t tokens = std::min(needs, budget);
+      if (!b.chunked_prefill && tokens < needs) {
+        // A prompt beyond the budget takes a step for itself.
+        if (plan.sequences.size() > before) break;
+        tokens = needs;
+      }
+      if (!fits(k, r, std::uint64_t{r.computed} + tokens)) {
+        // Pages of requests that wait behind it would keep it out for ever if nobody runs.
+        if (!k.running.empty()) break;
+        std::uint32_t parked = UINT32_MAX;
+        for (auto w = k.waiting.rbegin(); w != k.waiting.rend(); ++w) {
+          if (w->id != at.id && requests_[w->id].held > 0) {
+            parked = w->id;
+            break;
+          }
+        }
+        if (parked == UINT32_MAX) break;
+        preempt(k, parked);
+        continue;
+      }
+      if (r.swapped) {
+        swap_ += bytes(r.computed);
+        swapped_total_ += bytes(r.computed);
+        r.swapped = false;
+      }
+      k.waiting.erase(at);
+      k.running.insert(at);
+      r.state = State::kRunning;
+      schedule(engine, at.id, tokens, plan);
+      budget -= std::min(tokens, budget);
+    }
+    engine.swapped_bytes = std::max(engine.swapped_bytes, swap_);
+  }
+
+  bool plan_step(std::uint32_t e, std::uint64_t step, StepPlan& plan) {
+    Engine& engine = engines_[e];
+    engine.flight.clear();
+    plan = StepPlan{};
+    for (std::uint32_t i = 0; i < ranks_each_; ++i) {
+      plan_rank(ranks_[e * ranks_each_ + i], engine, plan);
+    }
+    if (plan.sequences.empty()) return false;
+    std::sort(plan.sequences.begin(), plan.sequences.end(),
+              [](const PlannedSequence& x, const PlannedSequence& y) { return x.id < y.id; });
+    plan.engine = e;
+    plan.first_gpu = e * gpus_each_;
+    plan.last_gpu = plan.first_gpu + gpus_each_;
+    plan.earliest_ps = now_;
+    plan.warmup = step < s_.workload.warmup_steps;
+    if (engine.swapped_bytes > 0) {
+      plan.host_ps = SimTime::from_seconds(static_cast<double>(engine.swapped_bytes) /
+                                           w_.batching.swap_bandwidth.value)
+                         .ps();
+      engine.swapped_bytes = 0;
+    }
+    const bool any_prefill = std::any_of(plan.sequences.begin(), plan.sequences.end(),
+                                         [](const PlannedSequence& q) { return q.prefill; });
+    const bool any_decode = std::any_of(plan.sequences.begin(), plan.sequences.end(),
+                                        [](const PlannedSequence& q) { return !q.prefill; });
+    plan.kind = any_prefill && any_decode ? run::StepKind::kMixed
+                : any_prefill             ? run::StepKind::kPrefill
+                                          : run::StepKind::kDecode;
+    plan.kv = std::move(kv_);
+    kv_.clear();
+    plan.ended = std::move(ended_);
+    ended_.clear();
+    engine.busy = true;
+    ++steps_planned_;
+    if (!plan.warmup) {
+      for (std::uint32_t i = 0; i < ranks_each_; ++i) {
+        const Rank& k = ranks_[e * ranks_each_ + i];
+        const double use = static_cast<double>(k.used) / static_cast<double>(k.capacity);
+        kv_use_ += use;
+        kv_most_ = std::max(kv_most_, use);
+        ++kv_samples_;
+      }
+    }
+    return true;
+  }
+
+  void end_step(std::uint32_t e) {
+    Engine& engine = engines_[e];
+    engine.busy = false;
+    engine.may_work = true;
+    for (const Flight& f : engine.flight) {
+      Request& r = requests_[f.id];
+      if (r.epoch != f.epoch) {
+        anew_ += f.tokens;
+        lost_samples_ += f.samples ? 1 : 0;
+        continue;
+      }
+      r.computed += f.tokens;
+      r.in_step = 0;
+      if (!f.samples) continue;
+      ++sampled_;
+      ++r.generated;
+      if (r.first < 0) {
+        r.first = now_;
+      } else {
+        const std::int64_t gap = now_ - r.last;
+        r.itl_sum += static_cast<double>(gap);
+        r.itl_square += static_cast<double>(gap) * static_cast<double>(gap);
+        if (now_ > warm_end_) itl_ps_.push_back(gap);
+      }
+      r.last = now_;
+      if (now_ > warm_end_) ++tokens_out_;
+      Rank& k = ranks_[r.rank];
+      if (r.generated == r.output) {
+        k.running.erase(key(f.id));
+        hold(f.id, 0);
+        leave(f.id, run::RequestOutcome::kFinished);
+        handover_due_ = true;
+      } else if (engine.prefill) {
+        k.running.erase(key(f.id));
+        r.state = State::kHandover;
+        handovers_.push_back(f.id);
+        handover_due_ = true;
+      }
+    }
+    engine.flight.clear();
+  }
+
+  // ---- prefill replicas to decode replicas ----
+
+  void hand_over() {
+    handover_due_ = false;
+    while (!handovers_.empty()) {
+      const std::uint32_t id = handovers_.front();
+      Request& r = requests_[id];
+      const std::uint32_t to = choose(false, &r);
+      if (to == kNoRank) return;
+      handovers_.pop_front();
+      const std::uint32_t from = r.rank;
+      Rank& source = ranks_[from];
+      source.resident.erase(id);
+      source.leaving[id] = r.held;
+      r.rank = to;
+      r.held = 0;
+      r.state = State::kTravelling;
+      hold(id, r.computed);
+      const std::uint64_t pages = bytes(r.computed);
+      const std::int64_t end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
+      travelled_bytes_ += pages * width_;
+      travel_ps_ += end - now_;
+      ++travels_;
+      push({end, EventKind::kTransferEnd, 0, id, r.epoch, from});
+    }
+  }
+
+  void arrived_pages(std::uint32_t id, std::uint32_t epoch, std::uint32_t from) {
+    Rank& source = ranks_[from];
+    const auto it = source.leaving.find(id);
+    kv_.push_back({source.home, it->second, 0});
+    source.used -= bytes(it->second);
+    source.leaving.erase(it);
+    engines_[source.engine].may_work = true;
+    if (requests_[id].epoch == epoch) enqueue(id, requests_[id].rank);
+  }
+
+  // ---- results ----
+
+  void add_metrics(run::RunData& data, std::vector<std::string>& violations);
+
+  const scenario::Scenario& s_;
+  const scenario::Serving& w_;
+  ServingMachine machine_;
+  ArrivalSource arrivals_;
+  bool closed_;
+  std::uint32_t gpus_each_ = 1, ranks_each_ = 1, width_ = 1, highest_ = 0;
+  std::uint64_t least_capacity_ = 0;
+  std::vector<Engine> engines_;
+  std::vector<Rank> ranks_;
+  std::vector<Request> requests_;
+  std::vector<std::uint32_t> requests_live_, live_at_;  // no order; place of a request in it
+  std::vector<Bucket> buckets_;
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  std::optional<Arrival> pending_;
+  std::deque<std::uint32_t> front_, handovers_;
+  std::optional<KvLinks> links_;
+  bool handover_due_ = false;
+  std::array<std::uint64_t, 2> turn_{};
+  std::uint64_t order_ = 0, swap_ = 0;
+  std::int64_t now_ = 0;
+  std::vector<KvChange> kv_;
+  std::vector<std::uint32_t> ended_;
+  std::vector<run::Event> notes_;
+  mutable std::vector<std::uint64_t> page_bytes_;
+
+  // Counts.
+  Wide area_ = 0, time_in_system_ = 0;
+  std::uint64_t in_system_ = 0, entered_ = 0, left_ = 0, over_rate_ = 0, too_long_ = 0,
+                queue_full_ = 0, preemptions_ = 0, retries_ = 0, anew_ = 0, processed_ = 0,
+                sampled_ = 0, lost_samples_ = 0, tokens_out_ = 0, swapped_total_ = 0,
+                travelled_bytes_ = 0, travels_ = 0, steps_planned_ = 0, kv_samples_ = 0;
+  std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
+  double kv_use_ = 0, kv_most_ = 0;
+  std::vector<std::int64_t> itl_ps_;
+};
+
+double mean(const std::vector<double>& v) {
+  double sum = 0;
+  for (const double x : v) sum += x;
+  return v.empty() ? run::kNoData : sum / static_cast<double>(v.size());
+}
+
+void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::string>& notes,
+                          std::vector<std::string>& violations) {
+  // With max_steps, steps may be under way on other replicas: they end, and nothing begins.
+  while (!events_.empty()) {
+    const Event e = events_.top();
+    events_.pop();
+    if (e.kind != EventKind::kStepEnd) continue;
+    area_ += static_cast<Wide>(in_system_) * (e.time - now_);
+    now_ = e.time;
+    end_step(e.a);
+  }
+  if (end_ > now_) {
+    area_ += static_cast<Wide>(in_system_) * (end_ - now_);
+    now_ = end_;
+  }
+  for (run::Event& e : notes_) data.events.push_back(std::move(e));
+  notes_.clear();
+  for (std::uint32_t id = 0; id < requests_.size(); ++id) {
+    const Request& r = requests_[id];
+    run::RequestRecord q;
+    q.id = id;
+    q.arrival_ps = r.arrival;
+    q.first_token_ps = r.first;
+    q.end_ps = r.outcome == run::RequestOutcome::kFinished ? r.last : -1;
+    q.prompt_tokens = r.prompt;
+    q.output_tokens = r.generated;
+    q.outcome = r.outcome;
+    q.tier = r.tier;
+    q.replica = r.rank == kNoRank ? run::kNone : ranks_[r.rank].engine;
+    q.scheduled_ps = r.scheduled;
+    q.preemptions = r.preemptions;
+    data.requests.push_back(q);
+  }
+  add_metrics(data, violations);
+  const auto say = [&](std::uint64_t n, const std::string& what) {
+    if (n > 0) notes.push_back(fmt::format("{}: {}", what, n));
+  };
+  say(over_rate_, "rejected, tier over its rate");
+  say(too_long_, "rejected, pages beyond the KV memory of a rank");
+  say(queue_full_, "rejected, queue full");
+  say(retries_, "requests started again on another replica");
+  if (preemptions_ > kMostPreemptionEvents) {
+    notes.push_back(fmt::format("{} preemptions; the first {} are events", preemptions_,
+                                kMostPreemptionEvents));
+  }
+  if (w_.arrivals.trace) {
+    say(w_.arrivals.trace->left_out, "rows of the request trace without an answer, left out");
+    if (w_.arrivals.trace->hash_ids) {
+      notes.push_back("hash_ids of the request trace are not used: no prefix caching");
+    }
+  }
+}
+
+void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& violations) {
+  const double span = begin_ < 0 ? 0 : static_cast<double>(end_ - begin_) * 1e-12;
+  const auto per_second = [&](double n) { return span > 0 ? n / span : run::kNoData; };
+  const auto ratio = [](double a, double b) { return b > 0 ? a / b : run::kNoData; };
+  std::array<std::uint64_t, 4> outcomes{};
+  std::vector<double> wait_ms, latency_ms, jitter_ms;
+  double finished = 0, measured = 0, met = 0;
+  Wide still_in_system = 0, computed = 0, generated = 0;
+  for (std::size_t id = 0; id < requests_.size(); ++id) {
+    const Request& r = requests_[id];
+    ++outcomes[static_cast<std::size_t>(r.outcome)];
+    computed += r.computed;
+    generated += r.generated;
+    if (r.state != State::kLeft) {
+      still_in_system += now_ - r.arrival;
+      continue;
+    }
+    if (r.outcome == run::RequestOutcome::kFinished &&
+        (r.computed != r.prompt + r.output - 1 || r.generated != r.output)) {
+      violations.push_back(fmt::format("request {}: {} of {} tokens computed, {} of {} sampled", id,
+                                       r.computed, r.prompt + r.output - 1, r.generated, r.output));
+    }
+    if (r.left <= warm_end_) continue;
+    ++measured;
+    const scenario::Tier& tier = w_.tiers[r.tier];
+    if (r.outcome != run::RequestOutcome::kFinished) continue;
+    ++finished;
+    wait_ms.push_back(static_cast<double>(r.scheduled - r.arrival) * 1e-9);
+    latency_ms.push_back(static_cast<double>(r.left - r.arrival) * 1e-9);
+    const double gaps = r.output - 1;
+    if (r.output > 2) {
+      const double m = r.itl_sum / gaps;
+      jitter_ms.push_back(std::sqrt(std::max(0.0, r.itl_square / gaps - m * m)) * 1e-9);
+    }
+    const bool in_time = tier.ttft.ps() == 0 || r.first - r.arrival <= tier.ttft.ps();
+    const bool fluent =
+        tier.tpot.ps() == 0 || r.output == 1 ||
+        static_cast<double>(r.last - r.first) <= static_cast<double>(tier.tpot.ps()) * gaps;
+    const bool ok = in_time && fluent;
+    met += ok ? 1 : 0;
+    data.requests[data.requests.size() - requests_.size() + id].met_slo = ok ? 1 : 0;
+  }
+  const bool objective = std::any_of(w_.tiers.begin(), w_.tiers.end(), [](const auto& t) {
+    return t.ttft.ps() > 0 || t.tpot.ps() > 0;
+  });
+  if (area_ != time_in_system_ + still_in_system) {
+    violations.push_back(fmt::format(
+        "requests in system over time add up to {} ps, their times to {} ps",
+        static_cast<double>(area_), static_cast<double>(time_in_system_ + still_in_system)));
+  }
+  if (computed + static_cast<Wide>(anew_) != static_cast<Wide>(processed_)) {
+    violations.push_back(fmt::format("{} tokens in steps, requests account for {}", processed_,
+                                     static_cast<double>(computed + static_cast<Wide>(anew_))));
+  }
+  if (generated != static_cast<Wide>(sampled_)) {
+    violations.push_back(fmt::format("{} tokens sampled, answers have {}", sampled_,
+                                     static_cast<double>(generated)));
+  }
+  if (entered_ != left_ - outcomes[2] + in_system_) {
+    violations.push_back(fmt::format("{} requests entered, {} left, {} are in the system", entered_,
+                                     left_ - outcomes[2], in_system_));
+  }
+  std::vector<double> itl_ms;
+  itl_ms.reserve(itl_ps_.size());
+  for (const std::int64_t ps : itl_ps_) itl_ms.push_back(static_cast<double>(ps) * 1e-9);
+  const double worst =
+      itl_ms.empty() ? run::kNoData : *std::max_element(itl_ms.begin(), itl_ms.end());
+  const std::vector<double> values = {
+      static_cast<double>(requests_.size()),
+      static_cast<double>(outcomes[0]),
+      static_cast<double>(outcomes[2]),
+      static_cast<double>(outcomes[3]),
+      static_cast<double>(outcomes[1]),
+      per_second(finished),
+      per_second(static_cast<double>(tokens_out_)),
+      mean(wait_ms),
+      run::nearest_rank(wait_ms, 50),
+      run::nearest_rank(wait_ms, 99),
+      mean(latency_ms),
+      run::nearest_rank(latency_ms, 50),
+      run::nearest_rank(latency_ms, 99),
+      mean(itl_ms),
+      run::nearest_rank(itl_ms, 50),
+      run::nearest_rank(itl_ms, 99),
+      worst,
+      mean(jitter_ms),
+      objective ? ratio(met, measured) : run::kNoData,
+      objective ? per_second(met) : run::kNoData,
+      static_cast<double>(preemptions_),
+      static_cast<double>(anew_),
+      static_cast<double>(swapped_total_) * 1e-9,
+      static_cast<double>(travelled_bytes_) * 1e-9,
+      travels_ == 0 ? run::kNoData
+                    : static_cast<double>(travel_ps_) * 1e-9 / static_cast<double>(travels_),
+      ratio(static_cast<double>(area_), static_cast<double>(end_)),
+      ratio(static_cast<double>(busy_ps_) * 1e-12, span * static_cast<double>(engines_.size())),
+      ratio(kv_use_, static_cast<double>(kv_samples_)),
+      kv_samples_ == 0 ? run::kNoData : kv_most_,
+  };
+  const auto& definitions = run::serving_metric_definitions();
+  SWITCHYARD_ASSERT(values.size() == definitions.size(),
+                    fmt::format("{} values, {} definitions", values.size(), definitions.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    data.metrics.push_back({definitions[i].name, values[i], definitions[i].unit});
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<BatchSource> make_serving(const scenario::Scenario& scenario,
+                                          ServingMachine machine) {
+  return std::make_unique<ServingBatch>(scenario, std::move(machine));
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serving: requests arrive, wait, are batched step by step, and leave. A BatchSource for the step
+// loop; it knows how long a step took only from the loop.
+//
+// Front end. An arriving request goes to one rank (a GPU, or a tensor-parallel group) of a replica
+// whose circuit breaker is closed: in turn (replicas first, then ranks), or to the rank with the
+// fewest requests, waiting and running, the first one in that order. A tier over its rate, a rank with
+// max_waiting requests, and a request that could never hold its pages reject it.
+//
+// Batch of a rank (iteration-level scheduling, Yu et al., Orca, OSDI 2022; the order is vLLM's): a
+// step has at most token_budget tokens and max_sequences sequences. First those that run, oldest
+// first: one token each in decode, or the next chunk of the prompt. One that lacks pages preempts
+// the one of lowest priority that arrived last, itself at worst. If nobody was preempted, waiting
+// requests follow by priority, then arrival, as long as budget, sequences and pages last. A chunk
+// that completes the known tokens samples one. Preemption: recompute gives the pages back and
+// starts the tokens anew as a prompt; swap moves them to host memory and back, bytes /
+// swap_bandwidth each way in which the whole replica waits.
+//
+// Replicas step by themselves, in the order of simulated time. With prefill replicas, a finished
+// prompt (its first token is out then) waits until a decode rank has pages and sequences for it,
+// its KV pages travel (kv_links.hpp), and it goes on there.
+//
+// Health. Every health_interval a replica is asked while it has an outage; `failures` failed checks
+// in a row open its breaker: what it has goes back to the front end as prompts (retry) or fails.
+// The first check it answers closes it. A step under way when an outage begins ends as planned.
+//
+// Checks: ∫N dt = Σ time in system (Little's law of a finite run, exact) · arrived = finished +
+// rejected + failed + unfinished · tokens computed = Σ prompt + answer − 1 + computed anew · tokens
+// sampled = Σ answers.
+//
+// Not modelled: the time of tokenising, of the front end itself and of the answer's way to the
+// user; prefix caching; host memory's size; a swap beside computation.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sim/cluster/route_table.hpp"
+#include "sim/loop/step_plan.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::sim {
+
+/// What the scheduler must know of the machine.
+struct ServingMachine {
+  std::uint32_t gpus = 1;
+  std::vector<std::uint64_t> kv_capacity;  ///< [G] bytes for KV pages.
+  /// Bytes of the pages of that many tokens, on each GPU of the sequence's home; ascending.
+  std::function<std::uint64_t(std::uint64_t)> kv_bytes;
+  std::optional<cluster::RouteTable> routes;  ///< Needed with prefill replicas.
+};
+
+/// `scenario` is borrowed. Throws InputError when a rank has no room for KV pages.
+std::unique_ptr<BatchSource> make_serving(const scenario::Scenario& scenario,
+                                          ServingMachine machine);
+
+}  // namespace switchyard::sim

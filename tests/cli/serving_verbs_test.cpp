@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Serving through the command line: a published request trace in, a simulation of it, the summary,
+// and two runs compared.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "engine/base/atomic_file.hpp"
+#include "tests/cli/process.hpp"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using switchyard::read_file;
+using switchyard::write_file;
+using switchyard::test::fresh_folder;
+using switchyard::test::ProcessResult;
+using switchyard::test::run_switchyard;
+using switchyard::test::source_path;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST(ServingVerbs, APublishedTraceIsImportedAndServed) {
+  const fs::path f = fresh_folder("serving");
+  const std::string azure = source_path("tests/fixtures/requests/azure2023_conv_head.csv").string();
+  const ProcessResult import = run_switchyard({"import", "requests-azure", azure, "-o", "r.csv"},
+                                              {.folder = f, .environment = {}});
+  ASSERT_EQ(import.exit_code, 0) << import.err;
+  EXPECT_TRUE(has(import.out, "requests")) << import.out;
+  EXPECT_TRUE(
+      read_file(f / "r.csv")
+          .starts_with("arrival_ns,prompt_tokens,output_tokens\n0,374,44\n4314579000,396,109\n"));
+  const std::string scenarios = source_path("scenarios").string();
+  write_file(f / "s.toml",
+             "[model]\nfile = \"" + scenarios +
+                 "/models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" + scenarios +
+                 "/hardware/hgx_h100.toml\"\n[workload]\nkind = \"trace\"\nrouting = { "
+                 "synthetic = \"uniform\" }\narrivals = { file = \"r.csv\", requests = 3, "
+                 "speedup = 1000.0 }\nslo = { ttft = \"1 s\" }\n");
+  const ProcessResult a =
+      run_switchyard({"sim", "s.toml", "-o", "a.h5"}, {.folder = f, .environment = {}});
+  ASSERT_EQ(a.exit_code, 0) << a.err;
+  for (const char* metric :
+       {"requests finished", "TTFT p99", "ITL jitter", "goodput", "SLO attainment", "all hold"}) {
+    EXPECT_TRUE(has(a.out, metric)) << metric << "\n" << a.out;
+  }
+  const ProcessResult b =
+      run_switchyard({"sim", "s.toml", "--set", "workload.batching.token_budget=256", "-o", "b.h5"},
+                     {.folder = f, .environment = {}});
+  ASSERT_EQ(b.exit_code, 0) << b.err;
+  const ProcessResult diff =
+      run_switchyard({"diff", "a.h5", "b.h5"}, {.folder = f, .environment = {}});
+  ASSERT_EQ(diff.exit_code, 0) << diff.err;
+  EXPECT_TRUE(has(diff.out, "workload.batching.token_budget")) << diff.out;
+  EXPECT_TRUE(has(diff.out, "queue wait p99")) << diff.out;
+  const ProcessResult inspect =
+      run_switchyard({"inspect", "a.h5"}, {.folder = f, .environment = {}});
+  ASSERT_EQ(inspect.exit_code, 0) << inspect.err;
+  EXPECT_TRUE(has(inspect.out, "requests per second")) << inspect.out;
+}
+
+TEST(ServingVerbs, ABadTraceIsRefusedAndNothingIsWritten) {
+  const fs::path f = fresh_folder("serving_bad");
+  write_file(f / "bad.csv", "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46.68,1\n");
+  const ProcessResult r = run_switchyard({"import", "requests-azure", "bad.csv", "-o", "r.csv"},
+                                         {.folder = f, .environment = {}});
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_TRUE(has(r.err, "bad.csv:1: there is no column \"GeneratedTokens\"")) << r.err;
+  EXPECT_FALSE(fs::exists(f / "r.csv"));
+}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+switchyard_test(serving_test SOURCES serving_test.cpp LINK switchyard::sim PER_CASE)

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serving side of the simulator: arrivals, batches, preemption, replicas, metrics. Most tests
+// drive the scheduler with an engine whose step time is given, so every number can be computed by
+// hand; the last ones run the whole step loop.
+#include "sim/serving/serving.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "engine/base/error.hpp"
+#include "sim/cluster/cluster_graph.hpp"
+#include "sim/serving/arrivals.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace {
+
+using switchyard::InputError;
+using namespace switchyard::test;  // NOLINT(google-build-using-namespace): test helpers
+namespace sim = switchyard::sim;
+namespace run = switchyard::run;
+namespace scenario = switchyard::scenario;
+
+constexpr std::int64_t kMs = 1'000'000'000;
+
+std::string open_workload(const std::string& arrivals, const std::string& lengths,
+                          const std::string& more = "") {
+  return "workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, arrivals = { " +
+         arrivals + " }, lengths = { " + lengths + " }" + more + " }";
+}
+
+scenario::Scenario trace_scenario(std::vector<scenario::TracedRequest> requests,
+                                  std::vector<std::string> more = {}) {
+  std::vector<std::string> settings{
+      open_workload("per_second = 1.0, requests = 1", "prompt = 1, output = 1")};
+  settings.insert(settings.end(), more.begin(), more.end());
+  scenario::Scenario s = worked_scenario(settings);
+  auto trace = std::make_shared<scenario::RequestTrace>();
+  trace->requests = std::move(requests);
+  s.workload.kind = scenario::WorkloadKind::kTrace;
+  s.workload.serving.arrivals.trace = trace;
+  s.workload.serving.arrivals.requests = 0;
+  return s;
+}
+
+scenario::TracedRequest at_ms(std::int64_t ms, std::uint32_t prompt, std::uint32_t output) {
+  return {switchyard::SimTime::from_ps(ms * kMs), prompt, output};
+}
+
+struct Result {
+  run::RunData data;
+  std::vector<sim::StepPlan> plans;
+  std::vector<std::int64_t> starts;
+  std::vector<std::string> notes, violations;
+  [[nodiscard]] double metric(const std::string& name) const {
+    for (const run::Metric& m : data.metrics) {
+      if (m.name == name) return m.value;
+    }
+    ADD_FAILURE() << "no metric " << name;
+    return 0;
+  }
+  [[nodiscard]] std::int64_t first_ms(std::size_t id) const {
+    return data.requests[id].first_token_ps / kMs;
+  }
+  [[nodiscard]] std::int64_t end_ms(std::size_t id) const { return data.requests[id].end_ps / kMs; }
+};
+
+/// One page is 16 tokens and 16 B; `pages` of them on each GPU. `time` gives a step's length.
+Result drive(const scenario::Scenario& s, std::uint32_t gpus, std::uint64_t pages,
+             const std::function<std::int64_t(const sim::StepPlan&)>& time, bool keep = true) {
+  sim::ServingMachine machine;
+  machine.gpus = gpus;
+  machine.kv_capacity.assign(gpus, pages * 16);
+  machine.kv_bytes = [](std::uint64_t tokens) { return (tokens + 15) / 16 * 16; };
+  if (s.workload.serving.front_end.prefill_replicas > 0) {
+    machine.routes = switchyard::cluster::build_cluster(s.hardware).routes();
+  }
+  const auto batch = sim::make_serving(s, machine);
+  Result r;
+  sim::StepPlan plan;
+  std::map<std::uint32_t, std::int64_t> clock;
+  std::int64_t end = 0;
+  std::map<std::uint32_t, std::int64_t> ledger;  // home → bytes of pages, from the plans alone
+  for (std::uint64_t step = 0; batch->next(step, plan); ++step) {
+    const std::int64_t start = std::max(clock[plan.engine], plan.earliest_ps);
+    clock[plan.engine] = start + plan.host_ps + time(plan);
+    end = std::max(end, clock[plan.engine]);
+    if (keep) {
+      for (const sim::KvChange& c : plan.kv) {
+        ledger[c.gpu] += static_cast<std::int64_t>(machine.kv_bytes(c.after)) -
+                         static_cast<std::int64_t>(machine.kv_bytes(c.before));
+      }
+      std::vector<std::uint64_t> held;
+      for (std::uint32_t g = 0; g < gpus; ++g) {
+        batch->holders(g, held);
+        std::int64_t want = 0;
+        for (const std::uint64_t t : held) want += static_cast<std::int64_t>(machine.kv_bytes(t));
+        EXPECT_EQ(ledger[g], want) << "step " << step << ", GPU " << g;
+        EXPECT_LE(want, static_cast<std::int64_t>(pages * 16));
+      }
+      r.plans.push_back(plan);
+      r.starts.push_back(start);
+    }
+    batch->done(step, plan, start, clock[plan.engine], r.data);
+  }
+  batch->finish(end, r.data, r.notes, r.violations);
+  for (const std::string& v : r.violations) ADD_FAILURE() << v;
+  return r;
+}
+
+std::int64_t ten_ms(const sim::StepPlan&) { return 10 * kMs; }
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+constexpr const char* kOneGpu = "parallel.ep=1";
+
+}  // namespace
+
+TEST(Queue, WaitsAsMDOneSays) {
+  // One server, D = 10 ms, ρ = 0.7: mean wait ρ D / (2 (1 − ρ)) = 11.6667 ms (Pollaczek–Khinchine).
+  const auto s = worked_scenario(
+      {open_workload("per_second = 70.0, requests = 250000", "prompt = 1, output = 1",
+                     ", batching = { max_sequences = 1 }, front_end = { replicas = 1 }"),
+       "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  const Result r = drive(s, 8, 100, ten_ms, false);
+  EXPECT_NEAR(r.metric("queue wait mean"), 0.7 * 10 / (2 * 0.3), 0.02 * 11.6667);
+  EXPECT_NEAR(r.metric("replica busy"), 0.7, 0.005);
+  // Little: N = λ (W + D) = 70 · 21.6667 ms.
+  EXPECT_NEAR(r.metric("requests in system mean"), 70 * 0.0216667, 0.03);
+}
+
+TEST(Arrivals, GammaGapsHaveTheMeanAndTheVariation) {
+  const auto s = worked_scenario(
+      {open_workload("process = \"gamma\", cv = 2.5, per_second = 4.0, requests = 200000",
+                     "prompt = 1, output = 1")});
+  sim::ArrivalSource source(s);
+  double sum = 0, square = 0, last = 0;
+  std::size_t n = 0;
+  while (const auto a = source.next()) {
+    const double t = static_cast<double>(a->time_ps) * 1e-12;
+    sum += t - last;
+    square += (t - last) * (t - last);
+    last = t;
+    ++n;
+  }
+  ASSERT_EQ(n, 200000U);
+  const double mean = sum / static_cast<double>(n);
+  EXPECT_NEAR(mean, 0.25, 0.25 * 0.02);
+  EXPECT_NEAR(std::sqrt(square / static_cast<double>(n) - mean * mean) / mean, 2.5, 0.1);
+}
+
+TEST(Arrivals, LengthsHaveTheMeanAndTheVariation) {
+  const auto s = worked_scenario({open_workload("per_second = 4.0, requests = 50000",
+                                                "prompt = 500, prompt_cv = 0.8, output = 100")});
+  sim::ArrivalSource source(s);
+  double sum = 0, square = 0;
+  std::size_t n = 0;
+  while (const auto a = source.next()) {
+    EXPECT_EQ(a->output, 100U);
+    sum += a->prompt;
+    square += static_cast<double>(a->prompt) * a->prompt;
+    ++n;
+  }
+  const double mean = sum / static_cast<double>(n);
+  EXPECT_NEAR(mean, 500, 10);
+  EXPECT_NEAR(std::sqrt(square / static_cast<double>(n) - mean * mean) / mean, 0.8, 0.05);
+}
+
+TEST(Batching, CutsAPromptIntoChunksOfTheBudget) {
+  // 1,000 tokens at 256 a step: 4 steps; the first token comes with the fourth, 4 more follow.
+  const auto s = trace_scenario({at_ms(0, 1000, 5)}, {"workload.batching.token_budget=256"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  ASSERT_EQ(r.plans.size(), 8U);
+  EXPECT_EQ(r.plans[3].sequences[0].fresh, 1000U - 3 * 256);
+  EXPECT_EQ(r.plans[3].sequences[0].had, 3U * 256);
+  EXPECT_FALSE(r.plans[2].sequences[0].samples);
+  EXPECT_TRUE(r.plans[3].sequences[0].samples);
+  EXPECT_EQ(r.plans[3].kind, run::StepKind::kPrefill);
+  EXPECT_EQ(r.plans[4].kind, run::StepKind::kDecode);
+  EXPECT_EQ(r.first_ms(0), 40);
+  EXPECT_EQ(r.end_ms(0), 80);
+  EXPECT_DOUBLE_EQ(r.metric("ITL mean"), 10);
+  EXPECT_DOUBLE_EQ(r.metric("ITL jitter"), 0);
+}
+
+TEST(Batching, DecodeGoesOnBesideAChunk) {
+  const auto s = trace_scenario(
+      {at_ms(0, 10, 10), at_ms(15, 500, 2)},
+      {kOneGpu, "workload.batching={ token_budget = 101 }", "parallel.attention=\"hub\"",
+       "parallel.ep=8", "memory.kv={ placement = \"hub\" }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  // Step at 20 ms: one token of request 0 and 100 of request 1's prompt; it ends after five.
+  EXPECT_EQ(r.plans[2].kind, run::StepKind::kMixed);
+  EXPECT_EQ(r.plans[2].sequences[1].fresh, 100U);
+  EXPECT_EQ(r.first_ms(1), 70);
+  EXPECT_EQ(r.end_ms(0), 100);
+}
+
+TEST(Batching, WithoutChunksAPromptWaitsForAWholePlace) {
+  const auto s =
+      trace_scenario({at_ms(0, 60, 1), at_ms(0, 60, 1), at_ms(0, 150, 1)},
+                     {"workload.batching={ token_budget = 100, chunked_prefill = false }",
+                      "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  ASSERT_EQ(r.plans.size(), 3U);
+  EXPECT_EQ(r.plans[2].sequences[0].fresh, 150U);  // beyond the budget: a step for itself
+}
+
+TEST(Preemption, RecomputesWhatItLost) {
+  // 4 pages of 16 tokens. Two requests of 16 + 32 tokens take 3 pages each: the later one gives up.
+  const std::vector<std::string> settings{"parallel.attention=\"hub\"",
+                                          "memory.kv={ placement = \"hub\" }"};
+  const auto s = trace_scenario({at_ms(0, 16, 32), at_ms(0, 16, 32)}, settings);
+  const Result r = drive(s, 8, 4, ten_ms);
+  EXPECT_EQ(r.metric("preemptions"), 1);
+  EXPECT_EQ(r.data.requests[0].preemptions, 0U);
+  EXPECT_EQ(r.data.requests[1].preemptions, 1U);
+  // Both have 32 tokens in the cache when the first one needs its third page.
+  EXPECT_EQ(r.metric("tokens computed anew"), 32);
+  EXPECT_EQ(r.end_ms(0), 320);
+  ASSERT_EQ(r.data.events.size(), 1U);
+  EXPECT_EQ(r.data.events[0].kind, run::EventKind::kPreemption);
+
+  auto swap = s;
+  swap.workload.serving.batching.preemption = scenario::Preemption::kSwap;
+  swap.workload.serving.batching.swap_bandwidth.value = 3200;  // 32 B take 10 ms
+  const Result w = drive(swap, 8, 4, ten_ms);
+  EXPECT_EQ(w.metric("tokens computed anew"), 0);
+  EXPECT_DOUBLE_EQ(w.metric("KV swapped"), 64e-9);  // out and in
+  EXPECT_EQ(w.end_ms(0), 330);                      // the swap out held the step up
+}
+
+TEST(Preemption, SparesTheHigherTier) {
+  auto s = trace_scenario({at_ms(0, 16, 32), at_ms(1, 16, 32)},
+                          {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  s.run.seed = 3;
+  s.workload.serving.tiers = {{"free", 0.5, 0, 0, 1, {}, {}}, {"paid", 0.5, 5, 0, 1, {}, {}}};
+  for (s.run.seed = 1; s.run.seed < 100; ++s.run.seed) {
+    sim::ArrivalSource source(s);
+    if (source.next()->tier == 0 && source.next()->tier == 1) break;
+  }
+  const Result r = drive(s, 8, 4, ten_ms);
+  EXPECT_EQ(r.data.requests[0].preemptions, 1U);  // came first, pays nothing
+  EXPECT_EQ(r.data.requests[1].preemptions, 0U);
+}
+
+TEST(Admission, RejectsWhatCouldNeverFitOrIsTooMuch) {
+  auto s = trace_scenario({at_ms(0, 100, 1), at_ms(1, 16, 1), at_ms(2, 16, 1), at_ms(3, 16, 1)},
+                          {"workload.batching={ max_sequences = 1, max_waiting = 1 }",
+                           "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  const Result r = drive(s, 8, 4, ten_ms);
+  EXPECT_EQ(r.data.requests[0].outcome, run::RequestOutcome::kRejected);  // 7 pages of 4
+  EXPECT_EQ(r.data.requests[1].outcome, run::RequestOutcome::kFinished);
+  EXPECT_EQ(r.data.requests[2].outcome, run::RequestOutcome::kFinished);
+  EXPECT_EQ(r.data.requests[3].outcome, run::RequestOutcome::kRejected);  // one waits already
+  EXPECT_EQ(r.notes.size(), 2U);
+}
+
+TEST(Tiers, ARateLimitIsATokenBucket) {
+  // 2 at once, then one per 100 ms: of 11 requests 10 ms apart the first two and the eleventh.
+  std::vector<scenario::TracedRequest> requests;
+  for (int i = 0; i < 11; ++i) requests.push_back(at_ms(10 * i, 1, 1));
+  auto s = trace_scenario(requests);
+  s.workload.serving.tiers[0].per_second = 10;
+  s.workload.serving.tiers[0].burst = 2;
+  const Result r = drive(s, 8, 100, [](const sim::StepPlan&) { return kMs; });
+  for (std::size_t i = 0; i < 11; ++i) {
+    EXPECT_EQ(r.data.requests[i].outcome == run::RequestOutcome::kFinished, i < 2 || i == 10) << i;
+  }
+}
+
+TEST(Slo, AttainmentAndGoodputCountTheRequestsInTime) {
+  // One at a time, 10 ms each: TTFT 10, 20, 30, 40 ms against 25 ms.
+  auto s = trace_scenario({at_ms(0, 1, 1), at_ms(0, 1, 1), at_ms(0, 1, 1), at_ms(0, 1, 1)},
+                          {"workload.batching={ max_sequences = 1 }", "workload.slo.ttft=\"25 ms\"",
+                           "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  EXPECT_DOUBLE_EQ(r.metric("SLO attainment"), 0.5);
+  EXPECT_DOUBLE_EQ(r.metric("goodput"), 2 / 0.040);
+  EXPECT_EQ(r.data.requests[1].met_slo, 1);
+  EXPECT_EQ(r.data.requests[2].met_slo, 0);
+}
+
+TEST(Replicas, RoundRobinAndLeastQueueSpreadRequests) {
+  for (const char* balance : {"round_robin", "least_queue"}) {
+    std::vector<scenario::TracedRequest> requests(16, at_ms(0, 1, 1));
+    const auto s = trace_scenario(
+        requests, {"parallel.ep=4", std::string("workload.front_end={ replicas = 2, balance = \"") +
+                                        balance + "\" }"});
+    const Result r = drive(s, 8, 100, ten_ms);
+    ASSERT_EQ(r.plans.size(), 2U) << balance;
+    for (const sim::StepPlan& p : r.plans) {
+      EXPECT_EQ(p.last_gpu - p.first_gpu, 4U);
+      std::map<std::uint32_t, int> per_gpu;
+      for (const auto& q : p.sequences) ++per_gpu[q.gpu];
+      EXPECT_EQ(per_gpu.size(), 4U);
+      for (const auto& [gpu, n] : per_gpu) EXPECT_EQ(n, 2) << balance << " GPU " << gpu;
+    }
+  }
+}
+
+TEST(Replicas, StepByThemselves) {
+  const auto s = trace_scenario({at_ms(0, 1, 4), at_ms(0, 1, 4)},
+                                {"parallel.ep=4", "workload.front_end={ replicas = 2 }"});
+  const Result r =
+      drive(s, 8, 100, [](const sim::StepPlan& p) { return p.engine == 0 ? 10 * kMs : 4 * kMs; });
+  EXPECT_EQ(r.end_ms(0), 40);
+  EXPECT_EQ(r.end_ms(1), 16);
+  EXPECT_TRUE(std::is_sorted(r.starts.begin(), r.starts.end()));
+}
+
+TEST(Replicas, ABreakerOpensAndTheWorkStartsAgainElsewhere) {
+  // Replica 0 is silent from 5 to 1000 ms; checks at 100 and 200 ms fail, the second opens.
+  for (const bool retry : {true, false}) {
+    const auto s = trace_scenario(
+        {at_ms(0, 16, 100), at_ms(0, 16, 100), at_ms(1500, 16, 1)},
+        {"parallel.ep=4",
+         std::string(
+             "workload.front_end={ replicas = 2, failures = 2, health_interval = \"100 ms\", "
+             "on_failure = \"") +
+             (retry ? "retry" : "fail") +
+             "\", outages = [{ replica = 0, from = \"5 ms\", until = \"1 s\" }] }"});
+    const Result r = drive(s, 8, 100, ten_ms);
+    EXPECT_EQ(r.end_ms(1), 1000);
+    EXPECT_EQ(r.data.requests[2].replica, 0U);  // closed again at 1 s
+    if (retry) {
+      // One token was out at 10 ms; 16 + 1 are computed again with the step at 200 ms.
+      EXPECT_EQ(r.end_ms(0), 200 + 990);
+      EXPECT_EQ(r.data.requests[0].replica, 1U);
+      EXPECT_EQ(r.metric("tokens computed anew"), 16);
+    } else {
+      EXPECT_EQ(r.data.requests[0].outcome, run::RequestOutcome::kFailed);
+    }
+    std::size_t alarms = 0;
+    for (const run::Event& e : r.data.events) alarms += e.kind == run::EventKind::kAlarm ? 1 : 0;
+    EXPECT_EQ(alarms, 2U);
+  }
+}
+
+TEST(Disaggregation, PagesTravelOverTheLinks) {
+  // GPU 0's rank to a decode rank: 2 links of 100 GB/s and 1 µs each. 1600 B are 16 ns + 2 µs.
+  const auto s = trace_scenario(
+      {at_ms(0, 1600, 3)},
+      {"parallel.ep=4", "workload.front_end={ replicas = 2, prefill_replicas = 1 }"});
+  const Result r = drive(s, 8, 200, ten_ms);
+  ASSERT_EQ(r.plans.size(), 3U);
+  EXPECT_EQ(r.plans[0].engine, 0U);
+  EXPECT_EQ(r.plans[1].engine, 1U);
+  EXPECT_EQ(r.data.requests[0].first_token_ps, 10 * kMs);
+  EXPECT_EQ(r.starts[1], 10 * kMs + 16'000 + 2'000'000);
+  EXPECT_NEAR(r.metric("KV transferred"), 1600e-9, 1e-15);
+  EXPECT_NEAR(r.metric("KV transfer mean"), 2.016e-3, 1e-9);
+  // Prefill does not hold decode up: a second prompt comes while the first one decodes.
+  const auto two = trace_scenario(
+      {at_ms(0, 16, 11), at_ms(15, 1000, 1)},
+      {"parallel.ep=4", "workload.front_end={ replicas = 2, prefill_replicas = 1 }"});
+  const Result p = drive(two, 8, 200, [](const sim::StepPlan& plan) {
+    return plan.engine == 0 ? 50 * kMs : 10 * kMs;
+  });
+  EXPECT_NEAR(p.metric("ITL max"), 10.00200016, 1e-9);
+}
+
+TEST(ClosedLoop, ObeysTheInteractiveResponseTimeLaw) {
+  // N = X (R + Z) for N users with mean thinking time Z.
+  const auto s = worked_scenario(
+      {"workload={ kind = \"closed\", routing = { synthetic = \"uniform\" }, arrivals = { users = "
+       "8, "
+       "think = \"50 ms\", requests = 20000 }, lengths = { prompt = 1, output = 2 }, batching = { "
+       "max_sequences = 1 } }",
+       "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  const Result r = drive(s, 8, 100, ten_ms, false);
+  const double x = r.metric("requests per second");
+  const double w = r.metric("request latency mean") * 1e-3;
+  EXPECT_NEAR(x * (w + 0.050), 8, 0.05);
+  EXPECT_LE(x, 50.0);  // 20 ms each
+}
+
+TEST(ServingLoop, RunsTheWholeLoopSoundly) {
+  const MemoryRun r = run_in_memory(
+      worked_scenario(
+          {open_workload(
+               "per_second = 2000.0, requests = 60",
+               "prompt = 100, prompt_cv = 0.5, output = 12, output_cv = 0.5",
+               ", batching = { token_budget = 64, max_sequences = 8 }, slo = { ttft = \"5 "
+               "ms\", tpot = \"1 ms\" }"),
+           "run.detail=\"tokens\""}),
+      nullptr);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+  EXPECT_EQ(r.data.requests.size(), 60U);
+  std::uint64_t tokens = 0, answers = 0, want = 0;
+  for (const auto& s : r.data.steps) tokens += s.tokens;
+  for (const auto& q : r.data.requests) {
+    EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+    want += q.prompt_tokens + q.output_tokens - 1;
+    answers += q.output_tokens;
+  }
+  EXPECT_EQ(tokens, want);
+  EXPECT_EQ(r.data.tokens.size(), answers);
+}
+
+TEST(ServingLoop, ReplicasAndDisaggregationConserveEverything) {
+  for (const char* front : {"{ replicas = 2 }", "{ replicas = 2, prefill_replicas = 1 }"}) {
+    const MemoryRun r = run_in_memory(
+        worked_scenario(
+            {open_workload("per_second = 4000.0, requests = 80",
+                           "prompt = 200, prompt_cv = 1.0, output = 20, output_cv = 1.0",
+                           std::string(", batching = { token_budget = 128, kv = \"2 MB\" "
+                                       "}, front_end = ") +
+                               front),
+             "parallel.ep=4"}),
+        nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    std::map<std::uint32_t, int> engines;
+    for (const auto& s : r.data.steps) ++engines[s.engine];
+    EXPECT_EQ(engines.size(), 2U) << front;
+    for (const auto& q : r.data.requests) EXPECT_NE(q.outcome, run::RequestOutcome::kRunning);
+  }
+}
+
+TEST(ServingLoop, TwoRunsAreTheSame) {
+  const auto s = worked_scenario({open_workload("per_second = 3000.0, requests = 40",
+                                                "prompt = 50, prompt_cv = 0.5, output = 8")});
+  const MemoryRun a = run_in_memory(s, nullptr), b = run_in_memory(s, nullptr);
+  ASSERT_EQ(a.data.metrics.size(), b.data.metrics.size());
+  for (std::size_t i = 0; i < a.data.metrics.size(); ++i) {
+    const double x = a.data.metrics[i].value, y = b.data.metrics[i].value;
+    EXPECT_TRUE(x == y || (std::isnan(x) && std::isnan(y))) << a.data.metrics[i].name;
+  }
+}
+
+TEST(ServingScenario, RefusesWhatMakesNoSense) {
+  const std::string good = "per_second = 4.0, requests = 10", lengths = "prompt = 8, output = 2";
+  const auto error = [](std::vector<std::string> settings) {
+    return message_of([&] { (void)worked_scenario(std::move(settings)); });
+  };
+  const auto expect = [&](std::vector<std::string> settings, const std::string& part) {
+    const std::string e = error(std::move(settings));
+    EXPECT_NE(e.find(part), std::string::npos) << e;
+  };
+  expect({open_workload("per_second = 4.0", lengths)}, "requests is missing");
+  expect({open_workload("per_second = -1.0, requests = 1", lengths)}, "0 < per_second");
+  expect({open_workload("per_second = nan, requests = 1", lengths)}, "0 < per_second");
+  expect({open_workload("per_second = 4.0, cv = 2.0, requests = 1", lengths)}, "means nothing");
+  expect({open_workload(good, lengths, ", batch = 3")}, "means nothing when requests arrive");
+  expect({open_workload(good, lengths, ", batching = { prefix_caching = true }")}, "unsupported");
+  expect({open_workload(good, lengths, ", batching = { preemption = \"swap\" }")},
+         "swap_bandwidth is missing");
+  expect({open_workload(good, lengths, ", front_end = { replicas = 3 }")},
+         "whole number of groups");
+  expect({open_workload(good, lengths, ", front_end = { replicas = 1, prefill_replicas = 1 }")},
+         "prefill_replicas < replicas");
+  expect({open_workload(good, lengths, ", tiers = [{ name = \"a\", share = 0.4 }]")},
+         "shares add up to 0.4");
+  expect({open_workload(good, lengths), "memory.kv={ placement = \"replicated\" }"}, "unsupported");
+  expect({"workload.slo.ttft=\"1 s\""}, "means nothing with kind = \"decode\"");
+}
+
+TEST(ServingScenario, AModelThatFillsTheMemoryIsAnError) {
+  const std::string e = message_of([&] {
+    run_in_memory(
+        worked_scenario({open_workload("per_second = 4.0, requests = 10", "prompt = 8, output = 2",
+                                       ", batching = { memory_share = \"0.001 %\" }")}),
+        nullptr);
+  });
+  EXPECT_NE(e.find("for KV pages"), std::string::npos) << e;
+}
