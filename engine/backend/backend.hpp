@@ -35,6 +35,8 @@ enum class WeightType : std::uint8_t {
   kQ8,     ///< GGUF Q8_0
   kQ4,     ///< GGUF Q4_0
   kQ4K,    ///< GGUF Q4_K
+  kQ6K,    ///< GGUF Q6_K
+  kMx4,    ///< GGUF MXFP4: each scale stands before its values
 };
 
 /// Bytes per element of the plain types: 4, 2, 2.
@@ -47,7 +49,8 @@ struct WeightView {
   WeightType type = WeightType::kF32;
   std::size_t rows = 0;
   std::size_t cols = 0;
-  // A packed view (is_packed): row r is row first_row + r * row_step of the matrix stored at `data`.
+  // A packed view (is_packed): row r is row first_row + r * row_step of the matrix stored at
+  // `data`.
   const void* scales = nullptr;  ///< kFp8: float32 [.., ceil(cols / 128)]; kMxfp4: [.., cols / 32]
   std::size_t first_row = 0;
   std::size_t row_step = 1;

@@ -58,9 +58,18 @@ void widen_mxfp4(const WeightView& w, std::size_t row, float* out) {
 }
 
 model::DType block_type(WeightType type) {
-  return type == WeightType::kQ8   ? model::DType::kQ8_0
-         : type == WeightType::kQ4 ? model::DType::kQ4_0
-                                   : model::DType::kQ4K;
+  switch (type) {
+    case WeightType::kQ8:
+      return model::DType::kQ8_0;
+    case WeightType::kQ4:
+      return model::DType::kQ4_0;
+    case WeightType::kQ4K:
+      return model::DType::kQ4K;
+    case WeightType::kQ6K:
+      return model::DType::kQ6K;
+    default:
+      return model::DType::kMxfp4;
+  }
 }
 
 /// Reads the stored matrix along its own rows: `count` neighbours of one input at a time.

@@ -32,6 +32,7 @@ constexpr std::array kRows = {
     Row{DType::kInt4, "int4", "", 128},         Row{DType::kInt4G128, "int4_g128", "", 133},
     Row{DType::kMxfp4, "mxfp4", "", 136},       Row{DType::kQ8_0, "q8_0", "", 272},
     Row{DType::kQ4_0, "q4_0", "", 144},         Row{DType::kQ4K, "q4_k", "", 144},
+    Row{DType::kQ6K, "q6_k", "", 210},
 };
 
 const Row& row(DType dtype) {

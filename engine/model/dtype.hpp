@@ -10,8 +10,8 @@
 namespace switchyard::model {
 
 /// A storage format. The first group can appear in safetensors files; of the packed formats the
-/// last three are GGUF's block formats, the others exist for accounting and for the cost model
-/// only.
+/// last four are GGUF's block formats (kMxfp4 is one too), the others exist for accounting and for
+/// the cost model only.
 enum class DType : std::uint8_t {
   kF64,
   kF32,
@@ -31,6 +31,7 @@ enum class DType : std::uint8_t {
   kQ8_0,      ///< 32 values in 34 bytes: FP16 scale, 8-bit values.
   kQ4_0,      ///< 32 values in 18 bytes: FP16 scale, 4-bit values minus 8.
   kQ4K,       ///< 256 values in 144 bytes: eight 6-bit scales and minima, 4-bit values.
+  kQ6K,       ///< 256 values in 210 bytes: sixteen 8-bit scales, 6-bit values minus 32.
 };
 
 /// Lower-case name used in scenarios and tables: "bf16", "fp32", "fp8", "int4", "int4_g128",

@@ -81,6 +81,37 @@ void widen_q4_k(const std::byte* p, float* out) {
   }
 }
 
+void widen_q6_k(const std::byte* p, float* out) {
+  const std::byte* low = p;
+  const std::byte* high = p + kSuper / 2;
+  const std::byte* scales = high + kSuper / 4;
+  const float d = half_at(scales + kSuper / 16);
+  for (std::size_t half = 0; half < 2; ++half, low += 64, high += 32, scales += 8, out += 128) {
+    for (std::size_t i = 0; i < 32; ++i) {
+      for (std::size_t quarter = 0; quarter < 4; ++quarter) {
+        const unsigned nibbles = byte_at(low, i + 32 * (quarter % 2));
+        const unsigned bits = (quarter < 2 ? nibbles & 15U : nibbles >> 4U) |
+                              (((byte_at(high, i) >> (2 * quarter)) & 3U) << 4U);
+        const auto scale = static_cast<std::int8_t>(byte_at(scales, i / 16 + 2 * quarter));
+        out[i + 32 * quarter] =
+            d * static_cast<float>(scale) * static_cast<float>(static_cast<int>(bits) - 32);
+      }
+    }
+  }
+}
+
+void widen_mxfp4(const std::byte* p, float* out) {
+  // Twice the value, times half the scale, as ggml does: 2^(e - 128) is a float for every e.
+  static constexpr std::array<float, 16> kTwice{0, 1,  2,  3,  4,  6,  8,  12,
+                                                0, -1, -2, -3, -4, -6, -8, -12};
+  const float scale = std::ldexp(1.0F, static_cast<int>(byte_at(p, 0)) - 128);
+  for (std::size_t i = 0; i < kBlock / 2; ++i) {
+    const unsigned q = byte_at(p + 1, i);
+    out[i] = kTwice[q & 15U] * scale;
+    out[i + kBlock / 2] = kTwice[q >> 4U] * scale;
+  }
+}
+
 /// 1 / d; 0 where that is no number (d is 0 or so small that its half is 0 too).
 float inverse_of(float d) {
   const float inverse = 1.0F / d;
@@ -260,7 +291,8 @@ void pack_q4_k(const float* x, std::byte* out) {
 }  // namespace
 
 bool is_block_format(DType dtype) {
-  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4K;
+  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4K ||
+         dtype == DType::kQ6K || dtype == DType::kMxfp4;
 }
 
 BlockShape block_shape(DType dtype) {
@@ -271,6 +303,10 @@ BlockShape block_shape(DType dtype) {
       return {kBlock, 18};
     case DType::kQ4K:
       return {kSuper, 144};
+    case DType::kQ6K:
+      return {kSuper, 210};
+    case DType::kMxfp4:
+      return {kBlock, 17};
     default:
       return {1, dtype_bits_x32(dtype) / 256};
   }
@@ -281,12 +317,22 @@ void widen_blocks(DType dtype, const std::byte* source, std::span<float> out) {
   SWITCHYARD_ASSERT(is_block_format(dtype) && out.size() % shape.values == 0,
                     fmt::format("{} values of {}", out.size(), dtype_name(dtype)));
   for (std::size_t i = 0; i < out.size(); i += shape.values, source += shape.bytes) {
-    if (dtype == DType::kQ8_0) {
-      widen_q8_0(source, out.data() + i);
-    } else if (dtype == DType::kQ4_0) {
-      widen_q4_0(source, out.data() + i);
-    } else {
-      widen_q4_k(source, out.data() + i);
+    float* const to = out.data() + i;
+    switch (dtype) {
+      case DType::kQ8_0:
+        widen_q8_0(source, to);
+        break;
+      case DType::kQ4_0:
+        widen_q4_0(source, to);
+        break;
+      case DType::kQ4K:
+        widen_q4_k(source, to);
+        break;
+      case DType::kQ6K:
+        widen_q6_k(source, to);
+        break;
+      default:
+        widen_mxfp4(source, to);
     }
   }
 }
@@ -309,9 +355,10 @@ float largest_packed(DType dtype) {
 
 void pack_values(DType dtype, std::span<const float> values, std::byte* out) {
   const BlockShape shape = block_shape(dtype);
-  SWITCHYARD_ASSERT(
-      (is_block_format(dtype) || is_float_weight(dtype)) && values.size() % shape.values == 0,
-      fmt::format("{} values of {}", values.size(), dtype_name(dtype)));
+  SWITCHYARD_ASSERT((dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4K ||
+                     is_float_weight(dtype)) &&
+                        values.size() % shape.values == 0,
+                    fmt::format("{} values of {}", values.size(), dtype_name(dtype)));
   if (dtype == DType::kF32) {
     std::memcpy(out, values.data(), values.size_bytes());
     return;

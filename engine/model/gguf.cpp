@@ -57,13 +57,13 @@ const std::array<TypeRow, 32>& type_rows() {
       {3, "Q4_1", std::nullopt},    {6, "Q5_0", std::nullopt},     {7, "Q5_1", std::nullopt},
       {8, "Q8_0", DType::kQ8_0},    {9, "Q8_1", std::nullopt},     {10, "Q2_K", std::nullopt},
       {11, "Q3_K", std::nullopt},   {12, "Q4_K", DType::kQ4K},     {13, "Q5_K", std::nullopt},
-      {14, "Q6_K", std::nullopt},   {15, "Q8_K", std::nullopt},    {16, "IQ2_XXS", std::nullopt},
+      {14, "Q6_K", DType::kQ6K},    {15, "Q8_K", std::nullopt},    {16, "IQ2_XXS", std::nullopt},
       {17, "IQ2_XS", std::nullopt}, {18, "IQ3_XXS", std::nullopt}, {19, "IQ1_S", std::nullopt},
       {20, "IQ4_NL", std::nullopt}, {21, "IQ3_S", std::nullopt},   {22, "IQ2_S", std::nullopt},
       {23, "IQ4_XS", std::nullopt}, {24, "I8", std::nullopt},      {25, "I16", std::nullopt},
       {26, "I32", std::nullopt},    {27, "I64", std::nullopt},     {28, "F64", std::nullopt},
       {29, "IQ1_M", std::nullopt},  {30, "BF16", DType::kBf16},    {34, "TQ1_0", std::nullopt},
-      {35, "TQ2_0", std::nullopt},  {39, "MXFP4", std::nullopt},
+      {35, "TQ2_0", std::nullopt},  {39, "MXFP4", DType::kMxfp4},
   }};
   return rows;
 }
@@ -272,7 +272,7 @@ DType tensor_dtype(const Cursor& in, std::uint32_t code) {
     if (row.code == code) {
       if (!row.dtype) {
         throw in.bad(fmt::format("unsupported tensor type {}", row.name),
-                     "supported: F32, F16, BF16, Q8_0, Q4_0, Q4_K");
+                     "supported: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, MXFP4");
       }
       return *row.dtype;
     }
@@ -309,8 +309,8 @@ bool is_gguf_path(const fs::path& path) { return path.extension() == ".gguf"; }
 
 struct Gguf::Impl {
   fs::path path;
-  std::unique_ptr<Mapping> file;
-  std::map<std::string, GgufValue> metadata;
+  std::vector<std::unique_ptr<Mapping>> files;  // the parts of one model, in order
+  std::map<std::string, GgufValue> metadata;    // of the first
   std::map<std::string, TensorView> tensors;
   Hash128 hash;
 
@@ -319,9 +319,11 @@ struct Gguf::Impl {
     const std::string* name;
   };
 
-  void read() {
-    const std::span<const std::byte> bytes = file->bytes();
-    Cursor in(bytes, path.string());
+  /// Reads one file: its tensors are added, its metadata go to `values` and `header`.
+  void read(const fs::path& name, std::map<std::string, GgufValue>& values, Hash128& header) {
+    files.push_back(std::make_unique<Mapping>(name));
+    const std::span<const std::byte> bytes = files.back()->bytes();
+    Cursor in(bytes, name.string());
     if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0) {
       throw in.bad("not a GGUF file");
     }
@@ -338,15 +340,68 @@ struct Gguf::Impl {
       in.naming(fmt::format("metadata entry {}", i));
       const std::string key = in.text(std::numeric_limits<std::uint16_t>::max());
       in.naming(fmt::format("metadata \"{}\"", key));
-      if (!metadata.emplace(key, read_value(in)).second) {
+      if (!values.emplace(key, read_value(in)).second) {
         throw in.bad("is given twice");
       }
     }
-    hash = hash128(bytes.subspan(metadata_begin, in.at() - metadata_begin));
-    read_tensors(in, tensor_count, bytes);
+    header = hash128(bytes.subspan(metadata_begin, in.at() - metadata_begin));
+    read_tensors(in, tensor_count, bytes, name, values);
   }
 
-  void read_tensors(Cursor& in, std::uint64_t tensor_count, std::span<const std::byte> bytes) {
+  /// "model-00001-of-00003.gguf" is the first of three parts (llama.cpp's gguf-split), of which
+  /// each says its number, and how many there are.
+  void read_parts() {
+    const auto stated = [&](const std::map<std::string, GgufValue>& values, const fs::path& name,
+                            const std::string& key) {
+      const auto it = values.find(key);
+      const auto* value = it == values.end() ? nullptr : std::get_if<std::uint64_t>(&it->second);
+      if (value == nullptr) {
+        throw InputError(name.string(),
+                         fmt::format("metadata \"{}\": expected a whole number, not below 0", key));
+      }
+      return *value;
+    };
+    if (!metadata.contains("split.count") || stated(metadata, path, "split.count") <= 1) {
+      return;
+    }
+    const std::uint64_t count = stated(metadata, path, "split.count");
+    const std::uint64_t number = stated(metadata, path, "split.no");
+    const std::string name = path.filename().string();
+    const std::string end = fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
+    if (count > 99999 || number >= count || !name.ends_with(end)) {
+      throw InputError(path.string(),
+                       fmt::format("is part {} of {}, and is not named so", number + 1, count),
+                       "parts are named NAME-00001-of-00003.gguf");
+    }
+    const std::string stem = name.substr(0, name.size() - end.size());
+    const auto part = [&](std::uint64_t i) {
+      return path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", stem, i + 1, count);
+    };
+    if (number != 0) {
+      throw InputError(path.string(), fmt::format("is part {} of {}", number + 1, count),
+                       "name the first, " + part(0).string());
+    }
+    for (std::uint64_t i = 1; i < count; ++i) {
+      std::map<std::string, GgufValue> values;
+      Hash128 header;
+      read(part(i), values, header);
+      if (stated(values, part(i), "split.no") != i ||
+          stated(values, part(i), "split.count") != count) {
+        throw InputError(part(i).string(),
+                         fmt::format("does not say that it is part {} of {}", i + 1, count));
+      }
+    }
+    if (metadata.contains("split.tensors.count")) {
+      if (const std::uint64_t all = stated(metadata, path, "split.tensors.count");
+          all != tensors.size()) {
+        throw InputError(path.string(), fmt::format("the parts hold {} tensors, not the stated {}",
+                                                    tensors.size(), all));
+      }
+    }
+  }
+
+  void read_tensors(Cursor& in, std::uint64_t tensor_count, std::span<const std::byte> bytes,
+                    const fs::path& file, const std::map<std::string, GgufValue>& values) {
     std::vector<std::pair<TensorView, std::uint64_t>> found;  // with offset in the data
     for (std::uint64_t i = 0; i < tensor_count; ++i) {
       in.naming(fmt::format("tensor {}", i));
@@ -367,7 +422,7 @@ struct Gguf::Impl {
     }
     in.naming("");
     std::uint64_t alignment = kDefaultAlignment;
-    if (const auto it = metadata.find("general.alignment"); it != metadata.end()) {
+    if (const auto it = values.find("general.alignment"); it != values.end()) {
       const auto* value = std::get_if<std::uint64_t>(&it->second);
       if (value == nullptr || *value == 0 || *value > kMaxAlignment ||
           (*value & (*value - 1)) != 0) {
@@ -382,7 +437,7 @@ struct Gguf::Impl {
     for (auto& [view, offset] : found) {
       in.naming(fmt::format("tensor \"{}\"", view.name));
       const std::uint64_t size = tensor_bytes(
-          fmt::format("{}: tensor \"{}\"", path.string(), view.name), view.dtype, view.shape);
+          fmt::format("{}: tensor \"{}\"", file.string(), view.name), view.dtype, view.shape);
       if (offset % alignment != 0) {
         throw in.bad(
             fmt::format("begins at byte {} of the data, no multiple of {}", offset, alignment));
@@ -424,8 +479,8 @@ Gguf::~Gguf() = default;
 Gguf Gguf::open(const fs::path& path) {
   Gguf g;
   g.impl_->path = path;
-  g.impl_->file = std::make_unique<Mapping>(path);
-  g.impl_->read();
+  g.impl_->read(path, g.impl_->metadata, g.impl_->hash);
+  g.impl_->read_parts();
   return g;
 }
 

@@ -3,8 +3,11 @@
 // infos, then tensor bytes, each aligned to general.alignment (32 by default). Little endian,
 // versions 2 and 3, read by mmap; every count, length and offset is checked before it is used.
 //
-// Not modelled: version 1, big-endian files, split files (split.count > 1), arrays of arrays,
-// tensor types other than F32, F16, BF16, Q8_0, Q4_0 and Q4_K (each refused by name).
+// A model in several files (llama.cpp's gguf-split) is opened by its first; the others must lie
+// beside it. Metadata are those of the first.
+//
+// Not modelled: version 1, big-endian files, arrays of arrays, tensor types other than F32, F16,
+// BF16, Q8_0, Q4_0, Q4_K, Q6_K and MXFP4 (each refused by name).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,11 +33,12 @@ using GgufValue =
     std::variant<std::uint64_t, std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
                  std::vector<double>, std::vector<std::string>>;
 
-/// One mapped file. Movable; views live as long as it does.
+/// One mapped file, or all parts of one. Movable; views live as long as it does.
 class Gguf {
  public:
   /// InputError (file, key or tensor named): not GGUF, unsupported version or type, counts or
-  /// lengths beyond the file, duplicate keys or names, misaligned or overlapping tensors.
+  /// lengths beyond the file, duplicate keys or names, misaligned or overlapping tensors; a part
+  /// that is not the first, or that is missing.
   static Gguf open(const std::filesystem::path& path);
   Gguf(Gguf&&) noexcept;
   Gguf& operator=(Gguf&&) noexcept;

@@ -65,10 +65,6 @@ class ConfigReader {
       f_.fail("general.architecture", fmt::format("unsupported \"{}\"", arch_),
               "supported: " + architectures());
     }
-    if (f_.has("split.count") && f_.count("split.count") > 1) {
-      f_.fail("split.count", "unsupported: one model in several files",
-              "merge them first, e.g. with llama-gguf-split --merge");
-    }
     c_["model_type"] = it->model_type;
     common();
     if (arch_ == "llama") {

@@ -119,7 +119,10 @@ HealthMonitor::HealthMonitor(Engine& engine, const HealthOptions& options)
     throw InputError("--health", "unsupported: the model was not loaded from a checkpoint");
   }
   if (engine.job() != nullptr) {
-    throw InputError("--health", "unsupported over several ranks", "run it in one process");
+    throw InputError("--health",
+                     "unsupported over several ranks: a rank holds its own experts only, and what "
+                     "it finds and repairs is not told to the others",
+                     "run it in one process");
   }
   for_each_named_view(engine.weights_for_repair(), engine.config().tie_word_embeddings,
                       [&](const std::string& name, WeightView& view) {

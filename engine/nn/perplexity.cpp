@@ -9,9 +9,7 @@
 #include "engine/base/error.hpp"
 
 namespace switchyard {
-namespace {
-
-double surprise(std::span<const float> logits, std::uint32_t next) {
+double next_token_loss(std::span<const float> logits, std::uint32_t next) {
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float z : logits) {
@@ -19,8 +17,6 @@ double surprise(std::span<const float> logits, std::uint32_t next) {
   }
   return std::log(sum) + top - static_cast<double>(logits[next]);
 }
-
-}  // namespace
 
 double TextScore::sum() const {
   double total = 0;
@@ -90,7 +86,7 @@ std::vector<TextScore> score_texts(const Engine& engine,
         const std::size_t i = first + (r.sequence[row] - base);
         const std::size_t next = std::size_t{r.position[row]} + 1;
         if (next < texts[i].size()) {
-          out[i].nll.push_back(surprise(r.logits_of(row), texts[i][next]));
+          out[i].nll.push_back(next_token_loss(r.logits_of(row), texts[i][next]));
         }
       }
       at += longest;

@@ -19,6 +19,9 @@
 
 namespace switchyard {
 
+/// -ln softmax(logits)[next], in double precision.
+[[nodiscard]] double next_token_loss(std::span<const float> logits, std::uint32_t next);
+
 struct PerplexityOptions {
   RoutingPolicy policy;
   std::uint64_t seed = 1;

@@ -8,11 +8,13 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "engine/backend/packed_weights.hpp"
@@ -130,21 +132,21 @@ class Quantiser {
   Quantiser(ModelWeights& weights, const QuantiseOptions& options)
       : weights_(weights), options_(options) {}
 
-  void round(WeightView& view, QuantisedPart& part, double keep) {
+  void round(const std::string& name, WeightView& view, QuantisedPart& part, double keep) {
     std::vector<float> before(view.rows * view.cols);
     widen_rows(view, 0, view.rows, before.data());
     std::vector<float> after = before;
     const bool int4 = part.format == QuantFormat::kInt4;
     const auto kept = int4 && keep > 0 ? salient_columns(before, view.rows, view.cols, keep)
                                        : std::vector<bool>();
-    part.bits += round_matrix(after, view.rows, view.cols, part.format, options_.group, kept);
-    ++part.tensors;
-    part.values += before.size();
+    QuantisedPart::Tensor& did = part.by_tensor[name];
+    did.bits = round_matrix(after, view.rows, view.cols, part.format, options_.group, kept);
+    did.values = before.size();
     for (std::size_t i = 0; i < before.size(); ++i) {
       const double w = before[i];
       const double d = static_cast<double>(after[i]) - w;
-      part.squared_weight += w * w;
-      part.squared_error += d * d;
+      did.squared_weight += w * w;
+      did.squared_error += d * d;
     }
     const WeightType type = part.format == QuantFormat::kBf16   ? WeightType::kBf16
                             : part.format == QuantFormat::kFp16 ? WeightType::kF16
@@ -331,14 +333,14 @@ std::vector<QuantisedPart> quantise(ModelWeights& weights, bool tied,
     const bool expert = name.find(".experts.") != std::string::npos;
     if (name.ends_with(".router")) {
       if (router.format != QuantFormat::kNone) {
-        quantiser.round(view, router, 0);
+        quantiser.round(name, view, router, 0);
       }
     } else if (expert && !name.ends_with("_bias")) {
       if (experts.format != QuantFormat::kNone) {
-        quantiser.round(view, experts, options.keep);
+        quantiser.round(name, view, experts, options.keep);
       }
     } else if (backbone.format != QuantFormat::kNone) {
-      quantiser.round(view, backbone, 0);
+      quantiser.round(name, view, backbone, 0);
     }
   });
   if (tied) {
@@ -347,10 +349,48 @@ std::vector<QuantisedPart> quantise(ModelWeights& weights, bool tied,
   std::vector<QuantisedPart> out;
   for (QuantisedPart* part : {&router, &experts, &backbone}) {
     if (part->format != QuantFormat::kNone) {
+      part->add_up();
       out.push_back(std::move(*part));
     }
   }
   return out;
+}
+
+void QuantisedPart::add_up() {
+  tensors = values = 0;
+  bits = squared_error = squared_weight = 0;
+  for (const auto& [tensor, did] : by_tensor) {
+    ++tensors;
+    values += did.values;
+    bits += did.bits;
+    squared_error += did.squared_error;
+    squared_weight += did.squared_weight;
+  }
+}
+
+void merge_quantised(Communicator& job, std::vector<QuantisedPart>& parts) {
+  for (QuantisedPart& part : parts) {
+    std::string mine;
+    for (const auto& [tensor, did] : part.by_tensor) {
+      mine += fmt::format("{} {} {:a} {:a} {:a}\n", tensor, did.values, did.bits, did.squared_error,
+                          did.squared_weight);
+    }
+    for (const std::string& text : job.all_gather(mine)) {
+      std::istringstream lines(text);
+      std::string tensor;
+      std::string bits;
+      std::string error;
+      std::string weight;
+      for (QuantisedPart::Tensor did; lines >> tensor >> did.values >> bits >> error >> weight;) {
+        // Exact both ways; operator>> does not read hexadecimal floats.
+        did.bits = std::strtod(bits.c_str(), nullptr);
+        did.squared_error = std::strtod(error.c_str(), nullptr);
+        did.squared_weight = std::strtod(weight.c_str(), nullptr);
+        part.by_tensor[tensor] = did;
+      }
+    }
+    part.add_up();
+  }
 }
 
 }  // namespace switchyard

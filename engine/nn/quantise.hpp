@@ -21,12 +21,14 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/nn/weights.hpp"
+#include "engine/parallel/communicator.hpp"
 
 namespace switchyard {
 
@@ -61,6 +63,14 @@ struct QuantisedPart {
   double bits = 0;            ///< Stored bits, scales and kept channels included.
   double squared_error = 0;   ///< Sum of (rounded - w)^2.
   double squared_weight = 0;  ///< Sum of w^2.
+  /// The same by tensor; the sums above run in the order of names, whoever rounded which.
+  struct Tensor {
+    std::uint64_t values = 0;
+    double bits = 0, squared_error = 0, squared_weight = 0;
+  };
+  std::map<std::string, Tensor> by_tensor;
+  /// Sets the sums from by_tensor.
+  void add_up();
   /// sqrt(squared_error / squared_weight); 0 for a part of zeros.
   [[nodiscard]] double relative_error() const;
   [[nodiscard]] double bits_per_value() const;
@@ -70,6 +80,9 @@ struct QuantisedPart {
 /// the head is the embedding. One entry per part that has a format.
 std::vector<QuantisedPart> quantise(ModelWeights& weights, bool tied,
                                     const QuantiseOptions& options);
+
+/// Joins what the ranks of a job rounded, so that `parts` are those of one process, on every rank.
+void merge_quantised(Communicator& job, std::vector<QuantisedPart>& parts);
 
 /// Rounds a matrix [rows, cols] in float32 in place; returns the stored bits. `kept` [cols]:
 /// columns that become fp16 instead; empty: none. Only int4 looks at `group` and `kept`.

@@ -123,13 +123,11 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
   const RankGrid grid = make_grid(options.job != nullptr ? options.job->size() : 1,
                                   options.job != nullptr ? options.job->rank() : 0, options.tp);
   const bool alone = grid.ranks() == 1;
-  if (!alone && options.quantise.any()) {
-    throw InputError("--quantise", "unsupported over several ranks", "run it in one process");
-  }
   Engine engine(read(folder, options, grid), std::move(backend), options.quantise);
   if (!alone) {  // reads what this rank holds
     engine.weight_hash_ =
         require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);
+    merge_quantised(*options.job, engine.quantised_);
   }
   engine.job_ = options.job;
   engine.grid_ = grid;
@@ -156,9 +154,15 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
       }
     });
   }
-  out.weights = take_weights(checkpoint, expert_share(grid, checkpoint.config().num_experts));
+  // Rounding looks at whole matrices, so that parts are those of what one process would round.
+  const ExpertShare share = expert_share(grid, checkpoint.config().num_experts);
+  const bool rounded = options.quantise.any();
+  out.weights = take_weights(checkpoint, rounded ? ExpertShare{share.experts} : share);
   checkpoint.on_take({});
   out.quantised = quantise(out.weights, checkpoint.config().tie_word_embeddings, options.quantise);
+  if (rounded) {
+    cut_experts(out.weights, share);
+  }
   return out;
 }
 
@@ -492,7 +496,7 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
       b.add(x, delta, rows * h);
     }
   }
-  for (const SequenceTokens& w : work) {
+  for (const SequenceTokens& w : peeking_ ? std::span<const SequenceTokens>() : work) {
     if (engine_.grid().owner(w.sequence) == engine_.grid().rank) {
       b.advance(*caches_[w.sequence], w.tokens.size());
     }
@@ -511,6 +515,19 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
         std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); }) ? 1 : 0;
   }
   return r;
+}
+
+const StepResult& Session::peek(std::span<const SequenceTokens> work, Phase phase) {
+  peeking_ = true;
+  const StepResult* r = nullptr;
+  try {
+    r = &step(work, phase);
+  } catch (...) {
+    peeking_ = false;
+    throw;
+  }
+  peeking_ = false;
+  return *r;
 }
 
 void Session::download_rows(const float* mine, std::span<const std::uint16_t> owner,
@@ -656,6 +673,9 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
               routing.decision);
   if (options_.tiers != nullptr) {
     count_agreement(layer, routing);
+  }
+  if (options_.after_routing) {
+    options_.after_routing(moe_layer, routing.candidates, routing.decision);
   }
   if (exchange_) {
     exchange_->moe(normed, layer.experts, engine_.config().hidden_size,

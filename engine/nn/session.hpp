@@ -180,6 +180,9 @@ struct SessionOptions {
   const SignalTable* signals = nullptr;    ///< For policies that look at the machine; borrowed.
   const RoutingTable* table = nullptr;     ///< Of policy.table; borrowed.
   const TwoTierRouter* tiers = nullptr;    ///< Of policy.two_tier; borrowed.
+  /// Called when a MoE layer is decided; may change what runs (chosen, weights). For measurements;
+  /// empty: nothing.
+  std::function<void(std::size_t moe_layer, const Candidates&, LayerDecision&)> after_routing{};
 };
 
 class Session {
@@ -209,6 +212,9 @@ class Session {
   /// tokens than the model has positions; InputError("--kv-memory", …): the blocks it needs exceed
   /// what is left. Nothing is changed then.
   const StepResult& step(std::span<const SequenceTokens> work, Phase phase);
+  /// The same step, forgotten by the sequences: the next one begins where this one began. What the
+  /// policy remembers from step to step is not forgotten.
+  const StepResult& peek(std::span<const SequenceTokens> work, Phase phase);
   [[nodiscard]] const StepResult& last() const { return result_; }
   /// Bytes and blocks of KV cache that the sequences hold now, counted from their tables. With
   /// several ranks, like the pool, those of this rank's sequences.
@@ -250,6 +256,7 @@ class Session {
   RankWorkspace rank_;
   RouteWorkspace route_;
   RoutingState state_;
+  bool peeking_ = false;
   bool conditioned_ = false, needs_hidden_ = false;
   std::vector<std::array<WeightView, 2>> adapter_;  // [L] A, B; or empty
   // Several ranks: each holds the caches, and computes the rows, of its own sequences. Everything

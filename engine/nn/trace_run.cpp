@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "engine/base/error.hpp"
-#include "engine/base/units.hpp"
 #include "engine/base/version.hpp"
+#include "engine/nn/prompt_run.hpp"
 #include "engine/trace/trace.hpp"
 
 namespace switchyard {
@@ -38,29 +38,6 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
     header.hidden = static_cast<std::uint32_t>(engine.config().hidden_size);
   }
   return header;
-}
-
-/// Rows of the trace: the last new token is not fed back.
-std::uint64_t fed_tokens(const TracePrompt& p) {
-  return p.tokens.size() + (p.max_new > 0 ? p.max_new - std::uint64_t{1} : std::uint64_t{0});
-}
-
-void require_fit(const Engine& engine, std::span<const TracePrompt> prompts) {
-  if (prompts.empty()) {
-    throw InputError("--prompts", "there is no prompt", "write one prompt a line");
-  }
-  const std::uint64_t positions = engine.config().max_position_embeddings;
-  for (const TracePrompt& p : prompts) {
-    if (p.tokens.empty()) {
-      throw InputError("prompt " + p.name, "has no tokens");
-    }
-    if (fed_tokens(p) > positions) {
-      throw InputError("prompt " + p.name,
-                       fmt::format("{} tokens and {} new ones exceed the model's {} positions",
-                                   p.tokens.size(), p.max_new, positions),
-                       "shorten the prompt or lower --max-new");
-    }
-  }
 }
 
 /// [L][E] of all MoE layers, or empty when the family has none.
@@ -196,37 +173,6 @@ class Recorder {
   TraceStep step_;
 };
 
-/// A sequence that runs.
-struct Running {
-  const TracePrompt* prompt;
-  std::uint32_t sequence;
-  std::uint64_t kv_bytes;  // the most it may hold
-  std::size_t fed = 0;     // prompt tokens that went through the model
-  std::uint32_t made = 0;
-  std::uint32_t next = 0;  // last generated token
-  bool done = false;
-  [[nodiscard]] bool in_prompt() const { return fed < prompt->tokens.size(); }
-};
-
-/// The most KV bytes that a prompt holds at once.
-std::uint64_t kv_need(const KvPool& pool, const TracePrompt& p, std::uint32_t chunk) {
-  return pool.peak_bytes(fed_tokens(p), chunk == 0 ? p.tokens.size() : chunk);
-}
-
-void require_memory(const KvPool& pool, std::span<const TracePrompt> prompts, std::uint32_t chunk) {
-  const std::uint64_t limit = pool.options().memory;
-  for (const TracePrompt& p : prompts) {
-    const std::uint64_t need = kv_need(pool, p, chunk);
-    if (limit > 0 && need > limit) {
-      throw InputError("prompt " + p.name,
-                       fmt::format("{} tokens need {} of KV cache; --kv-memory makes {} available",
-                                   fed_tokens(p), format_bytes(static_cast<double>(need)),
-                                   format_bytes(static_cast<double>(limit))),
-                       "raise --kv-memory, shorten the prompt or lower --max-new");
-    }
-  }
-}
-
 }  // namespace
 
 std::optional<double> TraceRunSummary::load_cv() const {
@@ -276,94 +222,44 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
                      "`switchyard generate` runs it");
   }
   validate(options.sampling, "sampling");
-  require_fit(engine, prompts);
-  require_memory(*engine.backend().make_pool(engine.attention_shape(), options.kv), prompts,
-                 options.chunk);
-  const TraceHeader header = make_header(engine, options);
-  Recorder recorder(engine, options, header, output);
-  const std::optional<std::uint32_t> end_of_text = engine.config().eos_token;
-
+  if (prompts.empty()) {
+    throw InputError("--prompts", "there is no prompt", "write one prompt a line");
+  }
+  std::vector<RunPrompt> run;
   std::uint64_t total = 0;
   for (const TracePrompt& p : prompts) {
-    total += fed_tokens(p);
+    run.push_back({"prompt " + p.name, p.tokens, p.max_new});
+    total += run.back().fed_tokens();
   }
-  std::uint64_t skipped = 0;  // decode rows that an early end of text saved
-  const auto accept = [&](Running& run, std::span<const float> logits, std::uint32_t position) {
-    if (run.prompt->max_new == 0) {
-      run.done = true;
-      return;
-    }
-    run.next = sample(logits, options.sampling, run.sequence, position);
-    ++run.made;
-    ++recorder.summary.generated;
-    if (run.made == run.prompt->max_new || run.next == end_of_text) {
-      run.done = true;
-      skipped += run.prompt->max_new - run.made;
-    }
-  };
-
-  std::vector<Running> running;  // in order of arrival, so sequence numbers ascend
-  std::size_t waiting = 0;       // the next prompt
-  std::uint64_t promised = 0;    // KV bytes that those running may come to hold
-  std::vector<SequenceTokens> work;
-  for (;;) {
-    while (waiting < prompts.size() && running.size() < options.batch) {
-      const TracePrompt& prompt = prompts[waiting];
-      const std::uint64_t need = kv_need(recorder.kv_pool(), prompt, options.chunk);
-      if (options.kv.memory > 0 && promised + need > options.kv.memory) {
-        break;  // its turn comes when another has ended
-      }
-      promised += need;
-      running.push_back({&prompt, recorder.add(prompt), need});
-      ++waiting;
-    }
-    if (running.empty()) {
-      break;
-    }
-    work.clear();
-    bool prefill = false;
-    for (const Running& run : running) {
-      if (run.in_prompt()) {
-        const auto rest = std::span(run.prompt->tokens).subspan(run.fed);
-        const std::size_t take =
-            options.chunk == 0 ? rest.size() : std::min<std::size_t>(options.chunk, rest.size());
-        work.push_back({run.sequence, rest.first(take), Phase::kPrefill});
-        prefill = true;
-      } else {
-        work.push_back({run.sequence, {&run.next, 1}, Phase::kDecode});
-      }
-    }
+  require_fit(engine, *engine.backend().make_pool(engine.attention_shape(), options.kv), run,
+              options.chunk);
+  const TraceHeader header = make_header(engine, options);
+  Recorder recorder(engine, options, header, output);
+  TraceRunSummary& summary = recorder.summary;
+  PromptRunHooks hooks;
+  hooks.begin = [&](std::size_t i) { return recorder.add(prompts[i]); };
+  hooks.step = [&](std::span<const SequenceTokens> work) -> const StepResult& {
     if (options.before_step) {
-      options.before_step(static_cast<std::uint32_t>(recorder.summary.steps));
+      options.before_step(static_cast<std::uint32_t>(summary.steps));
     }
     const StepResult& r = recorder.step(work);
     if (options.after_step) {
       options.after_step(r);
     }
-    for (std::size_t i = 0; i < running.size(); ++i) {
-      Running& run = running[i];
-      if (run.in_prompt()) {
-        run.fed += work[i].tokens.size();
-        if (run.in_prompt()) {
-          continue;
-        }
-      }
-      accept(run, r.logits_of(i), static_cast<std::uint32_t>(run.fed) + run.made);
-    }
-    for (const Running& run : running) {
-      if (run.done) {
-        recorder.end(run.sequence);
-        promised -= run.kv_bytes;
-      }
-    }
-    std::erase_if(running, [](const Running& run) { return run.done; });
+    return r;
+  };
+  hooks.end = [&](std::uint32_t sequence) { recorder.end(sequence); };
+  hooks.token = [&](std::size_t, std::uint32_t) { ++summary.generated; };
+  hooks.after_step = [&](bool prefill, std::uint64_t saved) {
     if (progress) {
       progress(prefill ? "prefill" : "decode",
-               recorder.summary.prefill_tokens + recorder.summary.decode_tokens + skipped, total);
+               summary.prefill_tokens + summary.decode_tokens + saved, total);
     }
-  }
+  };
+  run_prompts(recorder.kv_pool(), run,
+              {options.batch, options.chunk, options.sampling, engine.config().eos_token}, hooks);
   recorder.finish();
-  return recorder.summary;
+  return summary;
 }
 
 }  // namespace switchyard

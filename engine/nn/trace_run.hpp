@@ -49,7 +49,7 @@ struct TraceRunOptions {
   const SignalTable* signals = nullptr;    ///< As SessionOptions.
   const RoutingTable* table = nullptr;     ///< As SessionOptions.
   const TwoTierRouter* tiers = nullptr;    ///< As SessionOptions.
-  KvOptions kv{};              ///< Paging; no effect on the trace but through a memory limit.
+  KvOptions kv{};  ///< Paging; no effect on the trace but through a memory limit.
   /// Called before and after each step when set (health checks).
   std::function<void(std::uint32_t step)> before_step{};
   std::function<void(const StepResult&)> after_step{};

@@ -29,6 +29,10 @@ WeightType weight_type(const model::TensorView& tensor) {
       return WeightType::kQ4;
     case model::DType::kQ4K:
       return WeightType::kQ4K;
+    case model::DType::kQ6K:
+      return WeightType::kQ6K;
+    case model::DType::kMxfp4:
+      return WeightType::kMx4;
     default:
       // Checkpoint::take() and take_any() hand out no other formats.
       SWITCHYARD_ASSERT(tensor.dtype == model::DType::kBf16, tensor.name);
@@ -581,11 +585,12 @@ const std::vector<std::string>& runnable_model_types() {
 
 void require_runnable(const model::ModelConfig& config, const std::string& where) {
   const auto refuse = [&](const std::string& what) {
-    throw InputError(where, "unsupported by the engine: " + what,
-                     fmt::format("the engine runs {}, as F32, F16, BF16, FP8 in blocks, "
-                                 "(GPT-OSS) MXFP4, or GGUF's Q8_0, Q4_0, Q4_K; other models can be "
-                                 "accounted and simulated",
-                                 fmt::join(runnable_model_types(), ", ")));
+    throw InputError(
+        where, "unsupported by the engine: " + what,
+        fmt::format("the engine runs {}, as F32, F16, BF16, FP8 in blocks, "
+                    "(GPT-OSS) MXFP4, or GGUF's Q8_0, Q4_0, Q4_K, Q6_K, MXFP4; other models can be "
+                    "accounted and simulated",
+                    fmt::join(runnable_model_types(), ", ")));
   };
   const auto& types = runnable_model_types();
   if (std::find(types.begin(), types.end(), config.model_type) == types.end()) {
@@ -612,12 +617,16 @@ Block block_of(std::size_t items, std::size_t parts, std::size_t part) {
 ModelWeights take_weights(model::Checkpoint& checkpoint, const ExpertShare& share) {
   ModelWeights out =
       checkpoint.gguf() != nullptr ? GgufTaker(checkpoint).take() : Taker(checkpoint).take();
-  for (LayerWeights& layer : out.layers) {
+  cut_experts(out, share);
+  return out;
+}
+
+void cut_experts(ModelWeights& weights, const ExpertShare& share) {
+  for (LayerWeights& layer : weights.layers) {
     for (std::size_t e = 0; e < layer.experts.size(); ++e) {
       layer.experts[e] = share.holds(e) ? cut(layer.experts[e], share) : ExpertView{};
     }
   }
-  return out;
 }
 
 void for_each_named_view(ModelWeights& weights, bool tied,

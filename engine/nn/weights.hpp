@@ -78,6 +78,9 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
 [[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint,
                                         const ExpertShare& share = {});
 
+/// Cuts experts that were taken whole down to `share`.
+void cut_experts(ModelWeights& weights, const ExpertShare& share);
+
 /// Calls `visit` on every view of the model that has data, the head last and only if not tied.
 /// Names follow the fields above, whatever the checkpoint calls its tensors: "embedding",
 /// "layers.0.q", "layers.3.experts.7.down", "layers.3.shared.0.gate", "head".

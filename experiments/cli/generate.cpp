@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
@@ -16,6 +17,8 @@
 #include "engine/model/policy_weights.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/perplexity.hpp"
+#include "engine/nn/prompt_run.hpp"
+#include "engine/nn/router_oracle.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
 #include "engine/nn/two_tier_router.hpp"
@@ -26,69 +29,82 @@
 namespace switchyard::cli {
 namespace {
 
-/// Emits the continuation of `prompt`, token by token.
-void continue_prompt(const GenerateOptions& options, Engine& engine,
-                     const model::Tokenizer& tokenizer, const std::vector<std::uint32_t>& prompt,
-                     const SamplingOptions& sampling,
-                     const std::function<void(std::string_view)>& emit) {
-  if (options.max_new == 0) {
-    return;
+/// A text to continue.
+struct Prompt {
+  std::string name, where, text;
+  std::uint32_t max_new = 0;
+  std::vector<std::uint32_t> tokens{};
+  std::uint32_t made = 0;      // new tokens, without the end of text
+  std::string continuation{};  // their bytes
+};
+
+std::vector<Prompt> prompts_of(const GenerateOptions& options) {
+  if (options.prompts.empty()) {
+    if (options.prompt.empty()) {
+      throw InputError("--prompt", "the prompt is empty");
+    }
+    return {{"1", "--prompt", options.prompt, options.max_new}};
   }
-  const auto monitor = make_monitor(engine, options.health, options.flips);
-  Session session(engine, {.policy = {}, .kv = kv_options(options.kv_block, options.kv_memory)});
-  const KvPool& pool = session.kv_pool();
-  const std::uint64_t need = pool.peak_bytes(prompt.size() + options.max_new - 1, prompt.size());
-  if (const std::uint64_t limit = pool.options().memory; limit > 0 && need > limit) {
-    throw InputError(
-        "--prompt",
-        fmt::format("{} tokens need {} of KV cache; --kv-memory makes {} available",
-                    prompt.size() + options.max_new - 1, format_bytes(static_cast<double>(need)),
-                    format_bytes(static_cast<double>(limit))),
-        "raise --kv-memory, shorten the prompt or lower --max-new");
+  if (options.batch == 0) {
+    throw InputError("--batch", "batch = 0. Violated: batch >= 1");
   }
-  const std::uint32_t s = session.add_sequence();
-  const SequenceTokens all{s, prompt};
-  std::uint32_t steps = 0;
-  std::size_t told = 0;  // of the monitor's events
-  const auto step = [&](const SequenceTokens& work, Phase phase) {
-    if (monitor) {
-      monitor->before_step(steps++);
+  std::vector<Prompt> out;
+  for (PromptText& p : read_prompts(options.prompts)) {
+    const std::string where = fmt::format("{}:{}", options.prompts.string(), p.line);
+    if (!p.expert.empty()) {
+      throw InputError(where, "\"expert\" has no effect here", "trace --policy pins requests");
     }
-    const StepResult* result = &session.step({&work, 1}, phase);
-    if (monitor) {
-      monitor->after_step(*result);
-      for (; told < monitor->report().events.size(); ++told) {
-        fmt::print(stderr, "health: {}\n", monitor->report().events[told]);
-      }
-    }
-    return result;
-  };
-  const StepResult* r = step(all, Phase::kPrefill);
-  for (std::uint32_t made = 0; made < options.max_new; ++made) {
-    if (r->nan_logits > 0) {
-      throw InputError(options.model.string(), "the model's logits are not numbers (NaN)",
-                       "the weights are broken; `inspect` shows their hash");
-    }
-    const std::uint32_t token =
-        sample(r->logits_of(0), sampling, s, static_cast<std::uint32_t>(session.length(s)));
-    if (token == engine.config().eos_token) {
-      return;
-    }
-    emit(tokenizer.token_bytes(token));
-    if (made + 1 < options.max_new) {
-      const SequenceTokens one{s, {&token, 1}};
-      r = step(one, Phase::kDecode);
-    }
+    out.push_back(
+        {std::move(p.name), where, std::move(p.text), p.max_new.value_or(options.max_new)});
   }
+  return out;
 }
 
-void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
+/// Steps of `session` as run_prompts() asks for them, with the health checks between.
+class Stepper {
+ public:
+  Stepper(const GenerateOptions& options, Engine& engine, Session& session)
+      : model_(options.model.string()),
+        session_(session),
+        monitor_(make_monitor(engine, options.health, options.flips)) {}
+
+  const StepResult& step(std::span<const SequenceTokens> work) {
+    if (monitor_) {
+      monitor_->before_step(steps_++);
+    }
+    const StepResult& r = session_.step(work, Phase::kPrefill);
+    if (monitor_) {
+      monitor_->after_step(r);
+      for (; told_ < monitor_->report().events.size(); ++told_) {
+        fmt::print(stderr, "health: {}\n", monitor_->report().events[told_]);
+      }
+    }
+    if (r.nan_logits > 0) {
+      throw InputError(model_, "the model's logits are not numbers (NaN)",
+                       "the weights are broken; `inspect` shows their hash");
+    }
+    return r;
+  }
+
+ private:
+  std::string model_;
+  Session& session_;
+  std::unique_ptr<HealthMonitor> monitor_;
+  std::uint32_t steps_ = 0;
+  std::size_t told_ = 0;  // of the monitor's events
+};
+
+/// What a listener may hear while texts grow; either may be empty.
+struct Listener {
+  std::function<void(std::size_t prompt, std::string_view bytes)> token{};
+  std::function<void(const std::vector<Prompt>&, std::size_t prompt)> finished{};
+};
+
+std::vector<Prompt> generate(const GenerateOptions& options, const Listener& listener) {
   std::unique_ptr<Backend> backend = device_backend(options.device, "f32", options.threads);
   const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
   validate(sampling, "generate");
-  if (options.prompt.empty()) {
-    throw InputError("--prompt", "the prompt is empty");
-  }
+  std::vector<Prompt> prompts = prompts_of(options);
   const auto job = open_ranks(options.ranks);
   if (job) {
     require_same_program(*job, "generate",
@@ -98,11 +114,11 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
                           {"--temperature", fmt::format("{}", options.temperature)},
                           {"--top-p", fmt::format("{}", options.top_p)},
                           {"--top-k", std::to_string(options.top_k)},
+                          {"--batch", std::to_string(options.batch)},
                           {"--kv-block", std::to_string(options.kv_block)},
                           {"--kv-memory", options.kv_memory},
                           {"--quantise", options.quantise},
-                          {"--health", std::to_string(options.health)},
-                          {"--prompt", hash128(std::as_bytes(std::span(options.prompt))).hex()}});
+                          {"--health", std::to_string(options.health)}});
   }
   Engine engine = load_engine(options.model, std::move(backend),
                               {.threads = threads_of_rank(options.threads, job.get()),
@@ -111,23 +127,56 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
                                .quantise = quantise_options(options.quantise)},
                               options.health);
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
-  const std::vector<std::uint32_t> prompt = tokenizer.encode(options.prompt, true, true);
-  const std::uint64_t positions = engine.config().max_position_embeddings;
-  if (prompt.size() + std::uint64_t{options.max_new} > positions + 1) {
-    throw InputError("--prompt",
-                     fmt::format("{} tokens and {} new ones exceed the model's {} positions",
-                                 prompt.size(), options.max_new, positions),
-                     "shorten the prompt or lower --max-new");
+  std::vector<RunPrompt> run;
+  Hasher128 hasher;
+  for (Prompt& p : prompts) {
+    p.tokens = tokenizer.encode(p.text, true, true);
+    run.push_back({p.where, p.tokens, p.max_new});
+    hasher.update(fmt::format("{}:{}:", p.tokens.size(), p.max_new));
+    hasher.update(std::as_bytes(std::span(p.tokens)));
   }
+  Session session(engine, {.policy = {}, .kv = kv_options(options.kv_block, options.kv_memory)});
+  require_fit(engine, session.kv_pool(), run, 0);
   if (job) {
-    require_same_program(
-        *job, "generate",
-        {{"the prompt's tokens", hash128(std::as_bytes(std::span(prompt))).hex()}});
+    require_same_program(*job, "generate", {{"the prompts' tokens", hasher.digest().hex()}});
   }
-  continue_prompt(options, engine, tokenizer, prompt, sampling, emit);
+  Stepper stepper(options, engine, session);
+  std::vector<std::size_t> prompt_of;  // by sequence
+  PromptRunHooks hooks;
+  hooks.begin = [&](std::size_t i) {
+    prompt_of.push_back(i);
+    return session.add_sequence();
+  };
+  hooks.step = [&](std::span<const SequenceTokens> work) -> const StepResult& {
+    return stepper.step(work);
+  };
+  hooks.end = [&](std::uint32_t sequence) {
+    session.end_sequence(sequence);
+    if (listener.finished) {
+      listener.finished(prompts, prompt_of[sequence]);
+    }
+  };
+  hooks.token = [&](std::size_t i, std::uint32_t token) {
+    if (token == engine.config().eos_token) {
+      return;
+    }
+    const std::string bytes = tokenizer.token_bytes(token);
+    prompts[i].continuation += bytes;
+    ++prompts[i].made;
+    if (listener.token) {
+      listener.token(i, bytes);
+    }
+  };
+  PromptRunOptions how;
+  how.batch = options.batch;
+  how.sampling = sampling;
+  how.end_of_text = engine.config().eos_token;
+  how.alike = true;  // a text is the same alone and beside others
+  run_prompts(session.kv_pool(), run, how, hooks);
   if (job) {
     job->finish();
   }
+  return prompts;
 }
 
 /// Bytes as a table cell: printable ASCII as it is, the rest of invalid or control bytes as \xNN.
@@ -145,6 +194,40 @@ std::string visible(std::string_view bytes) {
     }
   }
   return out;
+}
+
+/// claims.md "router accuracy" against the loss oracle.
+Table oracle_table(const OracleRun& run, std::uint32_t k, std::uint32_t experts) {
+  Table t;
+  t.name = "router-oracle";
+  t.title = "The router against the loss oracle";
+  t.columns = {"MoE layer",
+               "tokens",
+               "NLL router [nats]",
+               "NLL best sets [nats]",
+               "NLL all sets, mean [nats]",
+               "set = best [%]",
+               "experts shared [%]",
+               "sets better than the router's [%]"};
+  for (const OracleLayer& o : run.layers) {
+    const auto n = static_cast<double>(o.tokens);
+    const auto mean = [&](double sum) {
+      return o.tokens == 0 ? std::string("n/a") : fmt::format("{:.4f}", sum / n);
+    };
+    const auto share = [&](std::uint64_t part, double whole) {
+      return o.tokens == 0 ? std::string("n/a")
+                           : fmt::format("{:.2f}", 100 * static_cast<double>(part) / (n * whole));
+    };
+    t.rows.push_back({std::to_string(o.layer), std::to_string(o.tokens), mean(o.router),
+                      mean(o.oracle), mean(o.every), share(o.same, 1), share(o.shared, k),
+                      share(o.better, static_cast<double>(run.sets))});
+  }
+  t.notes.push_back(fmt::format(
+      "best set = of the {} sets of {} experts the one with the smallest loss of the next token, "
+      "this layer's alone changed; by chance {:.2f} % of the sets, {:.2f} % of the experts",
+      run.sets, k, 100.0 / static_cast<double>(run.sets), 100.0 * k / experts));
+  t.notes.emplace_back("at most the first 65 tokens of a text");
+  return t;
 }
 
 /// Texts that are scored are no requests, and nothing tells the machine's state beside them.
@@ -273,6 +356,10 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
     t.notes.push_back("weights rounded: " + options.quantise);
   }
   std::vector<Table> out{std::move(t)};
+  if (options.oracle > 0) {
+    out.push_back(oracle_table(router_oracle(engine, ids, options.oracle, run.policy, run.tiers),
+                               engine.gate().top_k, engine.gate().experts));
+  }
   if (options.per_token) {
     out.push_back(std::move(tokens));
   }
@@ -280,8 +367,14 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
 }
 
 std::string generate_text(const GenerateOptions& options) {
-  std::string out;
-  generate(options, [&](std::string_view text) { out += text; });
+  return generate(options, {}).front().continuation;
+}
+
+std::vector<std::string> generate_texts(const GenerateOptions& options) {
+  std::vector<std::string> out;
+  for (const Prompt& p : generate(options, {})) {
+    out.push_back(p.text + p.continuation);
+  }
   return out;
 }
 
@@ -290,24 +383,50 @@ int run_generate(const GenerateOptions& options) {
     fmt::print("{}", render_all(perplexity_tables(options), options.format));
     return 0;
   }
-  bool started = false;
   const auto write = [&](std::string_view text) {
     if (launched_rank() == 0) {
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
     }
   };
-  generate(options, [&](std::string_view text) {
-    if (!started) {
-      started = true;
-      write(options.prompt);
-    }
-    write(text);
-  });
-  if (!started) {
-    write(options.prompt);
+  if (options.prompts.empty()) {
+    bool started = false;
+    const auto start = [&] {
+      if (!std::exchange(started, true)) {
+        write(options.prompt);
+      }
+    };
+    (void)generate(options, {.token = [&](std::size_t, std::string_view text) {
+                     start();
+                     write(text);
+                   }});
+    start();
+    write("\n");
+    return 0;
   }
-  write("\n");
+  if (options.format != TableFormat::kText) {
+    Table t;
+    t.name = "generate";
+    t.title = "Continued texts";
+    t.columns = {"prompt", "tokens", "new tokens", "text"};
+    for (const Prompt& p : generate(options, {})) {
+      t.rows.push_back({p.name, std::to_string(p.tokens.size()), std::to_string(p.made),
+                        visible(p.text + p.continuation)});
+    }
+    write(render(t, options.format));
+    return 0;
+  }
+  // In the order of the file, each as soon as those before it are there.
+  std::vector<bool> finished;
+  std::size_t printed = 0;
+  (void)generate(options, {.finished = [&](const std::vector<Prompt>& all, std::size_t i) {
+                   finished.resize(all.size());
+                   finished[i] = true;
+                   for (; printed < all.size() && finished[printed]; ++printed) {
+                     const Prompt& p = all[printed];
+                     write(fmt::format("--- {}\n{}{}\n", p.name, p.text, p.continuation));
+                   }
+                 }});
   return 0;
 }
 

@@ -14,11 +14,14 @@ namespace switchyard::cli {
 
 struct GenerateOptions {
   std::filesystem::path model;         ///< Checkpoint folder.
-  std::string prompt;                  ///< Not empty, unless `perplexity` is given.
+  std::string prompt;                  ///< Not empty, unless `prompts` or `perplexity` is given.
+  std::filesystem::path prompts{};     ///< Prompt file whose texts are continued.
   std::filesystem::path perplexity{};  ///< Prompt file whose texts are scored in place of writing.
   std::filesystem::path policy{};      ///< --perplexity: routing policy in closed loop.
-  std::uint32_t batch = 8;             ///< --perplexity: texts that run together.
-  bool per_token = false;              ///< --perplexity: a row for every token too.
+  /// --prompts, --perplexity: texts that run together; changes no text.
+  std::uint32_t batch = 8;
+  std::uint64_t oracle = 0;  ///< --perplexity: tokens for the loss oracle; 0: none.
+  bool per_token = false;    ///< --perplexity: a row for every token too.
   TableFormat format = TableFormat::kText;
   std::uint32_t max_new = 64;  ///< Tokens; the end-of-text token ends earlier.
   double temperature = 0.8;    ///< 0: greedy.
@@ -35,15 +38,19 @@ struct GenerateOptions {
   RankOptions ranks;     ///< Under mpirun; no effect on the text.
 };
 
-/// Writes the prompt and its continuation to stdout as they come, and a final newline; what the
-/// health checks found goes to stderr. Exit code 0, or throws InputError / CapabilityError. Under
+/// Writes the prompt and its continuation to stdout as they come, and a final newline; of several
+/// prompts a line "--- name" and the text of each, in order, or a table (format). What the health
+/// checks found goes to stderr. Exit code 0, or throws InputError / CapabilityError. Under
 /// mpirun every rank makes this call; rank 0 writes.
 int run_generate(const GenerateOptions& options);
 
-/// "perplexity": one row per text and one for all; with per_token also "perplexity-tokens".
+/// "perplexity": one row per text and one for all; with per_token also "perplexity-tokens", with
+/// oracle "router-oracle".
 [[nodiscard]] std::vector<Table> perplexity_tables(const GenerateOptions& options);
 
-/// The continuation only.
+/// The continuation only, of --prompt.
 [[nodiscard]] std::string generate_text(const GenerateOptions& options);
+/// Each prompt with its continuation, in order.
+[[nodiscard]] std::vector<std::string> generate_texts(const GenerateOptions& options);
 
 }  // namespace switchyard::cli

@@ -187,11 +187,20 @@ int run(int argc, char** argv) {
   auto* v_generate = app.add_subcommand("generate", "continue a text, or score texts");
   v_generate->add_option("--model", generate.model, "checkpoint folder or .gguf file")->required();
   v_generate->add_option("--prompt", generate.prompt, "text to continue");
+  v_generate->add_option("--prompts", generate.prompts,
+                         "in place of --prompt: continue the texts of a .txt or .jsonl file "
+                         "(text, id, max_new)");
   v_generate->add_option("--perplexity", generate.perplexity,
                          "in place of --prompt: score the texts of a .txt or .jsonl file");
   v_generate->add_option("--policy", generate.policy, "--perplexity: routing policy");
-  v_generate->add_option("--batch", generate.batch, "--perplexity: texts that run together")
+  v_generate
+      ->add_option("--batch", generate.batch,
+                   "--prompts, --perplexity: texts that run together; without a policy it changes "
+                   "none")
       ->capture_default_str();
+  v_generate->add_option("--oracle", generate.oracle,
+                         "--perplexity: compare the router with the sets of least loss, on this "
+                         "many tokens (claims: 512)");
   v_generate->add_flag("--per-token", generate.per_token, "--perplexity: a row for every token");
   v_generate->add_option("--max-new", generate.max_new, "new tokens")->capture_default_str();
   v_generate->add_option("--temperature", generate.temperature, "0: greedy")->capture_default_str();
@@ -221,8 +230,13 @@ int run(int argc, char** argv) {
                            "--kv-block", "--kv-memory", "--health", "--flip"}) {
     v_generate->get_option("--perplexity")->excludes(v_generate->get_option(name));
   }
-  for (const char* name : {"--policy", "--batch", "--per-token", "--format", "--json"}) {
+  v_generate->get_option("--perplexity")->excludes(v_generate->get_option("--prompts"));
+  v_generate->get_option("--prompt")->excludes(v_generate->get_option("--prompts"));
+  for (const char* name : {"--policy", "--per-token", "--oracle"}) {
     v_generate->get_option(name)->needs(v_generate->get_option("--perplexity"));
+  }
+  for (const char* name : {"--batch", "--format", "--json"}) {
+    v_generate->get_option("--prompt")->excludes(v_generate->get_option(name));
   }
   v_generate->footer(
       "Example: switchyard generate --model scenarios/checkpoints/sy-16x2 --prompt \"The \"");

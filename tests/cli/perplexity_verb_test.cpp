@@ -93,20 +93,45 @@ TEST(PerplexityVerb, RunsPoliciesThatNameFiles) {
   }
 }
 
+// claims.md "router accuracy": the best of the 120 pairs, layer by layer.
+TEST(PerplexityVerb, ComparesTheRouterWithTheLossOracle) {
+  write_file("four.txt", "The first text of three and more words.\n");
+  GenerateOptions o = options_of("four.txt");
+  o.oracle = 6;
+  const auto tables = perplexity_tables(o);
+  ASSERT_EQ(tables.size(), 2U);
+  const Table& t = tables[1];
+  ASSERT_EQ(t.rows.size(), 4U);  // MoE layers
+  for (const auto& row : t.rows) {
+    EXPECT_EQ(row[1], "6");
+    EXPECT_EQ(row[2], t.rows[0][2]);  // the router's loss is that of the model
+    EXPECT_LE(std::stod(row[3]), std::stod(row[2]));
+    EXPECT_LT(std::stod(row[3]), std::stod(row[4]));
+    EXPECT_GE(std::stod(row[6]), std::stod(row[5]));
+    EXPECT_LT(std::stod(row[7]), 60);  // better than chance would be
+  }
+  o.policy = source_path("scenarios/policies/semantic_gate.toml");
+  EXPECT_THROW((void)perplexity_tables(o), InputError);
+}
+
 TEST(PerplexityVerb, RefusesOptionsThatWouldDoNothing) {
   write_file("two.txt", "one text\nanother text\n");
   const std::string model = source_path("scenarios/checkpoints/sy-16x2").string();
   const std::string soft = source_path("scenarios/policies/soft_all.toml").string();
-  const std::vector<std::vector<std::string>> bad{{"--perplexity", "two.txt", "--prompt", "x"},
-                                                  {"--perplexity", "two.txt", "--temperature", "0"},
-                                                  {"--prompt", "x", "--per-token"},
-                                                  {"--prompt", "x", "--json"},
-                                                  {"--perplexity", "missing.txt"},
-                                                  {"--perplexity", "two.txt", "--batch", "0"},
-                                                  {"--perplexity", "two.txt", "--tp", "2"},
-                                                  {"--perplexity", "two.txt", "--policy", soft},
-                                                  {"--prompt", "some words", "--kv-memory", "1 kB"},
-                                                  {}};
+  const std::vector<std::vector<std::string>> bad{
+      {"--perplexity", "two.txt", "--prompt", "x"},
+      {"--perplexity", "two.txt", "--temperature", "0"},
+      {"--prompt", "x", "--per-token"},
+      {"--prompt", "x", "--json"},
+      {"--prompt", "x", "--batch", "2"},
+      {"--prompt", "x", "--prompts", "two.txt"},
+      {"--perplexity", "two.txt", "--prompts", "two.txt"},
+      {"--perplexity", "missing.txt"},
+      {"--perplexity", "two.txt", "--batch", "0"},
+      {"--perplexity", "two.txt", "--tp", "2"},
+      {"--perplexity", "two.txt", "--policy", soft},
+      {"--prompt", "some words", "--kv-memory", "1 kB"},
+      {}};
   for (const auto& extra : bad) {
     std::vector<std::string> arguments{"generate", "--model", model};
     arguments.insert(arguments.end(), extra.begin(), extra.end());
@@ -118,6 +143,27 @@ TEST(PerplexityVerb, RefusesOptionsThatWouldDoNothing) {
       test::run_switchyard({"generate", "--model", model, "--perplexity", "two.txt", "--json"});
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_EQ(nlohmann::json::parse(good.out).size(), 1U);
+}
+
+// Blocks of text in the order of the file, or a table; a text is that of --prompt alone.
+TEST(GenerateVerb, PrintsManyTextsInOrder) {
+  write_file("many.jsonl",
+             "{\"text\": \"The cat\", \"id\": \"cat\", \"max_new\": 9}\n"
+             "{\"text\": \"int\", \"max_new\": 2}\n");
+  const std::string model = source_path("scenarios/checkpoints/sy-16x2").string();
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"generate", "--model", model};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const auto r = test::run_switchyard(arguments);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return r.out;
+  };
+  const std::string cat = run({"--prompt", "The cat", "--max-new", "9"});
+  const std::string c = run({"--prompt", "int", "--max-new", "2"});
+  EXPECT_EQ(run({"--prompts", "many.jsonl"}), "--- cat\n" + cat + "--- 2\n" + c);
+  EXPECT_EQ(run({"--prompts", "many.jsonl", "--batch", "1"}), "--- cat\n" + cat + "--- 2\n" + c);
+  const auto table = nlohmann::json::parse(run({"--prompts", "many.jsonl", "--json"}));
+  EXPECT_EQ(table.dump().find("\"cat\"") != std::string::npos, true) << table;
 }
 
 }  // namespace

@@ -202,12 +202,20 @@ TEST(LoaderRow12, RowsBeyondFourGibibytesAreWidenedFromTheRightPlace) {
   }
   const std::string q4k = half_one + half_one + std::string(8, '\x01') + std::string(4, '\x11') +
                           std::string(128, '\x55');
+  // Scales of 1, halves of 0x3 and 0x1: (0x13 = 19) - 32.
+  const std::string q6k =
+      std::string(128, '\x33') + std::string(64, '\x55') + std::string(16, '\x01') + half_one;
+  std::string mx4;
+  for (int b = 0; b < 8; ++b) {
+    mx4 += '\x80' + std::string(16, '\x55');  // 2^(128 - 127) * 3
+  }
   std::string bf16;
   for (int i = 0; i < 256; ++i) {
     bf16 += std::string("\x40\x40", 2);
   }
   for (const Case& c : {Case{WeightType::kQ8, 272, q8, 3}, Case{WeightType::kQ4, 144, q4, 1},
-                        Case{WeightType::kQ4K, 144, q4k, 4}, Case{WeightType::kBf16, 512, bf16, 3},
+                        Case{WeightType::kQ4K, 144, q4k, 4}, Case{WeightType::kQ6K, 210, q6k, -13},
+                        Case{WeightType::kMx4, 136, mx4, 6}, Case{WeightType::kBf16, 512, bf16, 3},
                         Case{WeightType::kFp8, 256, std::string(256, '\x40'), 2}}) {
     ASSERT_EQ(c.row.size(), c.row_bytes);
     const std::size_t rows = kBeyond32Bits / c.row_bytes + 2;

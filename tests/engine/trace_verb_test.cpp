@@ -190,6 +190,50 @@ TEST(GenerateVerb, ContinuesDeterministicallyAndChecksItsInput) {
   expect_contains(input_error_of([&] { (void)cli::generate_text(options); }), "top_p = 2");
 }
 
+// Several prompts through the paged cache: each text is what it is alone, however many run
+// together, and whatever part of the cache they may hold.
+TEST(GenerateVerb, ContinuesEachOfManyPromptsAsItWouldAlone) {
+  const auto folder = checkpoint_with_tokenizer("generate_many");
+  const std::vector<std::string> texts{"hello", "int main", "a", "hello", "some more words"};
+  std::string lines;
+  for (const std::string& text : texts) {
+    lines += nlohmann::json{{"text", text}, {"max_new", text.size() + 3}}.dump() + "\n";
+  }
+  write_file(folder / "p.jsonl", lines);
+  cli::GenerateOptions options;
+  options.model = folder;
+  options.threads = 1;
+  options.temperature = 1.5;
+  std::vector<std::string> alone;
+  for (const std::string& text : texts) {
+    options.prompt = text;
+    options.max_new = static_cast<std::uint32_t>(text.size() + 3);
+    alone.push_back(text + cli::generate_text(options));
+  }
+  options.prompt.clear();
+  options.prompts = folder / "p.jsonl";
+  options.max_new = 1;
+  for (const std::uint32_t batch : {1U, 2U, 8U}) {
+    for (const char* memory : {"", "40 kB"}) {
+      options.batch = batch;
+      options.kv_block = batch + 2;
+      options.kv_memory = memory;
+      EXPECT_EQ(cli::generate_texts(options), alone) << batch << memory;
+    }
+  }
+  options.kv_memory = "4 kB";
+  expect_contains(input_error_of([&] { (void)cli::generate_texts(options); }),
+                  "p.jsonl:1: 12 tokens need");
+  options.kv_memory.clear();
+  options.batch = 0;
+  expect_contains(input_error_of([&] { (void)cli::generate_texts(options); }),
+                  "batch = 0. Violated: batch >= 1");
+  options.batch = 1;
+  write_file(folder / "p.jsonl", "{\"text\": \"a\", \"expert\": 3}\n");
+  expect_contains(input_error_of([&] { (void)cli::generate_texts(options); }),
+                  "p.jsonl:1: \"expert\" has no effect here");
+}
+
 TEST(TraceVerb, RepairsWhatItWasToldToDamage) {
   const auto folder = checkpoint_with_tokenizer("verb_health");
   write_file(folder / "p.txt", "hello there\nint main\n");

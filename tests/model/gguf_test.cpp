@@ -8,9 +8,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -62,6 +64,33 @@ TEST(Gguf, ReadsEveryTypeAsTheGgufPackageDoes) {
       EXPECT_EQ(view.shape, expected.find(name)->shape) << name;
       expect_same_bits(values_of(view), expected.find(name)->to_float(), name);
     }
+  }
+}
+
+TEST(Gguf, ReadsTypesItDoesNotWriteAsTheGgufPackageDoes) {
+  const Gguf file = Gguf::open(fixture() / "read_only.gguf");
+  const auto expected = Safetensors::open(fixture() / "read_only.safetensors");
+  EXPECT_EQ(file.tensors().size(), 6U);
+  for (const char* prefix : {"", "edge.", "any."}) {
+    for (const auto& [type, dtype] :
+         {std::pair{"q6_k", DType::kQ6K}, std::pair{"mxfp4", DType::kMxfp4}}) {
+      const std::string name = std::string(prefix) + type;
+      const TensorView& view = file.tensors().at(name);
+      EXPECT_EQ(view.dtype, dtype) << name;
+      EXPECT_EQ(view.shape, expected.find(name)->shape) << name;
+      expect_same_bits(values_of(view), expected.find(name)->to_float(), name);
+    }
+  }
+}
+
+TEST(Gguf, PartsAreOneFile) {
+  const Gguf file = Gguf::open(fixture() / "parts-00001-of-00003.gguf");
+  EXPECT_EQ(file.text("k.text"), "of the first part");
+  ASSERT_EQ(file.tensors().size(), 6U);
+  for (int i = 0; i < 6; ++i) {
+    std::vector<float> expected(8);
+    std::iota(expected.begin(), expected.end(), 10.0F * static_cast<float>(i));
+    EXPECT_EQ(file.tensors().at("t." + std::to_string(i)).to_float(), expected) << i;
   }
 }
 
@@ -228,9 +257,9 @@ TEST(Gguf, LiesAboutTensorsAreNamed) {
   EXPECT_EQ(refused(at(4), little(33, 8)),
             "bad.gguf: tensor \"one\": rows of 33 values do not fill blocks of 32 (Q8_0)");
   EXPECT_NE(refused(at(4), little(1ULL << 63U, 8)).find("exceeds 2^63"), std::string::npos);
-  EXPECT_EQ(refused(at(20), little(14, 4)),
-            "bad.gguf: tensor \"one\": unsupported tensor type Q6_K; supported: F32, F16, BF16, "
-            "Q8_0, Q4_0, Q4_K");
+  EXPECT_EQ(refused(at(20), little(11, 4)),
+            "bad.gguf: tensor \"one\": unsupported tensor type Q3_K; supported: F32, F16, BF16, "
+            "Q8_0, Q4_0, Q4_K, Q6_K, MXFP4");
   EXPECT_EQ(refused(at(20), little(4711, 4)), "bad.gguf: tensor \"one\": unknown tensor type 4711");
   EXPECT_NE(refused(at(24), little(8, 8)).find("no multiple of 32"), std::string::npos);
   EXPECT_NE(refused(at(24), little(0xffffffffffffffe0ULL, 8)).find("the file has"),
@@ -242,6 +271,37 @@ TEST(Gguf, LiesAboutTensorsAreNamed) {
   write_plain("twice.gguf", twice);
   EXPECT_EQ(error_of([] { (void)Gguf::open("twice.gguf"); }),
             "twice.gguf: tensor \"one\": is given twice");
+}
+
+TEST(Gguf, PartsThatAreMissingOrOfOthersAreNamed) {
+  namespace fs = std::filesystem;
+  const auto copy = [](int from, const std::string& to) {
+    fs::copy_file(fixture() / fmt::format("parts-0000{}-of-00003.gguf", from), to,
+                  fs::copy_options::overwrite_existing);
+  };
+  const auto opened = [](const char* name) { return error_of([&] { (void)Gguf::open(name); }); };
+  copy(1, "m-00001-of-00003.gguf");
+  copy(2, "m-00002-of-00003.gguf");
+  fs::remove("m-00003-of-00003.gguf");
+  EXPECT_NE(opened("m-00001-of-00003.gguf").find("m-00003-of-00003.gguf"), std::string::npos)
+      << opened("m-00001-of-00003.gguf");
+  EXPECT_EQ(opened("m-00002-of-00003.gguf"),
+            "m-00002-of-00003.gguf: is part 2 of 3; name the first, m-00001-of-00003.gguf");
+  copy(2, "m-00003-of-00003.gguf");
+  EXPECT_NE(opened("m-00001-of-00003.gguf").find("\"t.2\": is given twice"), std::string::npos)
+      << opened("m-00001-of-00003.gguf");
+  copy(1, "m-00003-of-00003.gguf");
+  EXPECT_NE(opened("m-00001-of-00003.gguf").find("is given twice"), std::string::npos);
+  copy(3, "m-00003-of-00003.gguf");
+  copy(1, "renamed.gguf");
+  EXPECT_EQ(opened("renamed.gguf"),
+            "renamed.gguf: is part 1 of 3, and is not named so; parts are named "
+            "NAME-00001-of-00003.gguf");
+  EXPECT_EQ(opened("m-00001-of-00003.gguf"), "accepted");
+  GgufWriter w;  // in the place of the second part
+  w.write("m-00002-of-00003.gguf", [](std::size_t, const GgufWriter::Sink&) {});
+  EXPECT_EQ(opened("m-00001-of-00003.gguf"),
+            "m-00002-of-00003.gguf: metadata \"split.no\": expected a whole number, not below 0");
 }
 
 TEST(Gguf, AMissingOrMistypedKeyIsNamed) {

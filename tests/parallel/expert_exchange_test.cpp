@@ -148,6 +148,39 @@ TEST(ExpertExchange, GivesTheBitsOfOneRankForEveryFamily) {
   }
 }
 
+// Rounding looks at whole experts (the channels that INT4 keeps), whatever part a rank computes.
+TEST(ExpertExchange, RoundsTheWeightsThatOneRankRounds) {
+  const QuantiseOptions rounded =
+      parse_quantise("router=int8,experts=int4,backbone=bf16,group=16,keep=0.2", "test");
+  for (const auto& folder : {fixture("f32"), family("gpt_oss_mxfp4"), family("qwen2_moe")}) {
+    const Engine one = Engine::load(folder, {.quantise = rounded});
+    const Steps alone = run_steps(one, tight());
+    for (const auto& [ranks, tp] : {std::pair{3U, 1U}, std::pair{4U, 2U}}) {
+      std::vector<Steps> all(ranks);
+      std::vector<std::vector<QuantisedPart>> parts(ranks);
+      const auto thrown = run_ranks(ranks, [&, tp = tp](Communicator& job) {
+        const Engine engine =
+            Engine::load(folder, {.threads = 1, .job = &job, .tp = tp, .quantise = rounded});
+        all[job.rank()] = run_steps(engine, tight());
+        parts[job.rank()] = engine.quantised();
+      });
+      for (unsigned r = 0; r < ranks; ++r) {
+        const std::string what = fmt::format("{}, rank {} of {}", folder.string(), r, ranks);
+        EXPECT_EQ(thrown[r], "") << what;
+        expect_same(alone, all[r], what);
+        ASSERT_EQ(parts[r].size(), one.quantised().size()) << what;
+        for (std::size_t i = 0; i < parts[r].size(); ++i) {
+          EXPECT_EQ(parts[r][i].tensors, one.quantised()[i].tensors) << what;
+          EXPECT_EQ(parts[r][i].values, one.quantised()[i].values) << what;
+          EXPECT_EQ(parts[r][i].bits, one.quantised()[i].bits) << what;
+          EXPECT_EQ(parts[r][i].squared_error, one.quantised()[i].squared_error) << what;
+          EXPECT_EQ(parts[r][i].squared_weight, one.quantised()[i].squared_weight) << what;
+        }
+      }
+    }
+  }
+}
+
 TEST(ExpertExchange, SpreadsOnlyTheSequencesOfADenseModel) {
   const Steps alone = run_steps(Engine::load(family("lab_dense"), {}), {});
   const ExchangeTotals totals = expect_grid(family("lab_dense"), {}, alone, 3, 1);
