@@ -218,11 +218,35 @@ class Examiner {
   void faults() {
     for (const run::Event& e : run_.events) {
       if (e.kind != run::EventKind::kFault) continue;
+      if (e.text.ends_with(": over")) continue;
       const Place place{e.gpu, e.link, e.layer, e.expert};
-      find("fault", fmt::format("step {}: {}", e.step, e.text), describe(place, inv_),
-           fmt::format("switchyard monitor {}", name_),
-           "redundant copies (parallel.placement_options.redundant) shorten the repair",
-           run::kNoData, true);
+      const auto is = [&](std::string_view kind) { return e.text.starts_with(kind); };
+      std::string cure =
+          "a time-out that takes the GPU out of service (gpu_loss heals, this lasts)";
+      if (is("gpu_loss") || is("link_down")) {
+        cure = "redundant copies (parallel.placement_options.redundant) need no load from the host";
+      } else if (is("slow_expert")) {
+        cure = "monitor.alarms on expert_latency with action = \"reload\"";
+      } else if (is("bit_flip")) {
+        cure = "checks of the weights more often (faults.check_every)";
+      } else if (is("kv_leak")) {
+        cure = "monitor.alarms on runtime_memory with action = \"reclaim\"";
+      } else if (is("host_stall")) {
+        cure = "launches that do not wait for the host (captured graphs)";
+      } else if (is("link_degraded")) {
+        cure =
+            "experts that are chosen often away from the link (parallel.placement = "
+            "\"topology_hot\")";
+      }
+      std::string symptom = fmt::format("step {}: {}", e.step, e.text);
+      for (const run::Event& healing : run_.events) {
+        if (healing.kind == run::EventKind::kPolicyAction && healing.step == e.step &&
+            healing.text.starts_with("healing")) {
+          symptom += "; " + healing.text;
+        }
+      }
+      find("fault", std::move(symptom), describe(place, inv_),
+           fmt::format("switchyard monitor {}", name_), std::move(cure), run::kNoData, true);
     }
   }
 

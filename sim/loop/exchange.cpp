@@ -55,9 +55,9 @@ void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::ui
 
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
-                         std::int64_t& duration, std::int64_t& floor) {
+                         std::int64_t& duration, std::int64_t& floor, bool across) {
   for (const std::vector<std::uint64_t>& matrix : matrices) {
-    exchange_.run(matrix, ready_, timings_);
+    exchange_.run(matrix, ready_, timings_, across);
     std::int64_t longest = 0, highest_floor = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);
@@ -84,12 +84,18 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
       for (std::size_t k = 0; k < t.link_bytes.size(); ++k) {
         record_.link_bytes[k] += t.link_bytes[k];
         record_.link_busy_ps[k] += SimTime::from_seconds(static_cast<double>(t.link_bytes[k]) /
-                                                         exchange_.links()[k].bandwidth.value)
+                                                         exchange_.bandwidth(k).value)
                                        .ps();
       }
-      const StragglerReason reason = t.link_bound ? StragglerReason::kLink : StragglerReason::kLoad;
+      const bool fault = faults_ != nullptr && t.straggler < gpus_ &&
+                         (faults_->touches(t.straggler) || host_load_[t.straggler] > 0);
+      const StragglerReason reason = fault          ? StragglerReason::kFault
+                                     : t.link_bound ? StragglerReason::kLink
+                                                    : StragglerReason::kLoad;
       if (t.straggler < gpus_) {
-        straggler_ps_[t.link_bound ? 1 : 0][t.straggler] += t.straggler_ps;
+        straggler_ps_[fault          ? kByFault
+                      : t.link_bound ? kByLink
+                                     : kByLoad][t.straggler] += t.straggler_ps;
         if (moe != run::kNone) {
           run::LayerRecord& layer = record_.layers[moe];
           if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {

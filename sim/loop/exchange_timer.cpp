@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <optional>
 
 #include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
@@ -38,9 +41,15 @@ bool link_disjoint(const cluster::RouteTable& routes,
 struct ExchangeTimer::State {
   std::vector<LinkDescription> links;
   std::vector<std::uint32_t> start_gpu, end_gpu;  // [links]
+  std::vector<BytesPerSecond> bandwidth;          // [links] now
+  std::vector<std::uint32_t> link_of;  // Index in the models → in `links`; empty: same.
   bool ports_tell_bytes = false;
   std::vector<std::vector<std::uint32_t>> groups;  // members of each model below
   std::vector<network::NetworkModel> models;
+  // Where the groups have models of their own: all GPUs as one, made when it is first asked for.
+  std::function<network::NetworkModel()> make_whole;
+  std::vector<network::NetworkModel> whole;  // One or none.
+  std::vector<std::vector<std::uint32_t>> everybody;
   network::ExchangeResult result;
   std::vector<SimTime> ready;
   std::vector<std::uint64_t> bytes;
@@ -50,6 +59,8 @@ struct ExchangeTimer::State {
   std::vector<std::uint32_t> host, ssd, endpoint_device;
   std::vector<TransferQueue::Exchange> beside;
   std::vector<std::size_t> group_of;  // [beside]
+  void build(const scenario::Scenario& scenario, const cluster::ClusterGraph& graph,
+             cluster::RouteTable routes);
 };
 
 /// Where each GPU loads experts from, and the queue of copies over GPUs, hosts and SSDs.
@@ -89,8 +100,6 @@ void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool all_in_h
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
     : state_(std::make_unique<State>()) {
   const cluster::ClusterGraph graph = network::cluster_of(scenario);
-  const std::optional<network::MeasuredLinks> measured = network::measured_of(scenario, graph);
-  const network::MeasuredLinks* const curve = measured ? &*measured : nullptr;
   State& s = *state_;
   bool shared_medium = false;
   for (const cluster::DirectedLink& l : graph.links()) {
@@ -108,11 +117,12 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
         {l.name, graph.devices()[l.from].name, graph.devices()[l.to].name,
          std::string(scenario::kLinkClassNames[static_cast<std::size_t>(l.link_class)]),
          l.bandwidth});
+    s.bandwidth.push_back(l.bandwidth);
     s.start_gpu.push_back(rank(l.from));
     s.end_gpu.push_back(rank(l.to));
   }
-  const network::Model model = network::model_of(scenario.network.model);
   const network::Algorithm algorithm = network::algorithm_of(scenario.network.algorithm);
+  const network::Model model = network::model_of(scenario.network.model);
   s.algorithm = algorithm;
   const scenario::MemorySpec& memory = scenario.memory;
   if (memory.residency.on() || memory.loading.on()) {
@@ -130,34 +140,73 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   };
   s.ports_tell_bytes = algorithm == network::Algorithm::kDirect && !shared_medium &&
                        none(routes.through_gpu) && none(routes.staged);
+  s.build(scenario, graph, routes);
+}
 
+void ExchangeTimer::State::build(const scenario::Scenario& scenario,
+                                 const cluster::ClusterGraph& graph, cluster::RouteTable routes) {
+  State& s = *this;
+  const std::optional<network::MeasuredLinks> measured = network::measured_of(scenario, graph);
+  const network::MeasuredLinks* const curve = measured ? &*measured : nullptr;
+  const network::Model model = network::model_of(scenario.network.model);
+  const network::Algorithm algorithm = network::algorithm_of(scenario.network.algorithm);
+  s.models.clear();
+  s.groups.clear();
+  s.whole.clear();
+  s.make_whole = nullptr;
   const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
   // Tensor-parallel groups exchange as the groups of one copy of the experts do; they are the same
   // where there are experts.
   const std::uint32_t ep = scenario.parallel.attention == scenario::AttentionPlacement::kTp
                                ? scenario.parallel.tp
                                : scenario.parallel.ep;
-  std::vector<std::vector<std::uint32_t>> groups(gpus / ep);
-  for (std::uint32_t g = 0; g < gpus; ++g) groups[g / ep].push_back(g);
+  std::vector<std::vector<std::uint32_t>> parts(gpus / ep);
+  for (std::uint32_t g = 0; g < gpus; ++g) parts[g / ep].push_back(g);
   const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
-  if (closed && groups.size() > 1 &&
-      scenario.network.dispatch != scenario::DispatchKind::kPerNode &&
-      link_disjoint(routes, groups)) {
-    for (const auto& members : groups)
+  if (closed && parts.size() > 1 && scenario.network.dispatch != scenario::DispatchKind::kPerNode &&
+      link_disjoint(routes, parts)) {
+    for (const auto& members : parts)
       s.models.emplace_back(model, algorithm, routes.subset(members), curve);
-    s.groups = std::move(groups);
+    s.groups = std::move(parts);
+    s.everybody.assign(1, std::vector<std::uint32_t>(gpus));
+    std::iota(s.everybody[0].begin(), s.everybody[0].end(), 0U);
+    s.make_whole = [model, algorithm, routes, measured] {
+      return network::NetworkModel(model, algorithm, routes, measured ? &*measured : nullptr);
+    };
     return;
   }
-  if (model == network::Model::kCoflow && groups.size() > 1) {
+  if (model == network::Model::kCoflow && parts.size() > 1) {
     throw InputError("network.model",
                      fmt::format("\"coflow\" with {} groups of {} of the {} GPUs is unsupported",
-                                 groups.size(), ep, gpus),
+                                 parts.size(), ep, gpus),
                      "use auto or flow, or set ep to the number of GPUs");
   }
   s.groups.emplace_back(gpus);
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
   s.models.emplace_back(model, algorithm, std::move(routes), curve);
 }
+void ExchangeTimer::rewire(const scenario::Scenario& changed) {
+  State& s = *state_;
+  const cluster::ClusterGraph graph = network::cluster_of(changed);
+  cluster::RouteTable routes = graph.routes();
+  std::map<std::string, std::uint32_t> index;
+  for (std::uint32_t k = 0; k < s.links.size(); ++k) {
+    index.emplace(s.links[k].name, k);
+    s.bandwidth[k] = s.links[k].bandwidth;
+  }
+  s.link_of.clear();
+  for (const cluster::DirectedLink& l : graph.links()) {
+    s.link_of.push_back(index.at(l.name));
+    s.bandwidth[s.link_of.back()] = l.bandwidth;
+  }
+  const auto none = [](const std::vector<std::uint8_t>& v) {
+    return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
+  };
+  // A way round a broken cable may lead through a GPU or host memory.
+  s.ports_tell_bytes = s.ports_tell_bytes && none(routes.through_gpu) && none(routes.staged);
+  s.build(changed, graph, std::move(routes));
+}
+BytesPerSecond ExchangeTimer::bandwidth(std::size_t link) const { return state_->bandwidth[link]; }
 ExchangeTimer::~ExchangeTimer() = default;
 
 const std::vector<LinkDescription>& ExchangeTimer::links() const { return state_->links; }
@@ -174,15 +223,19 @@ std::uint32_t ExchangeTimer::device_of(std::uint32_t endpoint) const {
 bool ExchangeTimer::ports_tell_bytes() const { return state_->ports_tell_bytes; }
 
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
-                        std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out) {
+                        std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out,
+                        bool across) {
   State& s = *state_;
+  across = across && s.make_whole != nullptr;
+  if (across && s.whole.empty()) s.whole.push_back(s.make_whole());
+  std::vector<network::NetworkModel>& models = across ? s.whole : s.models;
   const std::size_t gpus = ready_ps.size();
   std::size_t used = 0;
   s.beside.clear();
   s.group_of.clear();
   if (s.copies) s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
-  for (std::size_t q = 0; q < s.models.size(); ++q) {
-    const std::vector<std::uint32_t>& members = s.groups[q];
+  for (std::size_t q = 0; q < models.size(); ++q) {
+    const std::vector<std::uint32_t>& members = across ? s.everybody[q] : s.groups[q];
     const std::size_t n = members.size();
     s.ready.resize(n);
     s.bytes.resize(n * n);
@@ -193,7 +246,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       }
     }
     network::ExchangeResult& r = s.result;
-    s.models[q].exchange(s.bytes, s.ready, r);
+    models[q].exchange(s.bytes, s.ready, r);
     if (r.bytes == 0) continue;
 
     if (out.size() <= used) out.emplace_back();
@@ -205,7 +258,14 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     t.floor_ps = r.floor.ps();
     t.extrapolated = r.extrapolated;
     t.last_ready = members[r.last_ready];
-    t.link_bytes = r.link_bytes;
+    if (s.link_of.empty()) {
+      t.link_bytes = r.link_bytes;
+    } else {
+      t.link_bytes.assign(s.links.size(), 0);
+      for (std::size_t k = 0; k < r.link_bytes.size(); ++k) {
+        t.link_bytes[s.link_of[k]] = r.link_bytes[k];
+      }
+    }
     // Idle receivers do not make a GPU late: only senders count.
     std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0;
     std::uint32_t late = UINT32_MAX;
@@ -231,7 +291,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     wait = senders > 1 ? wait / (senders - 1) : 0;
     if (s.copies && s.copies->in_flight() > 0) {
       TransferQueue::Exchange e;
-      e.phases = network::all_to_all(s.algorithm, s.bytes, s.models[q].routes().node);
+      e.phases = network::all_to_all(s.algorithm, s.bytes, models[q].routes().node);
       for (network::Phase& phase : e.phases) {
         for (network::Transfer& x : phase) {
           x.src = members[x.src];

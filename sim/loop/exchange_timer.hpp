@@ -53,6 +53,12 @@ class ExchangeTimer {
   ExchangeTimer& operator=(const ExchangeTimer&) = delete;
 
   [[nodiscard]] const std::vector<LinkDescription>& links() const;
+  /// Routes are found anew over the links of `changed`: some of the cables it was built with, under
+  /// the same names, at other bandwidths. links() and their indices stay; a link that is not there
+  /// carries nothing. InputError, without effect: GPUs are not connected any more.
+  void rewire(const scenario::Scenario& changed);
+  /// What a link carries now; its first bandwidth if it is not there.
+  [[nodiscard]] BytesPerSecond bandwidth(std::size_t link) const;
   /// GPU rank at an end of a link, or UINT32_MAX.
   [[nodiscard]] std::uint32_t gpu_at_start(std::size_t link) const;
   [[nodiscard]] std::uint32_t gpu_at_end(std::size_t link) const;
@@ -71,9 +77,10 @@ class ExchangeTimer {
   /// cross-checked.
   [[nodiscard]] bool ports_tell_bytes() const;
   /// Times `bytes` ([G][G], row = sender, diagonal ignored) for GPUs ready at `ready_ps` [G]. One
-  /// entry per group with traffic; their participants are disjoint.
+  /// entry per group with traffic; their participants are disjoint. `across`: bytes may go from one
+  /// group to another, all as one exchange; without, such bytes are not looked at.
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
-           std::vector<ExchangeTiming>& out);
+           std::vector<ExchangeTiming>& out, bool across = false);
 
  private:
   struct State;

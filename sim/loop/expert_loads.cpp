@@ -198,7 +198,7 @@ void Simulator::await_experts(std::uint32_t moe) {
     ready_[g] = there;
     path_[g][at(run::Phase::kWait)] += wait;
     gpu_phase_[g][at(run::Phase::kWait)] += wait;
-    straggler_ps_[2][g] += wait;
+    straggler_ps_[kByHostLoad][g] += wait;
     x.step[g].wait_ps += wait;
   }
   if (longest == 0) return;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/loop/fixed_batch.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace switchyard::sim {
 namespace {
 
@@ -11,7 +15,13 @@ class FixedBatch final : public BatchSource {
   explicit FixedBatch(const scenario::Scenario& s)
       : s_(s),
         decode_(s.workload.kind == WorkloadKind::kDecode),
-        gpus_(static_cast<std::uint32_t>(s.hardware.gpu_count())) {}
+        gpus_(static_cast<std::uint32_t>(s.hardware.gpu_count())),
+        sequences_(s.workload.batch) {
+    for (std::uint32_t b = 0; b < s.workload.batch; ++b) {
+      sequences_[b].first_home = sequences_[b].home = home(b);
+      sequences_[b].cached = sequences_[b].wanted = s.workload.context;
+    }
+  }
 
   bool next(std::uint64_t step, StepPlan& plan) override {
     if (step == steps()) return false;
@@ -20,20 +30,34 @@ class FixedBatch final : public BatchSource {
     plan.last_gpu = gpus_;
     plan.kind = decode_ ? run::StepKind::kDecode : run::StepKind::kPrefill;
     plan.warmup = step < w.warmup_steps;
-    const std::uint64_t had = w.context + step * w.tokens;
+    plan.kv = std::move(freed_);
+    freed_.clear();
     for (std::uint32_t b = 0; b < w.batch; ++b) {
+      Sequence& have = sequences_[b];
       PlannedSequence q;
       q.id = b;
-      q.gpu = home(b);
-      q.fresh = w.tokens;
-      q.had = had;
-      q.origin = w.context;
-      q.prompt = decode_ ? w.context : UINT64_MAX;
-      q.prefill = !decode_;
+      q.gpu = have.home;
+      q.had = have.cached;
+      have.lags = have.cached < have.wanted;
+      if (have.lags) {
+        q.fresh = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(s_.faults.recompute_chunk, have.wanted - have.cached));
+        q.prefill = true;
+        q.samples = false;
+        recomputed_ += q.fresh;
+        if (decode_) plan.kind = run::StepKind::kMixed;
+      } else {
+        q.fresh = w.tokens;
+        q.origin = w.context;
+        q.prompt = decode_ ? w.context : UINT64_MAX;
+        q.prefill = !decode_;
+        have.wanted += q.fresh;
+      }
+      have.cached += q.fresh;
       plan.sequences.push_back(q);
-      plan.kv.push_back({q.gpu, step == 0 ? 0 : had, had + w.tokens});
+      plan.kv.push_back({q.gpu, have.paged, have.cached});
+      have.paged = have.cached;
     }
-    held_ = had + w.tokens;
     return true;
   }
 
@@ -44,21 +68,25 @@ class FixedBatch final : public BatchSource {
       first_start_ps_ = start;
       first_end_ps_ = end;
     }
-    if (s_.run.detail != scenario::Detail::kTokens || !decode_) return;
     for (const PlannedSequence& q : plan.sequences) {
-      run::TokenRecord t;
-      t.request = q.id;
-      t.index = static_cast<std::uint32_t>(step - s_.workload.warmup_steps);
-      t.step = static_cast<std::uint32_t>(step);
-      t.time_ps = end;
-      data.tokens.push_back(t);
+      Sequence& have = sequences_[q.id];
+      if (have.lags) continue;
+      if (s_.run.detail == scenario::Detail::kTokens && decode_) {
+        run::TokenRecord t;
+        t.request = q.id;
+        t.index = have.made;
+        t.step = static_cast<std::uint32_t>(step);
+        t.time_ps = end;
+        data.tokens.push_back(t);
+      }
+      ++have.made;
     }
   }
 
   void holders(std::uint32_t gpu, std::vector<std::uint64_t>& tokens) const override {
     tokens.clear();
-    for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-      if (home(b) == gpu) tokens.push_back(held_);
+    for (const Sequence& have : sequences_) {
+      if (have.home == gpu && have.paged > 0) tokens.push_back(have.paged);
     }
   }
 
@@ -66,7 +94,7 @@ class FixedBatch final : public BatchSource {
     return std::uint64_t{s_.workload.warmup_steps} + s_.workload.steps;
   }
 
-  void finish(std::int64_t end, run::RunData& data, std::vector<std::string>&,
+  void finish(std::int64_t end, run::RunData& data, std::vector<std::string>& notes,
               std::vector<std::string>&) override {
     const scenario::Workload& w = s_.workload;
     for (std::uint32_t b = 0; b < w.batch; ++b) {
@@ -75,14 +103,95 @@ class FixedBatch final : public BatchSource {
       r.arrival_ps = decode_ ? -1 : first_start_ps_;
       r.first_token_ps = decode_ ? first_end_ps_ : end;
       r.end_ps = end;
-      r.prompt_tokens = decode_ ? w.context : w.tokens * w.steps;
-      r.output_tokens = decode_ ? w.steps : 1;
+      r.prompt_tokens = decode_ ? w.context : w.tokens * sequences_[b].made;
+      r.output_tokens = decode_ ? sequences_[b].made : 1;
       r.outcome = run::RequestOutcome::kFinished;
       data.requests.push_back(r);
     }
+    if (s_.faults.on()) {
+      data.metrics.push_back({"tokens recomputed", static_cast<double>(recomputed_), ""});
+      if (recomputed_ > 0) {
+        notes.push_back(fmt::format(
+            "{} tokens of lost KV pages were computed again; their routing is that of the trace's "
+            "first rows, or synthetic",
+            recomputed_));
+      }
+    }
+  }
+
+  [[nodiscard]] bool can_move() const override { return true; }
+
+  std::vector<MovedSequence> evacuate(std::uint32_t gpu, std::span<const std::uint32_t> to,
+                                      bool keep_kv) override {
+    std::vector<MovedSequence> moved;
+    for (std::uint32_t b = 0; b < sequences_.size(); ++b) {
+      if (sequences_[b].home != gpu) continue;
+      const auto busy = [&](std::uint32_t g) {
+        return std::count_if(sequences_.begin(), sequences_.end(),
+                             [&](const Sequence& x) { return x.home == g; });
+      };
+      std::uint32_t best = to[0];
+      auto fewest = busy(best);
+      for (const std::uint32_t g : to) {
+        const auto n = busy(g);
+        if (n < fewest) {
+          best = g;
+          fewest = n;
+        }
+      }
+      moved.push_back(move(b, best, keep_kv));
+    }
+    return moved;
+  }
+
+  void lose_kv(std::uint32_t gpu) override {
+    for (Sequence& have : sequences_) {
+      if (have.home == gpu) have.cached = have.paged = 0;
+    }
+  }
+
+  std::vector<MovedSequence> come_home(std::uint32_t gpu) override {
+    std::vector<MovedSequence> moved;
+    for (std::uint32_t b = 0; b < sequences_.size(); ++b) {
+      if (sequences_[b].first_home == gpu && sequences_[b].home != gpu) {
+        moved.push_back(move(b, gpu, true));
+      }
+    }
+    return moved;
+  }
+
+  std::vector<MovedSequence> move_one(std::uint32_t from, std::uint32_t to) override {
+    std::uint32_t longest = UINT32_MAX;
+    for (std::uint32_t b = 0; b < sequences_.size(); ++b) {
+      if (sequences_[b].home == from &&
+          (longest == UINT32_MAX || sequences_[b].paged > sequences_[longest].paged)) {
+        longest = b;
+      }
+    }
+    if (longest == UINT32_MAX) return {};
+    return {move(longest, to, true)};
   }
 
  private:
+  struct Sequence {
+    std::uint32_t home = 0, first_home = 0;
+    std::uint64_t cached = 0;  // Tokens in its KV cache.
+    std::uint64_t wanted = 0;  // Tokens it has; more than cached: those are computed again.
+    std::uint64_t paged = 0;   // Tokens whose pages its home holds.
+    std::uint32_t made = 0;    // Measured steps that brought it new tokens.
+    bool lags = false;         // Computes lost tokens in the step under way.
+  };
+
+  MovedSequence move(std::uint32_t b, std::uint32_t to, bool keep_kv) {
+    Sequence& have = sequences_[b];
+    const MovedSequence moved{b, have.home, to, keep_kv ? have.paged : 0};
+    if (!keep_kv) have.cached = 0;
+    if (keep_kv && have.paged > 0) freed_.push_back({have.home, have.paged, 0});
+    have.paged = 0;
+    have.home = to;
+    return moved;
+  }
+
   [[nodiscard]] std::uint32_t home(std::uint32_t b) const {
     const scenario::Parallel& p = s_.parallel;
     if (p.attention == scenario::AttentionPlacement::kHub) return p.hub;
@@ -92,7 +201,9 @@ class FixedBatch final : public BatchSource {
   const scenario::Scenario& s_;
   bool decode_;
   std::uint32_t gpus_;
-  std::uint64_t held_ = 0;
+  std::vector<Sequence> sequences_;
+  std::vector<KvChange> freed_;  // Of sequences that moved; the next plan says so.
+  std::uint64_t recomputed_ = 0;
   std::int64_t first_start_ps_ = -1, first_end_ps_ = -1;  // first measured step
 };
 

@@ -191,8 +191,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   std::int64_t slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c = cost_[g].router(tokens_of_[g], routed_of_[g]);
-    work(g, run::Phase::kRouter, c);
-    slowest = std::max(slowest, c.time.ps());
+    slowest = std::max(slowest, work(g, run::Phase::kRouter, c));
   }
   out.router_ps = slowest;
 
@@ -260,17 +259,24 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     } else {
       for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
     }
-    work(g, run::Phase::kExpert, total);
-    slowest = std::max(slowest, total.time.ps());
     const ExpertMap::Row& row = map_.row(moe);
+    const bool slow = faults_ != nullptr && faults_->any_slow_expert();
     for (std::size_t c = 0; c < row.rank.size(); ++c) {
       if (row.rank[c] != g % s_.parallel.ep) continue;
       std::int64_t t = 0;
       for (const auto& wave : traffic_.waves) {
         t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
       }
+      if (slow && t > 0) {
+        // Its kernel holds the GPU for longer; the others run as before.
+        const double factor = faults_->expert_factor(moe, row.expert[c]);
+        const SimTime more = SimTime::from_seconds(static_cast<double>(t) * 1e-12 * (factor - 1));
+        total.time += more;
+        t += more.ps();
+      }
       record_.expert_time_ps[std::size_t{moe} * experts_ + row.expert[c]] += t;
     }
+    slowest = std::max(slowest, work(g, run::Phase::kExpert, total));
   }
   out.expert_ps = slowest;
 

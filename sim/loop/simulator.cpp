@@ -92,6 +92,13 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
     describe_requests(trace);
   }
   make_expert_loads(trace);
+  if (s_.faults.on()) {
+    faults_ = std::make_unique<FaultClock>(s_);
+    whole_ = placement_;
+    lost_.assign(gpus_, 0);
+    out_.assign(gpus_, 0);
+    leaked_.assign(gpus_, 0);
+  }
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
   node_ = nodes(s_);
@@ -182,6 +189,16 @@ run::Inventory Simulator::inventory() const {
     }
   }
   return inv;
+}
+
+/// Everything but the routed experts, on one GPU.
+std::uint64_t Simulator::backbone_bytes() const {
+  const model::ParameterCount all = model::count_parameters(shard_);
+  // A preset with a stated backbone counts it in place of the parts.
+  const std::uint64_t rest = all.embedding + all.attention + all.norms + all.shared_experts +
+                             all.dense_ffn + all.head + all.stated_backbone;
+  return model::dtype_bytes(s_.dtype.shared, rest) +
+         model::dtype_bytes(s_.dtype.router, all.router);
 }
 
 std::uint64_t Simulator::expert_bytes() const {
@@ -283,6 +300,7 @@ void Simulator::compute_layers() {
                                    s_.host.per_sequence.ps() *
                                        static_cast<std::int64_t>(sequences_[g].size()));
       host += cost_[g].step_launch();
+      if (faults_ != nullptr) host.time += SimTime::from_ps(faults_->stall_ps(g));
     }
     work(g, run::Phase::kHost, host);
     work(g, run::Phase::kHead, cost_[g].embedding(tokens_of_[g]));
@@ -297,8 +315,7 @@ void Simulator::compute_layers() {
           tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
                            model::kv_values_per_token_layer(shard_)),
           s_.activations, "attention activations");
-      work(g, run::Phase::kAttention, c);
-      slowest = std::max(slowest, c.time.ps());
+      slowest = std::max(slowest, work(g, run::Phase::kAttention, c));
     }
     if (sharded()) all_reduce(s_.model.is_moe(layer) ? moe : run::kNone);
     if (s_.model.is_moe(layer)) {
@@ -423,15 +440,19 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   bool due = false;
   std::uint64_t step = 0;
   std::int64_t end = 0;
-  for (; batch_->next(step, plan_); ++step) {
+  for (;; ++step) {
+    if (faults_ != nullptr && (step < batch_->steps() || !batch_->can_move())) begin_faults(step);
+    if (!batch_->next(step, plan_)) break;
     begin_step(step, inv);
     describe_new();
     compose_step();
     compose_reduce();
     grow_kv(step);
+    if (faults_ != nullptr) pay_faults(step);
     if (due) rebalance(step);
     compute_layers();
     end_step(step);
+    if (faults_ != nullptr) end_faults(step);
     due = rebalance_due();
     end = std::max(end, record_.scalars.end_ps);
     batch_->done(step, plan_, record_.scalars.start_ps, record_.scalars.end_ps, sink_.data());
@@ -442,6 +463,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
 
   std::vector<std::string> broken;
   batch_->finish(end, sink_.data(), result.notes, broken);
+  if (faults_ != nullptr) note_faults(result);
   for (std::string& text : broken) violation("serving", "run", text);
   // Everything is given back, so that the ledger must come out even.
   for (std::uint32_t g = 0; g < gpus_; ++g) {

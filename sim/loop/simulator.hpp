@@ -17,7 +17,7 @@
 //
 // Requests that arrive: sim/serving plans the steps; replicas step by themselves.
 //
-// Not modelled: pipeline parallelism, exchanges of two replicas at once on shared links, faults,
+// Not modelled: pipeline parallelism, exchanges of two replicas at once on shared links,
 // transfers other than the exchanges of dispatch and combine, all-reduces, moves and loads of
 // experts, KV pages between replicas, deferred sequences (queue = "defer" is refused),
 // communication overlapped with compute, the time of a policy's own steps (noise, penalties, a new

@@ -12,12 +12,7 @@
 namespace switchyard::sim {
 
 void Simulator::load_weights() {
-  const model::ParameterCount all = model::count_parameters(shard_);
-  // A preset with a stated backbone counts it in place of the parts.
-  const std::uint64_t rest = all.embedding + all.attention + all.norms + all.shared_experts +
-                             all.dense_ffn + all.head + all.stated_backbone;
-  const std::uint64_t shared =
-      model::dtype_bytes(s_.dtype.shared, rest) + model::dtype_bytes(s_.dtype.router, all.router);
+  const std::uint64_t shared = backbone_bytes();
   const std::uint64_t per_expert = expert_bytes();
   std::vector<LoadJob> jobs(gpus_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {

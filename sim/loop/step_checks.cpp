@@ -28,8 +28,14 @@ void Simulator::sample_memory() {
   step_start_ = static_cast<double>(ready_[plan_.first_gpu]) * 1e-12;
 }
 
-void Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
-  const std::int64_t t = cost.time.ps();
+std::int64_t Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
+  std::int64_t t = cost.time.ps();
+  if (faults_ != nullptr) {
+    if (out_[gpu] != 0) return 0;
+    if (phase != run::Phase::kHost && faults_->gpu_factor(gpu) > 1) {
+      t = SimTime::from_seconds(cost.time.seconds() * faults_->gpu_factor(gpu)).ps();
+    }
+  }
   check_time(t);
   ready_[gpu] += t;
   check_time(ready_[gpu]);
@@ -40,6 +46,7 @@ void Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
   record_.scalars.kernels += cost.kernels;
   measured_ops_ += cost.measured;
   extrapolated_ops_ += cost.extrapolated;
+  return t;
 }
 
 void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
@@ -197,9 +204,10 @@ void Simulator::end_step(std::uint64_t step) {
       if (straggler_ps_[reason][g] > largest) {
         largest = straggler_ps_[reason][g];
         sc.straggler_gpu = g;
-        sc.straggler_reason = reason == 0   ? StragglerReason::kLoad
-                              : reason == 1 ? StragglerReason::kLink
-                                            : StragglerReason::kExpertLoadFromHost;
+        sc.straggler_reason = reason == kByLoad       ? StragglerReason::kLoad
+                              : reason == kByLink     ? StragglerReason::kLink
+                              : reason == kByHostLoad ? StragglerReason::kExpertLoadFromHost
+                                                      : StragglerReason::kFault;
       }
     }
   }

@@ -2,12 +2,13 @@
 // The step loop behind simulate(), for the .cpp files of this folder only. One Simulator runs one
 // scenario: simulator.cpp sets it up and runs the steps, a BatchSource (step_plan.hpp) says which
 // sequences a step has, batch.cpp makes tokens and KV pages of that,
-// moe_layer.cpp times a layer, exchange.cpp moves bytes, rebalance.cpp moves experts, and
-// step_checks.cpp recounts what was done. sim/README.md has the equations.
+// moe_layer.cpp times a layer, exchange.cpp moves bytes, rebalance.cpp moves experts, healing.cpp
+// lets things break, and step_checks.cpp recounts what was done. sim/README.md has the equations.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,6 +19,7 @@
 #include "engine/model/policy_weights.hpp"
 #include "engine/routing/route.hpp"
 #include "sim/cost/cost.hpp"
+#include "sim/faults/fault_clock.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/expert_loads.hpp"
@@ -40,6 +42,9 @@ using PhaseTimes = std::array<std::int64_t, run::kPhases>;
 
 inline constexpr std::int64_t kLongestTimePs = 4'600'000'000'000'000'000;  // 53 days: two add
 inline constexpr std::int64_t kLongestSettingPs = 3'600'000'000'000'000;   // one hour
+
+/// Index of straggler_ps_: why others waited.
+inline constexpr std::size_t kByLoad = 0, kByLink = 1, kByHostLoad = 2, kByFault = 3;
 
 constexpr std::size_t at(run::Phase p) { return static_cast<std::size_t>(p); }
 
@@ -82,10 +87,11 @@ class Simulator {
   void rebalance(std::uint64_t step);
   std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
 
-  void work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
+  /// Advances a GPU's clock; returns what was charged (0 for a GPU that is out of service).
+  std::int64_t work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
-                std::int64_t& floor);
+                std::int64_t& floor, bool across = false);
   /// What the policy makes of the requests of this workload.
   void describe_requests(const RoutingTrace* trace);
   /// The same for the sequences of the plan that are new.
@@ -128,6 +134,27 @@ class Simulator {
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
+  // healing.cpp
+  void begin_faults(std::uint64_t step);
+  void pay_faults(std::uint64_t step);
+  void end_faults(std::uint64_t step);
+  void note_faults(SimulationResult& result);
+  void rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32_t>& back);
+  void lose_gpu(std::uint64_t step, std::uint32_t gpu);
+  void return_gpu(std::uint64_t step, std::uint32_t gpu);
+  void place_again(std::uint64_t step);
+  void check_weights(std::uint64_t step, std::int64_t now);
+  void reload_expert(std::uint32_t layer, std::uint32_t expert);
+  void carry_kv(const MovedSequence& moved);
+  void wait(std::uint32_t gpu, std::int64_t ps);
+  [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
+  [[nodiscard]] std::uint64_t backbone_bytes() const;
+  /// GPUs that cannot work without each other: the group of the GPU, or the GPU.
+  [[nodiscard]] std::vector<std::uint32_t> unit_of(std::uint32_t gpu) const;
+  [[nodiscard]] std::string describe(const FaultChange& change) const;
+  void event(run::EventKind kind, std::int64_t time, std::uint64_t step, std::uint32_t gpu,
+             double value, std::string text);
+
   const scenario::Scenario& s_;
   RunSink& sink_;
   std::uint32_t gpus_, layers_, experts_;
@@ -167,12 +194,26 @@ class Simulator {
   std::vector<std::uint32_t> first_gpu_, gpu_of_expert_;
   double step_start_ = 0;  // seconds
 
+  // Faults: null and empty without.
+  std::unique_ptr<FaultClock> faults_;
+  placement::Placement whole_;                    // With all GPUs there.
+  std::vector<std::uint8_t> lost_, out_;          // [G] gone; gone or of a group out of service.
+  std::map<std::size_t, std::uint32_t> cut_off_;  // Cable that is down → GPU without it.
+  std::vector<std::uint64_t> leaked_;             // [G] bytes.
+  std::uint64_t faults_seen_ = 0, lost_tokens_ = 0, damaged_ = 0;
+  std::int64_t recovery_ps_ = 0;
+  // Of the step about to begin: what healing takes.
+  std::int64_t hang_ps_ = 0;
+  std::uint32_t hang_gpu_ = run::kNone;
+  std::vector<std::uint64_t> host_load_, travel_, leaving_;  // [G], [G][G], [G] bytes.
+  std::vector<std::string> healing_;
+
   // State of the step under way.
   std::vector<std::int64_t> ready_;    // [G] clock of each GPU
   std::vector<PhaseTimes> path_;       // [G] how the critical path to ready_[g] is made up
   std::vector<PhaseTimes> gpu_phase_;  // [G] what the GPU itself did
-  // [reason: load, link, expert load from host][G] waits and transfers that this GPU stands for.
-  std::array<std::vector<std::int64_t>, 3> straggler_ps_;
+  // [kByLoad, kByLink, kByHostLoad, kByFault][G] waits and transfers that this GPU stands for.
+  std::array<std::vector<std::int64_t>, 4> straggler_ps_;
   std::int64_t layer_straggler_ps_ = 0;
   std::uint64_t step_ = 0;
   std::vector<std::uint32_t> node_;  // [G]

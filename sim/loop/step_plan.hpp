@@ -7,6 +7,7 @@
 // routing state and draws the random numbers of its tokens.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,31 @@ struct StepPlan {
   std::vector<std::uint32_t> ended;  ///< Numbers that no later plan has.
 };
 
+/// A sequence whose home changed. Its pages left `from`: to `to`, or nowhere (tokens = 0).
+struct MovedSequence {
+  std::uint32_t id = 0, from = 0, to = 0;
+  std::uint64_t tokens = 0;  ///< Whose pages travel.
+};
+
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
+  // Faults and alarms, between done() of a step and next() of the following one. A source that
+  // cannot move sequences is never asked to.
+  [[nodiscard]] virtual bool can_move() const { return false; }
+  /// The sequences at home on `gpu` go to the GPUs of `to`, each to the one with the fewest. With
+  /// keep_kv their pages go with them (the plan frees and allocates them); without, the caller has
+  /// freed them and the tokens are computed again.
+  virtual std::vector<MovedSequence> evacuate(std::uint32_t, std::span<const std::uint32_t>, bool) {
+    return {};
+  }
+  /// The pages of `gpu` are gone (the caller has freed them): its sequences compute them again.
+  virtual void lose_kv(std::uint32_t) {}
+  /// Sequences that evacuate() took from `gpu` come home with their pages.
+  virtual std::vector<MovedSequence> come_home(std::uint32_t) { return {}; }
+  /// The longest sequence of `from` goes to `to` with its pages; empty: there is none.
+  virtual std::vector<MovedSequence> move_one(std::uint32_t, std::uint32_t) { return {}; }
+
   /// Plans the next step; false when the run is over. `plan` is reused and holds the last one.
   virtual bool next(std::uint64_t step, StepPlan& plan) = 0;
   /// The planned step ran from start to end (ps of simulated time). `data` takes tokens and events.

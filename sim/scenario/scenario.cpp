@@ -16,6 +16,7 @@
 #include "engine/base/hash.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/model/gate.hpp"
+#include "sim/scenario/fault_reader.hpp"
 #include "sim/scenario/hardware_reader.hpp"
 #include "sim/scenario/section.hpp"
 #include "sim/scenario/serving_reader.hpp"
@@ -1492,7 +1493,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
 
   Section top(context, &root, "",
               {"model", "hardware", "parallel", "workload", "policy", "network", "memory", "host",
-               "cost", "economics", "run", "sweep"},
+               "cost", "faults", "economics", "run", "sweep"},
               root);
   const std::vector<Axis> axes = read_axes(context, root);
   read_model(context, root, document.folder, options, out);
@@ -1531,6 +1532,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   read_host(context, root, out);
   read_cost(context, root, document.folder, out);
   read_economics(context, root, out);
+  read_faults(context, root, out);
   read_run(context, root, out);
   out.values = std::move(context.values);
   for (const Axis& axis : axes) {

@@ -25,6 +25,7 @@
 #include "engine/routing/policy.hpp"
 #include "sim/scenario/bandwidth_table.hpp"
 #include "sim/scenario/calibration.hpp"
+#include "sim/scenario/faults.hpp"
 #include "sim/scenario/hardware.hpp"
 #include "sim/scenario/serving.hpp"
 
@@ -302,6 +303,7 @@ struct Scenario {
   HostSpec host;
   CostSpec cost;
   EconomicsSpec economics;
+  FaultSpec faults;
   RunSpec run;
   std::vector<SweepAxis> sweep;
   std::vector<ResolvedValue> values;  ///< Fixed order, whatever the order in the file.

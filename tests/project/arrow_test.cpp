@@ -37,6 +37,7 @@ const std::vector<std::pair<std::string, std::string>> kModules{
     {"sim/network/", "network"},
     {"sim/placement/", "placement"},
     {"sim/health/", "health"},
+    {"sim/faults/", "sim"},
     {"sim/cost/", "sim"},
     {"sim/memory/", "sim"},
     {"sim/serving/", "sim"},

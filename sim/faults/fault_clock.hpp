@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which faults are there when a step begins. Scheduled ones by step or time, random ones drawn for
+// every step and target: philox(seed, "fault"; rule, target, step), so neither the order of calls
+// nor other faults change them.
+//
+// Not modelled: faults that cause others.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::sim {
+
+/// A fault that begins or ends.
+struct FaultChange {
+  std::size_t rule = 0;  ///< Index into FaultSpec::events.
+  bool begins = true;
+  std::uint32_t target = 0;  ///< GPU rank or index of the cable; kAnyTarget: all.
+};
+
+class FaultClock {
+ public:
+  /// `scenario` is borrowed.
+  explicit FaultClock(const scenario::Scenario& scenario);
+
+  /// Advances to a step that begins at `now_ps`; steps in order. What ends comes before what
+  /// begins, each in the order of the rules, then of the targets.
+  std::vector<FaultChange> advance(std::uint64_t step, std::int64_t now_ps);
+  /// Ends faults early (a repair); true when there was one. slow_expert and bit_flip of an expert
+  /// in a layer (index), or a loss or leak of a GPU.
+  bool repair_expert(std::uint32_t layer, std::uint32_t expert);
+  bool repair(scenario::FaultKind kind, std::uint32_t target);
+
+  /// Kernels of the GPU take this times as long, >= 1.
+  [[nodiscard]] double gpu_factor(std::uint32_t gpu) const { return gpu_factor_[gpu]; }
+  [[nodiscard]] bool any_slow_expert() const { return any_slow_expert_; }
+  [[nodiscard]] double expert_factor(std::uint32_t layer, std::uint32_t expert) const;
+  /// Share of a cable's bandwidth that is left; 0: it is down.
+  [[nodiscard]] const std::vector<double>& link_factor() const { return link_factor_; }
+  [[nodiscard]] bool damaged(std::uint32_t layer, std::uint32_t expert) const;
+  [[nodiscard]] bool any_damaged() const { return any_damaged_; }
+  /// Added to the host's time of this step.
+  [[nodiscard]] std::int64_t stall_ps(std::uint32_t gpu) const { return stall_ps_[gpu]; }
+  /// Not given back at the end of this step.
+  [[nodiscard]] std::uint64_t leak(std::uint32_t gpu) const { return leak_[gpu]; }
+  /// Whether a fault slows the GPU or a cable at it.
+  [[nodiscard]] bool touches(std::uint32_t gpu) const { return touches_[gpu] != 0; }
+
+ private:
+  struct Active {
+    std::size_t rule;
+    std::uint32_t target;
+    std::uint64_t until;  // Ends with the step of this number.
+  };
+  void refresh();
+
+  const scenario::Scenario& s_;
+  std::vector<Active> active_;
+  std::vector<std::uint8_t> done_;  // [rule] a scheduled fault that has begun
+  std::vector<double> gpu_factor_, link_factor_;
+  std::vector<std::int64_t> stall_ps_;
+  std::vector<std::uint64_t> leak_;
+  std::vector<std::uint8_t> touches_;
+  bool any_slow_expert_ = false, any_damaged_ = false;
+};
+
+}  // namespace switchyard::sim

@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a fault does to the step loop, and how it heals.
+//
+// Loss of a GPU (or of the cable that connects it). The step that was to begin hangs for
+// faults.detection and is run again: its tokens count as lost once. Then
+//   migrate  one group of experts (ep = GPUs): every expert whose only copy is gone gets one on the
+//            survivor with the fewest copies in that layer, from host memory; sequences go to the
+//            survivors with the fewest, whose KV pages are lost and computed again. Several groups:
+//            the group of the GPU is taken out of service, the others take its sequences; pages of
+//            its healthy GPUs travel over the links.
+//            When the GPU is back it loads its weights from host memory, then its experts and
+//            sequences return over the links.
+//   restart  everybody waits for faults.restart and until the GPU's weights are loaded.
+// Loads from host memory run side by side: bytes / faults.reload each, or in closed form over the
+// links from the nearest CPU of each GPU. They delay the GPUs that load, so the next exchange.
+//
+// A damaged expert (bit_flip) is found by the check of every faults.check_every steps and loaded
+// anew by its holders.
+//
+// Not modelled: loads from host memory beside other traffic, spare GPUs, time to agree on the new
+// layout (part of faults.detection).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/model/accounting.hpp"
+#include "sim/loop/step_loop.hpp"
+#include "sim/network/bottleneck.hpp"
+#include "sim/network/from_scenario.hpp"
+
+namespace switchyard::sim {
+
+using scenario::FaultKind;
+using scenario::FaultReaction;
+using scenario::FaultRule;
+
+void Simulator::event(run::EventKind kind, std::int64_t time, std::uint64_t step, std::uint32_t gpu,
+                      double value, std::string text) {
+  run::Event e;
+  e.time_ps = time;
+  e.step = static_cast<std::uint32_t>(step);
+  e.kind = kind;
+  e.gpu = gpu;
+  e.value = value;
+  e.text = std::move(text);
+  sink_.data().events.push_back(std::move(e));
+}
+
+std::vector<std::uint32_t> Simulator::unit_of(std::uint32_t gpu) const {
+  const std::uint32_t size = s_.parallel.ep < gpus_ && (layers_ > 0 || sharded())
+                                 ? std::max(s_.parallel.ep, s_.parallel.tp)
+                                 : 1;
+  std::vector<std::uint32_t> members(size);
+  std::iota(members.begin(), members.end(), gpu / size * size);
+  return members;
+}
+
+std::string Simulator::describe(const FaultChange& c) const {
+  const FaultRule& r = s_.faults.events[c.rule];
+  std::string text(scenario::kFaultKindNames[static_cast<std::size_t>(r.kind)]);
+  switch (r.kind) {
+    case FaultKind::kLinkDown:
+      return fmt::format("{} {}", text, s_.hardware.links[c.target].name);
+    case FaultKind::kLinkDegraded:
+      return fmt::format("{} {}: {:.4g} of its bandwidth", text, s_.hardware.links[c.target].name,
+                         r.factor);
+    case FaultKind::kSlowExpert:
+    case FaultKind::kBitFlip:
+      text += fmt::format(" expert {}", r.expert);
+      if (r.layer != scenario::kAnyTarget) text += fmt::format(" of MoE layer {}", r.layer);
+      return r.kind == FaultKind::kBitFlip ? text : fmt::format("{}: x {:.4g}", text, r.factor);
+    case FaultKind::kSlowGpu:
+      return fmt::format("{} {}: x {:.4g}", text, s_.hardware.gpu(c.target).name, r.factor);
+    case FaultKind::kHostStall:
+      return fmt::format("{} {}: {}", text,
+                         c.target < gpus_ ? s_.hardware.gpu(c.target).name : "of all GPUs",
+                         format_time(r.stall));
+    case FaultKind::kKvLeak:
+      return fmt::format("{} {}: {} B a step", text, s_.hardware.gpu(c.target).name, r.bytes);
+    case FaultKind::kGpuLoss:
+      break;
+  }
+  return fmt::format("{} {}", text, s_.hardware.gpu(c.target).name);
+}
+
+void Simulator::begin_faults(std::uint64_t step) {
+  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  hang_ps_ = 0;
+  hang_gpu_ = run::kNone;
+  host_load_.assign(gpus_, 0);
+  travel_.assign(std::size_t{gpus_} * gpus_, 0);
+  leaving_.assign(gpus_, 0);
+  healing_.clear();
+  std::vector<std::uint32_t> lost, back;
+  bool wires = false;
+  for (const FaultChange& c : faults_->advance(step, now)) {
+    const FaultRule& r = s_.faults.events[c.rule];
+    faults_seen_ += c.begins ? 1 : 0;
+    run::Event e;
+    e.time_ps = now;
+    e.step = static_cast<std::uint32_t>(step);
+    e.kind = run::EventKind::kFault;
+    const bool of_link = r.kind == FaultKind::kLinkDown || r.kind == FaultKind::kLinkDegraded;
+    if (of_link) {
+      const scenario::Link& l = s_.hardware.links[c.target];
+      for (std::uint32_t k = 0; k < exchange_.links().size() && e.link == run::kNone; ++k) {
+        const LinkDescription& d = exchange_.links()[k];
+        const std::string &a = s_.hardware.devices[l.a].name, &b = s_.hardware.devices[l.b].name;
+        if ((d.from == a && d.to == b) || (d.from == b && d.to == a)) e.link = k;
+      }
+    }
+    if (!of_link && c.target < gpus_ && r.expert == scenario::kAnyTarget) e.gpu = c.target;
+    if (r.expert != scenario::kAnyTarget) {
+      e.expert = r.expert;
+      if (r.layer != scenario::kAnyTarget) e.layer = r.layer;
+    }
+    e.value = r.factor;
+    e.text = describe(c) + (c.begins ? "" : ": over");
+    sink_.data().events.push_back(std::move(e));
+    wires = wires || of_link;
+    if (r.kind == FaultKind::kGpuLoss) (c.begins ? lost : back).push_back(c.target);
+    if (r.kind == FaultKind::kLinkDown && c.begins) hang_ps_ = s_.faults.detection.ps();
+  }
+  if (wires) rewire(lost, back);
+  for (const std::uint32_t g : back) return_gpu(step, g);
+  for (const std::uint32_t g : lost) lose_gpu(step, g);
+  if (!lost.empty() || !back.empty()) place_again(step);
+  if (faults_->any_damaged() && step % s_.faults.check_every == 0) check_weights(step, now);
+}
+
+/// Routes over what the cables are now. A cable without which a GPU is cut off takes it out.
+void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32_t>& back) {
+  const std::vector<double>& factor = faults_->link_factor();
+  // Cables that are up again bring their GPU back.
+  for (auto it = cut_off_.begin(); it != cut_off_.end();) {
+    if (factor[it->first] > 0) {
+      back.push_back(it->second);
+      it = cut_off_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  for (;;) {
+    scenario::Scenario now = s_;
+    std::vector<scenario::Link> up;
+    for (std::size_t k = 0; k < factor.size(); ++k) {
+      scenario::Link l = s_.hardware.links[k];
+      // A GPU that is cut off uses no cable; leaving one keeps the graph connected.
+      if (factor[k] == 0 && !cut_off_.contains(k)) continue;
+      if (factor[k] > 0) l.bandwidth.value *= factor[k];
+      up.push_back(std::move(l));
+    }
+    now.hardware.links = std::move(up);
+    try {
+      exchange_.rewire(now);
+      return;
+    } catch (const InputError& e) {
+      bool cut = false;
+      for (std::size_t k = 0; k < factor.size() && !cut; ++k) {
+        if (factor[k] > 0 || cut_off_.contains(k)) continue;
+        for (std::uint32_t g = 0; g < gpus_; ++g) {
+          const std::uint32_t device = s_.hardware.gpus[g];
+          const scenario::Link& l = s_.hardware.links[k];
+          if (l.a != device && l.b != device) continue;
+          cut_off_[k] = g;
+          if (lost_[g] == 0) lost.push_back(g);
+          cut = true;
+          break;
+        }
+      }
+      if (!cut) {
+        throw InputError("faults.events", "link_down cuts the cluster in two: " + e.message(),
+                         "unsupported; fail GPUs instead");
+      }
+    }
+  }
+}
+
+void Simulator::lose_gpu(std::uint64_t step, std::uint32_t gpu) {
+  if (lost_[gpu] != 0) return;
+  hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
+  hang_gpu_ = gpu;
+  const std::vector<std::uint32_t> unit = unit_of(gpu);
+  const auto drop_kv = [&](std::uint32_t g) {
+    ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+  };
+  // The shards of a sequence's pages are of no use without the lost one.
+  const bool all_pages = sharded();
+  if (s_.faults.reaction == FaultReaction::kRestart) {
+    hang_ps_ += s_.faults.restart.ps();
+    host_load_[gpu] +=
+        ledger_.live(gpu, MemoryCategory::kWeights) + ledger_.live(gpu, MemoryCategory::kExperts);
+    for (const std::uint32_t g : unit) {
+      if (g == gpu || all_pages) drop_kv(g);
+    }
+    batch_->lose_kv(all_pages ? unit.front() : gpu);
+    faults_->repair(FaultKind::kGpuLoss, gpu);
+    healing_.push_back(fmt::format("{} restarts", s_.hardware.gpu(gpu).name));
+    return;
+  }
+  lost_[gpu] = 1;
+  for (const std::uint32_t g : unit) out_[g] = 1;
+  std::vector<std::uint32_t> others;
+  for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.tp) {
+    if (out_[g] == 0) others.push_back(g);
+  }
+  if (others.empty()) {
+    throw InputError("faults.events",
+                     fmt::format("step {}: no GPU is left that could take over", step),
+                     "use faults.reaction = \"restart\"");
+  }
+  std::size_t sequences = 0;
+  for (const std::uint32_t g : unit) {
+    const bool keep = g != gpu && !all_pages;
+    if (!keep) drop_kv(g);
+    for (const MovedSequence& m : batch_->evacuate(g, others, keep)) {
+      ++sequences;
+      carry_kv(m);
+    }
+  }
+  for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    ledger_.release(gpu, category, ledger_.live(gpu, category), ready_[gpu]);
+  }
+  leaked_[gpu] = 0;
+  healing_.push_back(fmt::format("{} sequences leave {}", sequences, s_.hardware.gpu(gpu).name));
+}
+
+void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu) {
+  if (lost_[gpu] == 0) return;
+  lost_[gpu] = 0;
+  const std::uint64_t weights = backbone_bytes();
+  ledger_.allocate(gpu, MemoryCategory::kWeights, weights, ready_[gpu],
+                   static_cast<std::uint32_t>(step), "weights");
+  ledger_.allocate(gpu, MemoryCategory::kRuntime, s_.memory.reserve, ready_[gpu],
+                   static_cast<std::uint32_t>(step), "memory.reserve");
+  host_load_[gpu] += weights;
+  const std::vector<std::uint32_t> unit = unit_of(gpu);
+  if (unit.size() > 1 && layers_ > 0) {
+    // Its experts are those of its place in the group; other groups keep theirs.
+    std::uint64_t held = 0;
+    for (std::uint32_t l = 0; l < layers_; ++l) held += map_.row(l).count[gpu % s_.parallel.ep];
+    ledger_.allocate(gpu, MemoryCategory::kExperts, held * expert_bytes(), ready_[gpu],
+                     static_cast<std::uint32_t>(step), fmt::format("{} expert weights", held));
+    host_load_[gpu] += held * expert_bytes();
+  }
+  if (std::any_of(unit.begin(), unit.end(), [&](std::uint32_t g) { return lost_[g] != 0; })) return;
+  std::size_t sequences = 0;
+  for (const std::uint32_t g : unit) {
+    out_[g] = 0;
+    for (const MovedSequence& m : batch_->come_home(g)) {
+      ++sequences;
+      carry_kv(m);
+    }
+  }
+  healing_.push_back(
+      fmt::format("{} is back, {} sequences return", s_.hardware.gpu(gpu).name, sequences));
+}
+
+/// The pages of a sequence travel to its new home; of a tensor-parallel group each shard does.
+void Simulator::carry_kv(const MovedSequence& m) {
+  if (m.tokens == 0) return;
+  for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+    travel_[std::size_t{m.from + i} * gpus_ + m.to + i] += kv_bytes_of(m.tokens);
+  }
+}
+
+/// Copies of experts for the GPUs that are there: those of the first placement, and for an expert
+/// without any one more.
+void Simulator::place_again(std::uint64_t step) {
+  if (layers_ == 0 || s_.parallel.ep != gpus_ || s_.faults.reaction == FaultReaction::kRestart)
+    return;
+  placement::Placement next = whole_;
+  for (placement::Row& row : next.rows) {
+    std::vector<std::size_t> held(gpus_, 0);
+    for (std::vector<std::uint32_t>& copies : row) {
+      std::erase_if(copies, [&](std::uint32_t r) { return lost_[r] != 0; });
+      for (const std::uint32_t r : copies) ++held[r];
+    }
+    for (std::vector<std::uint32_t>& copies : row) {
+      if (!copies.empty()) continue;
+      std::uint32_t best = run::kNone;
+      for (std::uint32_t r = 0; r < gpus_; ++r) {
+        if (lost_[r] == 0 && (best == run::kNone || held[r] < held[best])) best = r;
+      }
+      copies.push_back(best);
+      ++held[best];
+    }
+  }
+  const std::uint64_t each = expert_bytes();
+  std::vector<std::uint64_t> arriving(gpus_, 0);
+  std::uint64_t from_host = 0, over_links = 0;
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      const std::vector<std::uint32_t>& had = placement_.row(l)[e];
+      const std::vector<std::uint32_t>& wants = next.row(l)[e];
+      const auto copies = [](const std::vector<std::uint32_t>& v, std::uint32_t r) {
+        return std::count(v.begin(), v.end(), r);
+      };
+      std::uint32_t source = run::kNone;
+      for (const std::uint32_t r : had) {
+        if (lost_[r] == 0 && (source == run::kNone || r < source)) source = r;
+      }
+      for (std::uint32_t r = 0; r < gpus_; ++r) {
+        if (lost_[r] != 0) continue;
+        const auto more = copies(wants, r) - copies(had, r);
+        if (more < 0) leaving_[r] += static_cast<std::uint64_t>(-more) * each;
+        if (more <= 0) continue;
+        arriving[r] += static_cast<std::uint64_t>(more);
+        if (source == run::kNone) {
+          host_load_[r] += each;
+          ++from_host;
+        } else if (source != r) {
+          travel_[std::size_t{source} * gpus_ + r] += each;
+          ++over_links;
+        }
+      }
+    }
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.allocate(g, MemoryCategory::kExperts, arriving[g] * each, ready_[g],
+                     static_cast<std::uint32_t>(step),
+                     fmt::format("{} experts arrive", arriving[g]));
+  }
+  placement_ = std::move(next);
+  map_ = ExpertMap(gpus_, placement_);
+  ++moves_;
+  healing_.push_back(
+      fmt::format("{} copies of experts from host memory, {} over links", from_host, over_links));
+}
+
+void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
+  std::uint64_t found = 0;
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      if (!faults_->damaged(l, e)) continue;
+      ++found;
+      reload_expert(l, e);
+    }
+  }
+  for (std::uint32_t e = 0; e < experts_; ++e) {
+    faults_->repair(FaultKind::kBitFlip, e);
+  }
+  event(run::EventKind::kPolicyAction, now, step, run::kNone, static_cast<double>(found),
+        fmt::format("check of weights: {} damaged expert{} (layer x expert) loaded anew", found,
+                    found == 1 ? "" : "s"));
+}
+
+void Simulator::reload_expert(std::uint32_t layer, std::uint32_t expert) {
+  for (std::uint32_t i = 0; i < map_.row(layer).copies(expert); ++i) {
+    for (std::uint32_t q = 0; q < gpus_ / s_.parallel.ep; ++q) {
+      host_load_[map_.gpu_of(layer, expert, q * s_.parallel.ep, i)] += expert_bytes();
+    }
+  }
+}
+
+/// How long each GPU loads from host memory.
+std::vector<std::int64_t> Simulator::host_load_ps() const {
+  std::vector<std::int64_t> ps(gpus_, 0);
+  if (s_.faults.reload.value > 0) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      ps[g] =
+          SimTime::from_seconds(static_cast<double>(host_load_[g]) / s_.faults.reload.value).ps();
+    }
+    return ps;
+  }
+  // All loads side by side over the links: they end together, which is no worse for anybody than
+  // the busiest link allows.
+  const cluster::ClusterGraph graph = network::cluster_of(s_);
+  std::vector<std::uint32_t> endpoints = graph.gpus();
+  std::vector<std::uint32_t> cpus;
+  for (std::uint32_t d = 0; d < graph.devices().size(); ++d) {
+    if (graph.devices()[d].kind == cluster::DeviceKind::kCpu) cpus.push_back(d);
+  }
+  endpoints.insert(endpoints.end(), cpus.begin(), cpus.end());
+  network::BottleneckModel model(graph.routes(endpoints));
+  std::vector<network::Transfer> transfers;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (host_load_[g] == 0) continue;
+    std::uint32_t near = 0;
+    for (std::uint32_t c = 0; c < cpus.size(); ++c) {
+      if (graph.devices()[cpus[c]].node == node_[g]) {
+        near = c;
+        break;
+      }
+    }
+    transfers.push_back({gpus_ + near, g, host_load_[g]});
+  }
+  std::vector<std::uint64_t> link_bytes(model.links());
+  const std::int64_t t = model.evaluate(transfers, link_bytes).duration.ps();
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (host_load_[g] > 0) ps[g] = t;
+  }
+  return ps;
+}
+
+void Simulator::wait(std::uint32_t gpu, std::int64_t ps) {
+  check_time(ps);
+  ready_[gpu] += ps;
+  check_time(ready_[gpu]);
+  path_[gpu][at(run::Phase::kWait)] += ps;
+  gpu_phase_[gpu][at(run::Phase::kWait)] += ps;
+}
+
+/// The time of what begin_faults() found out, before the step's own work.
+void Simulator::pay_faults(std::uint64_t step) {
+  const std::int64_t begin = *std::max_element(ready_.begin(), ready_.end());
+  if (hang_ps_ > 0) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) wait(g, hang_ps_);
+    // What the step would have computed; the recomputation is no part of it.
+    for (const PlannedSequence& q : plan_.sequences) {
+      lost_tokens_ += std::min(q.fresh, s_.workload.tokens);
+    }
+    if (hang_gpu_ < gpus_) straggler_ps_[kByFault][hang_gpu_] += hang_ps_;
+    note_critical(run::kNone, run::Phase::kWait, hang_gpu_, StragglerReason::kFault, begin,
+                  hang_ps_);
+  }
+  if (std::any_of(host_load_.begin(), host_load_.end(), [](std::uint64_t b) { return b > 0; })) {
+    const std::vector<std::int64_t> ps = host_load_ps();
+    const auto last =
+        static_cast<std::uint32_t>(std::max_element(ps.begin(), ps.end()) - ps.begin());
+    note_critical(run::kNone, run::Phase::kWait, last, StragglerReason::kExpertLoadFromHost,
+                  ready_[last], ps[last]);
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (ps[g] > 0) wait(g, ps[g]);
+      straggler_ps_[kByFault][g] += ps[g];
+    }
+    healing_.push_back(
+        fmt::format("{} B from host memory in {}",
+                    std::accumulate(host_load_.begin(), host_load_.end(), std::uint64_t{0}),
+                    format_time(SimTime::from_ps(ps[last]))));
+  }
+  const std::uint64_t bytes = std::accumulate(travel_.begin(), travel_.end(), std::uint64_t{0});
+  if (bytes > 0) {
+    std::int64_t duration = 0, floor = 0;
+    exchange(run::Phase::kCollective, run::kNone, {travel_}, duration, floor, true);
+    healing_.push_back(
+        fmt::format("{} B over links in {}", bytes, format_time(SimTime::from_ps(duration))));
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (leaving_[g] > 0) ledger_.release(g, MemoryCategory::kExperts, leaving_[g], ready_[g]);
+  }
+  const std::int64_t end = *std::max_element(ready_.begin(), ready_.end());
+  recovery_ps_ += end - begin;
+  if (!healing_.empty()) {
+    event(run::EventKind::kPolicyAction, begin, step, hang_gpu_, static_cast<double>(bytes),
+          fmt::format("healing: {}; {} in all", fmt::join(healing_, ", "),
+                      format_time(SimTime::from_ps(end - begin))));
+  }
+}
+
+/// What a step leaves behind: leaked pages, assignments that ran on damaged weights.
+void Simulator::end_faults(std::uint64_t step) {
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (faults_->leak(g) == 0 || out_[g] != 0 || !of_engine(g)) continue;
+    ledger_.allocate(g, MemoryCategory::kRuntime, faults_->leak(g), ready_[g],
+                     static_cast<std::uint32_t>(step), "KV pages not given back");
+    leaked_[g] += faults_->leak(g);
+  }
+  if (faults_->any_damaged()) {
+    for (std::uint32_t l = 0; l < layers_; ++l) {
+      for (std::uint32_t e = 0; e < experts_; ++e) {
+        if (faults_->damaged(l, e)) damaged_ += record_.expert_kept[std::size_t{l} * experts_ + e];
+      }
+    }
+  }
+}
+
+void Simulator::note_faults(SimulationResult& result) {
+  std::vector<run::Metric>& m = sink_.data().metrics;
+  m.push_back({"faults", static_cast<double>(faults_seen_), ""});
+  m.push_back({"tokens lost", static_cast<double>(lost_tokens_), ""});
+  m.push_back({"recovery time", static_cast<double>(recovery_ps_) * 1e-9, "ms"});
+  m.push_back({"assignments on damaged weights", static_cast<double>(damaged_), ""});
+  if (faults_seen_ > 0) {
+    result.notes.push_back(
+        fmt::format("{} fault{}: {} tokens of steps that hung were computed twice, {} of recovery",
+                    faults_seen_, faults_seen_ == 1 ? "" : "s", lost_tokens_,
+                    format_time(SimTime::from_ps(recovery_ps_))));
+  }
+  if (damaged_ > 0) {
+    result.notes.push_back(
+        fmt::format("{} assignments ran on damaged weights before a check found them", damaged_));
+  }
+}
+
+}  // namespace switchyard::sim

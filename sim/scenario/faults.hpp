@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of a scenario (M38, M65, M69): what breaks, when, for how long, and what is done then.
+//
+//   [faults]
+//   detection = "5 ms"               # how long everybody hangs before a loss is noticed
+//   reaction = "migrate"             # migrate | restart
+//   [[faults.events]]
+//   kind = "gpu_loss"                # kFaultKindNames
+//   gpu = "gpu3"
+//   step = 40                        # or time = "2 s", or probability = 1e-4 (a step and target)
+//   lasts = 60                       # steps; without it: to the end of the run
+//
+//   kind           needs                 effect while it lasts
+//   gpu_loss       gpu                   the GPU is gone; see sim/loop/healing.cpp
+//   slow_gpu       gpu, factor           kernels of the GPU take factor times as long
+//   link_down      link                  the cable is gone; routes are found anew
+//   link_degraded  link, factor          the cable carries factor (< 1) of its bandwidth
+//   slow_expert    expert, layer, factor kernels of the expert take factor times as long
+//   bit_flip       expert, layer         the expert's weights are damaged until a check finds it
+//   host_stall     stall                 the host adds stall to the step on gpu, or everywhere
+//   kv_leak        gpu, bytes            bytes are not given back at the end of every step
+//
+// Not modelled: faults inside a step (they take effect when a step begins; the step that hangs is
+// counted as lost and run again), wrong numbers that a bit flip produces (only how many assignments
+// it touched).
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/units.hpp"
+
+namespace switchyard::scenario {
+
+enum class FaultKind : std::uint8_t {
+  kGpuLoss,
+  kSlowGpu,
+  kLinkDown,
+  kLinkDegraded,
+  kSlowExpert,
+  kBitFlip,
+  kHostStall,
+  kKvLeak
+};
+inline constexpr std::array<std::string_view, 8> kFaultKindNames{
+    "gpu_loss",    "slow_gpu", "link_down",  "link_degraded",
+    "slow_expert", "bit_flip", "host_stall", "kv_leak"};
+
+/// What follows the loss of a GPU.
+enum class FaultReaction : std::uint8_t {
+  /// The others take its experts (copies, else from host memory) and its sequences, whose lost KV
+  /// pages are computed again. When the GPU comes back, experts and sequences return over the
+  /// links.
+  kMigrate,
+  /// All wait until the GPU is back with its weights; its lost KV pages are computed again.
+  kRestart
+};
+inline constexpr std::array<std::string_view, 2> kFaultReactionNames{"migrate", "restart"};
+
+inline constexpr std::uint32_t kAnyTarget = UINT32_MAX;
+
+struct FaultRule {
+  FaultKind kind = FaultKind::kGpuLoss;
+  std::optional<std::uint32_t> step;  ///< Begins with this step (warm-up included), or
+  std::optional<SimTime> time;        ///< with the first step that begins at or after this, or
+  double probability = 0;             ///< with this chance, drawn for every step and target.
+  std::uint32_t lasts = 0;            ///< Steps; 0: to the end. > 0.
+  std::uint32_t gpu = kAnyTarget;     ///< Rank.
+  std::uint32_t link = kAnyTarget;    ///< Index into HardwareSpec::links.
+  std::uint32_t layer = kAnyTarget;   ///< MoE layer (index); kAnyTarget: all.
+  std::uint32_t expert = kAnyTarget;
+  double factor = 1;
+  SimTime stall;
+  std::uint64_t bytes = 0;
+  std::string where;
+};
+
+struct FaultSpec {
+  SimTime detection;  ///< Between a loss (GPU, cable) and the reaction: everybody hangs.
+  FaultReaction reaction = FaultReaction::kMigrate;
+  SimTime restart;        ///< kRestart: until the GPU runs again, without loading its weights.
+  BytesPerSecond reload;  ///< Weights from host memory to a GPU; 0: over the hardware's links.
+  std::uint32_t recompute_chunk = 2048;  ///< Tokens per sequence and step when KV is computed anew.
+  std::uint32_t check_every = 16;        ///< Steps between two checks of weights (bit_flip).
+  std::vector<FaultRule> events;
+  [[nodiscard]] bool on() const { return !events.empty(); }
+};
+
+}  // namespace switchyard::scenario

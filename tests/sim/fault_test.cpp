@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults and healing on the machine of the worked example: 8 GPUs, expert e of both layers on GPU
+// e, 12,582,912 B each (3 · 1024 · 2048 · 2 B), 2,048 B of KV per token (2 layers · 2 · 2 heads ·
+// 128 · 2 B), 16 sequences of 1,024 cached tokens, sequence b on GPU b mod 8.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "sim/faults/fault_clock.hpp"
+#include "sim/health/diagnosis.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using run::Phase;
+using test::MemoryRun;
+
+constexpr std::int64_t kUs = 1'000'000;
+constexpr std::uint64_t kExpert = 12'582'912;
+
+scenario::Scenario faulty(const std::string& events, std::vector<std::string> more = {}) {
+  std::vector<std::string> set{"workload.routing={synthetic=\"uniform\"}", "workload.batch=16",
+                               "workload.steps=8", "run.detail=layers"};
+  if (!events.empty()) {
+    set.push_back("faults.detection=100 us");
+    set.push_back("faults.reload=10 GB/s");
+    set.push_back("faults.events=[" + events + "]");
+  }
+  set.insert(set.end(), more.begin(), more.end());
+  return test::worked_scenario(std::move(set));
+}
+
+MemoryRun run_of(const std::string& events, std::vector<std::string> more = {}) {
+  MemoryRun r = test::run_in_memory(faulty(events, std::move(more)), nullptr);
+  for (const run::Violation& v : r.result.violations) {
+    ADD_FAILURE() << v.check << " at " << v.where << ": " << v.message;
+  }
+  return r;
+}
+
+std::string refusal(const std::string& events, std::vector<std::string> more = {}) {
+  try {
+    (void)faulty(events, std::move(more));
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+double metric(const MemoryRun& r, const std::string& name) {
+  for (const run::Metric& m : r.data.metrics) {
+    if (m.name == name) return m.value;
+  }
+  return -1;
+}
+
+std::int64_t phase(const MemoryRun& r, std::uint32_t step, std::uint32_t gpu, Phase p) {
+  return r.data.gpus.phase_ps[(step * 8 + gpu) * run::kPhases + static_cast<std::size_t>(p)];
+}
+std::uint64_t memory(const MemoryRun& r, std::uint32_t step, std::uint32_t gpu,
+                     run::MemoryCategory c) {
+  return r.data.gpus
+      .memory[(step * 8 + gpu) * run::kMemoryCategories + static_cast<std::size_t>(c)];
+}
+std::int64_t duration(const MemoryRun& r, std::uint32_t step) {
+  return r.data.steps[step].end_ps - r.data.steps[step].start_ps;
+}
+std::string events_of(const MemoryRun& r) {
+  std::string out;
+  for (const run::Event& e : r.data.events) {
+    out += std::to_string(e.step) + " " + std::to_string(e.time_ps) + " " + e.text + "\n";
+  }
+  return out;
+}
+
+const std::string kLoss = R"({kind="gpu_loss",gpu="gpu3",step=2})";
+
+}  // namespace
+
+TEST(FaultClock, BeginsByStepOrTimeAndEndsAfterItsSteps) {
+  const scenario::Scenario s = faulty(
+      R"({kind="slow_gpu",gpu="gpu1",factor=2,step=1,lasts=2},{kind="slow_gpu",gpu="gpu2",factor=3,time="5 us"})");
+  FaultClock clock(s);
+  EXPECT_TRUE(clock.advance(0, 0).empty());
+  const auto first = clock.advance(1, 4 * kUs);
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].target, 1U);
+  EXPECT_DOUBLE_EQ(clock.gpu_factor(1), 2);
+  ASSERT_EQ(clock.advance(2, 5 * kUs).size(), 1U);
+  EXPECT_DOUBLE_EQ(clock.gpu_factor(2), 3);
+  const auto last = clock.advance(3, 6 * kUs);
+  ASSERT_EQ(last.size(), 1U);
+  EXPECT_FALSE(last[0].begins);
+  EXPECT_DOUBLE_EQ(clock.gpu_factor(1), 1);
+  EXPECT_DOUBLE_EQ(clock.gpu_factor(2), 3);
+}
+
+TEST(FaultClock, DrawsRandomFaultsByStepAndTargetAlone) {
+  const std::string rule = R"({kind="slow_gpu",factor=2,probability=0.1,lasts=1})";
+  const auto begins = [&](const std::string& events, std::size_t which) {
+    const scenario::Scenario s = faulty(events);
+    FaultClock clock(s);
+    std::string out;
+    std::size_t n = 0;
+    for (std::uint64_t step = 0; step < 200; ++step) {
+      for (const FaultChange& c : clock.advance(step, 0)) {
+        if (!c.begins || c.rule != which) continue;
+        out += std::to_string(step) + ":" + std::to_string(c.target) + " ";
+        ++n;
+      }
+    }
+    // 200 steps · 8 GPUs · 0.1 = 160, standard deviation 12.
+    EXPECT_NEAR(static_cast<double>(n), 160, 48);
+    return out;
+  };
+  const std::string alone = begins(rule, 0);
+  EXPECT_EQ(alone, begins(rule, 0));
+  EXPECT_EQ(alone, begins(rule + R"(,{kind="host_stall",stall="1 us",step=3})", 0));
+  EXPECT_NE(alone, begins(R"({kind="host_stall",stall="1 us",step=3},)" + rule, 1));
+}
+
+TEST(SlowGpu, TakesItsFactorInEveryKernelAndIsNamedAsTheStraggler) {
+  const MemoryRun healthy = run_of("");
+  const MemoryRun slow = run_of(R"({kind="slow_gpu",gpu="gpu5",factor=3,step=2,lasts=2})");
+  for (const Phase p : {Phase::kAttention, Phase::kRouter, Phase::kExpert, Phase::kHead}) {
+    EXPECT_EQ(phase(slow, 2, 5, p), 3 * phase(healthy, 2, 5, p)) << static_cast<int>(p);
+    EXPECT_EQ(phase(slow, 2, 4, p), phase(healthy, 2, 4, p));
+    EXPECT_EQ(phase(slow, 4, 5, p), phase(healthy, 4, 5, p));
+  }
+  EXPECT_EQ(phase(slow, 2, 5, Phase::kHost), phase(healthy, 2, 5, Phase::kHost));
+  EXPECT_EQ(slow.data.steps[2].straggler_gpu, 5U);
+  EXPECT_EQ(slow.data.steps[2].straggler_reason, run::StragglerReason::kFault);
+  EXPECT_NE(slow.data.steps[5].straggler_reason, run::StragglerReason::kFault);
+}
+
+TEST(DegradedLink, CarriesItsShareAndIsWholeAgainAfterwards) {
+  const MemoryRun healthy = run_of("");
+  const MemoryRun slow =
+      run_of(R"({kind="link_degraded",link="gpu2--switch",factor=0.25,step=3,lasts=1})");
+  const std::size_t links = slow.data.inventory.links.size();
+  for (std::size_t k = 0; k < links; ++k) {
+    const run::LinkInfo& l = slow.data.inventory.links[k];
+    const bool broken = l.from == "gpu2" || l.to == "gpu2";
+    EXPECT_EQ(slow.data.links.bytes[3 * links + k], healthy.data.links.bytes[3 * links + k]);
+    EXPECT_NEAR(
+        static_cast<double>(slow.data.links.busy_ps[3 * links + k]),
+        (broken ? 4.0 : 1.0) * static_cast<double>(healthy.data.links.busy_ps[3 * links + k]), 8)
+        << l.name;
+  }
+  EXPECT_GT(duration(slow, 3), duration(healthy, 3));
+  EXPECT_EQ(duration(slow, 4), duration(healthy, 4));
+}
+
+TEST(GpuLoss, SurvivorsTakeExpertsAndSequencesAndComputeLostPagesAgain) {
+  const MemoryRun healthy = run_of("");
+  const MemoryRun r = run_of(kLoss);
+  // 16 tokens of the step that hung; sequences 3 and 11 had 1,026 tokens each.
+  EXPECT_EQ(metric(r, "faults"), 1);
+  EXPECT_EQ(metric(r, "tokens lost"), 16);
+  EXPECT_EQ(metric(r, "tokens recomputed"), 2 * 1026);
+  // All hang for 100 us. Expert 3 of both layers goes to GPU 0: 2 · 12,582,912 B / 10 GB/s.
+  EXPECT_EQ(metric(r, "recovery time"), 0.1 + 2 * kExpert / 1e10 * 1e3);
+  EXPECT_EQ(memory(r, 2, 0, run::MemoryCategory::kExperts), 4 * kExpert);
+  EXPECT_EQ(memory(r, 2, 1, run::MemoryCategory::kExperts), 2 * kExpert);
+  // The lost GPU holds and does nothing any more.
+  for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
+    EXPECT_EQ(memory(r, 3, 3, static_cast<run::MemoryCategory>(c)), 0U) << c;
+  }
+  EXPECT_EQ(phase(r, 3, 3, Phase::kWait), duration(r, 3));
+  EXPECT_EQ(r.data.gpus.bytes_out[3 * 8 + 3] + r.data.gpus.bytes_in[3 * 8 + 3], 0U);
+  // No assignment is lost: each step routes its tokens to 2 experts in 2 layers.
+  for (const run::StepScalars& s : r.data.steps) EXPECT_EQ(s.assignments, s.tokens * 4);
+  EXPECT_EQ(r.data.steps[2].tokens, 14 + 2 * 1026U);
+  EXPECT_EQ(r.data.steps[2].kind, run::StepKind::kMixed);
+  EXPECT_EQ(r.data.steps[2].straggler_reason, run::StragglerReason::kFault);
+  EXPECT_EQ(r.data.steps[3].tokens, 16U);
+  // Sequences 3 and 11 lack the token of the step in which they were computed again.
+  EXPECT_EQ(r.data.requests[3].output_tokens, 7U);
+  EXPECT_EQ(r.data.requests[4].output_tokens, 8U);
+  EXPECT_EQ(duration(r, 1), duration(healthy, 1));
+}
+
+TEST(GpuLoss, ComputesAgainInChunks) {
+  const MemoryRun r = run_of(kLoss, {"faults.recompute_chunk=500"});
+  EXPECT_EQ(metric(r, "tokens recomputed"), 2 * 1026);
+  EXPECT_EQ(r.data.steps[2].tokens, 14 + 2 * 500U);
+  EXPECT_EQ(r.data.steps[4].tokens, 14 + 2 * 26U);
+  EXPECT_EQ(r.data.requests[11].output_tokens, 5U);
+}
+
+TEST(GpuLoss, HealsWhenTheGpuIsBack) {
+  const MemoryRun r = run_of(R"({kind="gpu_loss",gpu="gpu3",step=2,lasts=3})");
+  // Experts and sequences return over the links: both experts from GPU 0, and the pages of
+  // sequences 3 and 11 (1,026 tokens computed again in step 2, one token in steps 3 and 4: 1,028,
+  // in pages of 16: 1,040 tokens).
+  std::uint64_t in = 0;
+  const run::RunData& d = r.data;
+  for (const run::Event& e : d.events) {
+    if (e.step == 5 && e.kind == run::EventKind::kPolicyAction)
+      in = static_cast<std::uint64_t>(e.value);
+  }
+  EXPECT_EQ(in, 2 * kExpert + 2 * 1040 * 2048ULL) << events_of(r);
+  EXPECT_EQ(memory(r, 6, 3, run::MemoryCategory::kExperts), 2 * kExpert);
+  EXPECT_EQ(memory(r, 6, 0, run::MemoryCategory::kExperts), 2 * kExpert);
+  EXPECT_EQ(memory(r, 6, 3, run::MemoryCategory::kKv), 2 * 1040 * 2048ULL);
+  EXPECT_EQ(memory(r, 6, 3, run::MemoryCategory::kWeights),
+            memory(r, 1, 3, run::MemoryCategory::kWeights));
+  EXPECT_GT(phase(r, 6, 3, Phase::kExpert), 0);
+}
+
+TEST(GpuLoss, CopiesNeedNoLoadFromTheHost) {
+  // 16 slots: every expert twice, so none is without a copy when a GPU goes.
+  const MemoryRun r =
+      run_of(kLoss, {"parallel.placement=eplb", "parallel.placement_options.redundant=8"});
+  EXPECT_EQ(metric(r, "recovery time"), 0.1) << events_of(r);
+}
+
+TEST(GpuLoss, RestartHoldsEverybodyAndMovesNothing) {
+  const MemoryRun r = run_of(kLoss, {"faults.reaction=restart", "faults.restart=2 ms"});
+  const std::uint64_t held = memory(r, 1, 3, run::MemoryCategory::kWeights) + 2 * kExpert;
+  EXPECT_NEAR(metric(r, "recovery time"), 0.1 + 2 + static_cast<double>(held) / 1e10 * 1e3, 1e-6);
+  EXPECT_EQ(metric(r, "tokens recomputed"), 2 * 1026);
+  EXPECT_EQ(memory(r, 3, 3, run::MemoryCategory::kExperts), 2 * kExpert);
+  EXPECT_GE(phase(r, 2, 0, Phase::kWait), 2100 * kUs);
+}
+
+TEST(GpuLoss, TakesItsGroupOutOfServiceAndSavesWhatIsHealthy) {
+  const MemoryRun r = run_of(kLoss, {"parallel.ep=4"});
+  // GPUs 0 to 3 are one copy of the experts. Their sequences go to GPUs 4 to 7; only those of GPU 3
+  // lost their pages, the other six (1,026 tokens: 1,040 in pages) travel.
+  EXPECT_EQ(metric(r, "tokens recomputed"), 2 * 1026);
+  for (const std::uint32_t g : {0U, 1U, 2U, 3U}) {
+    EXPECT_EQ(phase(r, 3, g, Phase::kWait), duration(r, 3)) << g;
+  }
+  for (const std::uint32_t g : {4U, 5U, 6U, 7U}) EXPECT_GT(phase(r, 3, g, Phase::kExpert), 0);
+  const auto sent = [&](std::uint32_t g) { return r.data.gpus.bytes_out[2 * 8 + g]; };
+  EXPECT_EQ(sent(0) + sent(1) + sent(2), 6 * 1040 * 2048ULL);
+  EXPECT_EQ(sent(3), 0U);
+}
+
+TEST(LinkDown, CutsItsGpuOffAndItsReturnBringsItBack) {
+  const MemoryRun loss = run_of(R"({kind="gpu_loss",gpu="gpu3",step=2,lasts=3})");
+  const MemoryRun down = run_of(R"({kind="link_down",link="gpu3--switch",step=2,lasts=3})");
+  ASSERT_EQ(loss.data.steps.size(), down.data.steps.size());
+  for (std::uint32_t s = 0; s < loss.data.steps.size(); ++s) {
+    EXPECT_EQ(duration(loss, s), duration(down, s)) << s;
+  }
+}
+
+TEST(SlowExpert, CostsItsFactorAndIsFoundByDiagnose) {
+  const MemoryRun healthy = run_of("");
+  const MemoryRun slow = run_of(R"({kind="slow_expert",expert=6,layer=1,factor=4,step=0})");
+  const auto time = [](const MemoryRun& r, std::size_t l, std::size_t e) {
+    return r.data.totals.expert_time_ps[l * 8 + e];
+  };
+  EXPECT_EQ(time(slow, 1, 6), 4 * time(healthy, 1, 6));
+  EXPECT_EQ(time(slow, 0, 6), time(healthy, 0, 6));
+  const health::Diagnosis d = health::diagnose(slow.data, "r.h5");
+  EXPECT_TRUE(std::any_of(d.findings.begin(), d.findings.end(), [](const health::Finding& f) {
+    return f.id == "sick expert" && f.symptom.find("MoE layer 1 expert 6") != std::string::npos;
+  }));
+}
+
+TEST(BitFlip, CountsWhatRanOnDamagedWeightsUntilACheck) {
+  const MemoryRun r =
+      run_of(R"({kind="bit_flip",expert=2,layer=0,step=1})", {"faults.check_every=4"});
+  // Steps 1, 2 and 3; the check is before step 4.
+  std::uint64_t kept = 0;
+  for (std::uint32_t s = 1; s < 4; ++s) kept += r.data.layer_experts[0].kept[s * 8 + 2];
+  EXPECT_GT(kept, 0U);
+  EXPECT_EQ(metric(r, "assignments on damaged weights"), static_cast<double>(kept));
+  EXPECT_NEAR(metric(r, "recovery time"), kExpert / 1e10 * 1e3, 1e-6);
+}
+
+TEST(HostStall, AddsToTheHostOfOneGpuOrOfAll) {
+  const MemoryRun healthy = run_of("");
+  const MemoryRun one = run_of(R"({kind="host_stall",gpu="gpu1",stall="50 us",step=3})");
+  EXPECT_EQ(phase(one, 3, 1, Phase::kHost), phase(healthy, 3, 1, Phase::kHost) + 50 * kUs);
+  EXPECT_EQ(phase(one, 3, 2, Phase::kHost), phase(healthy, 3, 2, Phase::kHost));
+  EXPECT_EQ(duration(one, 4), duration(healthy, 4));
+  const MemoryRun all = run_of(R"({kind="host_stall",stall="50 us",step=3})");
+  EXPECT_EQ(duration(all, 3), duration(healthy, 3) + 50 * kUs);
+}
+
+TEST(KvLeak, GrowsUntilTheGpuIsFullAndIsDiagnosed) {
+  const MemoryRun r = run_of(R"({kind="kv_leak",gpu="gpu7",bytes="16 GB",step=1})");
+  EXPECT_EQ(memory(r, 3, 7, run::MemoryCategory::kRuntime), 2 * 16'000'000'000ULL);
+  EXPECT_EQ(memory(r, 3, 6, run::MemoryCategory::kRuntime), 0U);
+  const auto of_kind = [&](run::EventKind k) {
+    return std::any_of(r.data.events.begin(), r.data.events.end(), [&](const run::Event& e) {
+      return e.kind == k && e.gpu == 7 &&
+             e.text.find("KV pages not given back") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(of_kind(run::EventKind::kOutOfMemory)) << events_of(r);
+  const health::Diagnosis d = health::diagnose(r.data, "r.h5");
+  EXPECT_TRUE(std::any_of(d.findings.begin(), d.findings.end(),
+                          [](const health::Finding& f) { return f.id == "leak"; }));
+}
+
+TEST(Faults, AreTheSameInEveryRun) {
+  const std::string events =
+      R"({kind="slow_gpu",factor=2,probability=0.05,lasts=2},{kind="gpu_loss",gpu="gpu3",step=2,lasts=3})";
+  const MemoryRun a = run_of(events), b = run_of(events);
+  EXPECT_EQ(events_of(a), events_of(b));
+  ASSERT_EQ(a.data.steps.size(), b.data.steps.size());
+  EXPECT_EQ(a.data.steps.back().end_ps, b.data.steps.back().end_ps);
+}
+
+TEST(FaultKeys, AreRefusedWithTheirPlace) {
+  EXPECT_EQ(
+      refusal(R"({kind="gpu_los",gpu="gpu3",step=1})"),
+      "--set: faults.events[0].kind = \"gpu_los\": unknown value; did you mean \"gpu_loss\"?");
+  EXPECT_EQ(refusal(R"({kind="gpu_loss",gpu="gpu9",step=1})"),
+            "--set: faults.events[0].gpu = \"gpu9\": the hardware has no GPU of that name; did you "
+            "mean \"gpu0\"?");
+  EXPECT_EQ(refusal(R"({kind="gpu_loss",gpu="gpu3"})"),
+            "--set: faults.events[0].step is missing; say when: step, time or probability");
+  EXPECT_EQ(refusal(R"({kind="slow_gpu",gpu="gpu3",step=1,factor=0.5})"),
+            "--set: faults.events[0].factor = 0.5. Violated: 1 <= factor <= 1000000");
+  EXPECT_EQ(refusal(R"({kind="slow_gpu",gpu="gpu3",step=1,factor=2,link="gpu0--switch"})"),
+            "--set: faults.events[0].link = \"gpu0--switch\": means nothing for a slow_gpu");
+  EXPECT_NE(refusal(kLoss, {"parallel.attention=hub"})
+                .find("unsupported with reaction = \"migrate\" "
+                      "and attention = \"hub\""),
+            std::string::npos);
+  EXPECT_NE(refusal(kLoss, {"network.algorithm=ring"}).find("its relays may be the lost GPU"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({kind="link_down",link="gpu0--switch",step=1})", {"network.model=flow"})
+                .find("unsupported with network.model"),
+            std::string::npos);
+}
+
+TEST(FaultKeys, NeedARateWhereTheHardwareHasNoHost) {
+  try {
+    (void)test::worked_scenario(
+        {"workload.routing={synthetic=\"uniform\"}", "faults.events=[" + kLoss + "]"});
+    ADD_FAILURE() << "no error";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("faults.reload is missing: the hardware has no cpu"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+}  // namespace switchyard::sim

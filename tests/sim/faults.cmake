@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+switchyard_test(fault_test SOURCES fault_test.cpp LINK switchyard::sim switchyard::health)
