@@ -50,7 +50,7 @@ int run_monitor(const MonitorOptions& options) {
       throw InputError(s.sweep.front().where, "the scenario has a [[sweep]]",
                        "run switchyard sweep, then monitor its points");
     }
-    rules = scenario::default_alarms(s.memory.watermark);
+    rules = s.alarms.empty() ? scenario::default_alarms(s.memory.watermark) : s.alarms;
     std::optional<RoutingTrace> trace;
     std::string hash;
     if (s.workload.routing.source == scenario::RoutingSource::kTrace) {

@@ -84,14 +84,17 @@ std::string Simulator::describe(const FaultChange& c) const {
   return fmt::format("{} {}", text, s_.hardware.gpu(c.target).name);
 }
 
-void Simulator::begin_faults(std::uint64_t step) {
-  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+void Simulator::reset_healing() {
   hang_ps_ = 0;
   hang_gpu_ = run::kNone;
   host_load_.assign(gpus_, 0);
   travel_.assign(std::size_t{gpus_} * gpus_, 0);
   leaving_.assign(gpus_, 0);
   healing_.clear();
+}
+
+void Simulator::begin_faults(std::uint64_t step) {
+  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
   std::vector<std::uint32_t> lost, back;
   bool wires = false;
   for (const FaultChange& c : faults_->advance(step, now)) {

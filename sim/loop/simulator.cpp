@@ -95,10 +95,10 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   if (s_.faults.on()) {
     faults_ = std::make_unique<FaultClock>(s_);
     whole_ = placement_;
-    lost_.assign(gpus_, 0);
-    out_.assign(gpus_, 0);
-    leaked_.assign(gpus_, 0);
   }
+  lost_.assign(gpus_, 0);
+  out_.assign(gpus_, 0);
+  leaked_.assign(gpus_, 0);
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
   node_ = nodes(s_);
@@ -435,24 +435,31 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   sink_.begin(meta, inv);
   load_weights();
   make_batch();
+  make_board(inv);
   sink_.data().serving = s_.workload.serves();
 
   bool due = false;
   std::uint64_t step = 0;
   std::int64_t end = 0;
   for (;; ++step) {
-    if (faults_ != nullptr && (step < batch_->steps() || !batch_->can_move())) begin_faults(step);
+    const bool heals = faults_ != nullptr || board_ != nullptr;
+    if (heals && (step < batch_->steps() || !batch_->can_move())) {
+      reset_healing();
+      if (faults_ != nullptr) begin_faults(step);
+      if (board_ != nullptr) take_actions(step);
+    }
     if (!batch_->next(step, plan_)) break;
     begin_step(step, inv);
     describe_new();
     compose_step();
     compose_reduce();
     grow_kv(step);
-    if (faults_ != nullptr) pay_faults(step);
+    if (heals) pay_faults(step);
     if (due) rebalance(step);
     compute_layers();
     end_step(step);
     if (faults_ != nullptr) end_faults(step);
+    if (board_ != nullptr) watch(step);
     due = rebalance_due();
     end = std::max(end, record_.scalars.end_ps);
     batch_->done(step, plan_, record_.scalars.start_ps, record_.scalars.end_ps, sink_.data());
@@ -464,6 +471,9 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   std::vector<std::string> broken;
   batch_->finish(end, sink_.data(), result.notes, broken);
   if (faults_ != nullptr) note_faults(result);
+  if (board_ != nullptr) {
+    sink_.data().metrics.push_back({"alarms", static_cast<double>(alarms_), ""});
+  }
   for (std::string& text : broken) violation("serving", "run", text);
   // Everything is given back, so that the ledger must come out even.
   for (std::uint32_t g = 0; g < gpus_; ++g) {

@@ -20,6 +20,7 @@
 #include "engine/routing/route.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/faults/fault_clock.hpp"
+#include "sim/health/alarm_board.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/expert_loads.hpp"
@@ -134,7 +135,13 @@ class Simulator {
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
+  // alarm_actions.cpp
+  void make_board(const run::Inventory& inventory);
+  void watch(std::uint64_t step);
+  void take_actions(std::uint64_t step);
+  void migrate_kv(std::uint64_t step, const health::AlarmChange& change);
   // healing.cpp
+  void reset_healing();
   void begin_faults(std::uint64_t step);
   void pay_faults(std::uint64_t step);
   void end_faults(std::uint64_t step);
@@ -202,6 +209,11 @@ class Simulator {
   std::vector<std::uint64_t> leaked_;             // [G] bytes.
   std::uint64_t faults_seen_ = 0, lost_tokens_ = 0, damaged_ = 0;
   std::int64_t recovery_ps_ = 0;
+  // Alarms: null without.
+  std::unique_ptr<health::AlarmBoard> board_;
+  RoutingPolicy own_policy_;                  // In force while no alarm asks for another.
+  std::vector<health::AlarmChange> pending_;  // Whose actions come before the next step.
+  std::uint64_t alarms_ = 0;
   // Of the step about to begin: what healing takes.
   std::int64_t hang_ps_ = 0;
   std::uint32_t hang_gpu_ = run::kNone;

@@ -116,6 +116,10 @@ std::vector<AlarmRule> alarms_from(Context& context, const Node* list, const std
       s.fail("action", "\"reload\" needs an alarm that names an expert",
              "use signal = \"expert_latency\"");
     }
+    if (r.action == AlarmAction::kMigrateKv && r.signal != HealthSignal::kMemory) {
+      s.fail("action", "\"migrate_kv\" needs an alarm that names a full GPU",
+             "use signal = \"memory\"");
+    }
     const Node* file = s.find("policy");
     if (r.action == AlarmAction::kPolicy) {
       if (file == nullptr) s.fail("policy", "is missing", "name a policy file");

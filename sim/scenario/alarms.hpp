@@ -84,13 +84,12 @@ inline constexpr std::array<std::string_view, 5> kAlarmStatisticNames{"mean", "m
 enum class AlarmAction : std::uint8_t {
   kRecord,  ///< Nothing but the event.
   kPolicy,  ///< Routes with another policy until the alarm is cleared (k3, reroute, temperature).
-  kRebalance,  ///< Makes the placement anew from the loads of the window.
   kMigrateKv,  ///< Moves sequences from the fullest GPU to the emptiest; KV travels over the links.
   kReclaim,    ///< Frees leaked memory (a watchdog restarts what leaked).
   kReload,     ///< Loads the expert anew that the alarm names (a slow or damaged one).
 };
-inline constexpr std::array<std::string_view, 6> kAlarmActionNames{
-    "record", "policy", "rebalance", "migrate_kv", "reclaim", "reload"};
+inline constexpr std::array<std::string_view, 5> kAlarmActionNames{"record", "policy", "migrate_kv",
+                                                                   "reclaim", "reload"};
 
 struct AlarmRule {
   std::string name;  ///< For people; default: the signal's name. Unique.

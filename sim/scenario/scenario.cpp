@@ -16,6 +16,7 @@
 #include "engine/base/hash.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/model/gate.hpp"
+#include "sim/scenario/alarm_reader.hpp"
 #include "sim/scenario/fault_reader.hpp"
 #include "sim/scenario/hardware_reader.hpp"
 #include "sim/scenario/section.hpp"
@@ -1347,6 +1348,72 @@ void read_economics(Context& context, const Node& root, Scenario& out) {
   s.sources();
 }
 
+/// [[monitor.alarms]]: rules, and what each action needs of the rest of the scenario.
+void read_monitor(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
+  const Node* table = root.find("monitor");
+  if (table == nullptr) return;
+  Section s(context, table, "monitor", {"alarms"}, root);
+  if (!s.has("alarms")) s.fail("alarms", "is missing", "write [[monitor.alarms]]");
+  const auto load = [&](const Node& node, const std::string& key) {
+    if (node.kind != Node::Kind::kString) {
+      throw InputError(node.where(), fmt::format("{}: expected the name of a policy file", key));
+    }
+    if (out.gate.experts == 0) throw InputError(node.where(), key + ": the model has no MoE layer");
+    fs::path path = named_path(node.text, node, folder);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) no_such_file(node.where(), key, node.text, path);
+    const Node file = load_toml(path, "policy", node.where());
+    Context own;
+    PolicyFiles files;
+    RoutingPolicy policy = policy_from(own, &file, file, path.parent_path(), files);
+    if (!files.empty()) {
+      throw InputError(node.where(), key + ": a policy that names files is unsupported here");
+    }
+    validate_policy(own, policy, out.gate.experts, out.gate.top_k, node.where());
+    // In the hash by content.
+    std::string text;
+    for (const ResolvedValue& v : own.values) {
+      if (v.origin != "default")
+        text += fmt::format("{}{} = {}", text.empty() ? "" : "; ", v.key, v.value);
+    }
+    context.record(key, text, node.where());
+    return policy;
+  };
+  out.alarms = alarms_from(context, s.find("alarms"), "monitor.alarms", *table, load);
+  for (std::size_t i = 0; i < out.alarms.size(); ++i) {
+    const AlarmRule& r = out.alarms[i];
+    const auto refuse = [&](bool on, const std::string& why, const std::string& hint) {
+      if (on) {
+        throw InputError(r.where,
+                         fmt::format("monitor.alarms[{}].action = \"{}\" {}", i,
+                                     kAlarmActionNames[static_cast<std::size_t>(r.action)], why),
+                         hint);
+      }
+    };
+    if (r.action == AlarmAction::kMigrateKv) {
+      refuse(out.workload.serves(), "is unsupported with this workload.kind",
+             "use decode or prefill");
+      refuse(out.memory.kv_placement != KvPlacement::kBySequence,
+             "needs memory.kv.placement = \"by_sequence\"", "");
+      refuse(out.hardware.gpu_count() / out.parallel.tp < 2, "has no other GPU to move to", "");
+    }
+    if (r.action == AlarmAction::kReclaim) {
+      refuse(std::none_of(out.faults.events.begin(), out.faults.events.end(),
+                          [](const FaultRule& f) { return f.kind == FaultKind::kKvLeak; }),
+             "means nothing: nothing leaks", "add a fault of kind = \"kv_leak\"");
+    }
+    if (r.action == AlarmAction::kReload) {
+      refuse(!out.faults.on(), "means nothing without faults", "add e.g. kind = \"slow_expert\"");
+      refuse(out.workload.serves(), "is unsupported with this workload.kind",
+             "use decode or prefill");
+      refuse(out.faults.reload.value == 0 &&
+                 std::none_of(out.hardware.devices.begin(), out.hardware.devices.end(),
+                              [](const Device& d) { return d.kind == DeviceKind::kCpu; }),
+             "needs faults.reload: the hardware has no cpu", "write e.g. reload = \"25 GB/s\"");
+    }
+  }
+}
+
 void read_run(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("run"), "run", {"seed", "detail"}, root);
   out.run.seed =
@@ -1493,7 +1560,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
 
   Section top(context, &root, "",
               {"model", "hardware", "parallel", "workload", "policy", "network", "memory", "host",
-               "cost", "faults", "economics", "run", "sweep"},
+               "cost", "faults", "monitor", "economics", "run", "sweep"},
               root);
   const std::vector<Axis> axes = read_axes(context, root);
   read_model(context, root, document.folder, options, out);
@@ -1533,6 +1600,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   read_cost(context, root, document.folder, out);
   read_economics(context, root, out);
   read_faults(context, root, out);
+  read_monitor(context, root, document.folder, out);
   read_run(context, root, out);
   out.values = std::move(context.values);
   for (const Axis& axis : axes) {

@@ -23,6 +23,7 @@
 #include "engine/model/model_config.hpp"
 #include "engine/routing/gate.hpp"
 #include "engine/routing/policy.hpp"
+#include "sim/scenario/alarms.hpp"
 #include "sim/scenario/bandwidth_table.hpp"
 #include "sim/scenario/calibration.hpp"
 #include "sim/scenario/faults.hpp"
@@ -304,6 +305,7 @@ struct Scenario {
   CostSpec cost;
   EconomicsSpec economics;
   FaultSpec faults;
+  std::vector<AlarmRule> alarms;  ///< [[monitor.alarms]]: watched while the simulation runs.
   RunSpec run;
   std::vector<SweepAxis> sweep;
   std::vector<ResolvedValue> values;  ///< Fixed order, whatever the order in the file.

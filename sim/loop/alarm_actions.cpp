@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Alarms of a running simulation and what they do (M39, M56): [[monitor.alarms]].
+//
+// At the end of a step the rules look at it; what they ask for happens before the next step.
+//   policy      routing follows the rule's policy while the alarm stands (of several: the last
+//   rule) migrate_kv  the longest sequence of the fullest GPU goes to the emptiest one of the same
+//   engine;
+//               its pages travel over the links before the step
+//   reclaim     what leaked is freed on every GPU
+//   reload      the holders of the slow or damaged expert load it from host memory
+//
+// Not modelled: the time to notice (a rule's window is the delay), the time of a reclaim.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+
+using health::AlarmChange;
+using scenario::AlarmAction;
+using scenario::AlarmRule;
+
+void Simulator::make_board(const run::Inventory& inventory) {
+  if (s_.alarms.empty()) return;
+  board_ = std::make_unique<health::AlarmBoard>(s_.alarms, inventory);
+  own_policy_ = policy_;
+  for (const AlarmRule& r : s_.alarms) {
+    if (r.action != AlarmAction::kPolicy) continue;
+    const RoutingPolicy plain;
+    require_supply(r.policy,
+                   {.signals = true,
+                    .all_logits = experts_ == stored_candidates(experts_, slots_),
+                    .hidden = false,
+                    .weights = false,
+                    .recorded = &plain},
+                   r.where);
+    if (policy_slots(r.policy, source_->gate()) > stored_candidates(experts_, slots_)) {
+      throw InputError(r.where, "the policy needs more candidates than there are",
+                       "use a policy with as many experts per token as the scenario's");
+    }
+    if (r.policy.table.on() || r.policy.soft.on() || r.policy.pinned.on()) {
+      throw InputError(r.where,
+                       "a policy that is decided by request (table, soft, pinned) is unsupported "
+                       "as an action");
+    }
+    if (r.policy.capacity.exhausted == Exhausted::kQueue &&
+        r.policy.capacity.queue == QueueMode::kDefer) {
+      throw InputError(r.where, "policy.capacity.queue = \"defer\" is unsupported in the simulator",
+                       "use queue = \"wave\"");
+    }
+  }
+}
+
+void Simulator::watch(std::uint64_t step) {
+  for (AlarmChange& c : board_->push(record_, static_cast<std::uint32_t>(step))) {
+    const AlarmRule& r = s_.alarms[c.rule];
+    if (c.kind != AlarmChange::Kind::kRepeated) {
+      run::Event e;
+      e.time_ps = c.time_ps;
+      e.step = c.step;
+      e.kind = run::EventKind::kAlarm;
+      e.layer = c.place.layer;
+      e.gpu = c.place.gpu;
+      e.expert = c.place.expert;
+      e.link = c.place.link;
+      e.value = c.value;
+      e.text = c.text;
+      sink_.data().events.push_back(std::move(e));
+    }
+    alarms_ += c.kind == AlarmChange::Kind::kRaised ? 1 : 0;
+    const bool acts =
+        r.action == AlarmAction::kPolicy ? true : c.kind != AlarmChange::Kind::kCleared;
+    if (r.action != AlarmAction::kRecord && acts) pending_.push_back(std::move(c));
+  }
+}
+
+void Simulator::take_actions(std::uint64_t step) {
+  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  bool policies = false;
+  for (const AlarmChange& c : pending_) {
+    const AlarmRule& r = s_.alarms[c.rule];
+    switch (r.action) {
+      case AlarmAction::kRecord:
+        break;
+      case AlarmAction::kPolicy:
+        policies = true;
+        break;
+      case AlarmAction::kMigrateKv:
+        migrate_kv(step, c);
+        break;
+      case AlarmAction::kReclaim: {
+        std::uint64_t freed = 0;
+        for (std::uint32_t g = 0; g < gpus_; ++g) {
+          ledger_.release(g, MemoryCategory::kRuntime, leaked_[g], ready_[g]);
+          freed += leaked_[g];
+          leaked_[g] = 0;
+        }
+        event(run::EventKind::kPolicyAction, now, step, c.place.gpu, static_cast<double>(freed),
+              fmt::format("alarm \"{}\": {} B reclaimed", r.name, freed));
+        break;
+      }
+      case AlarmAction::kReload: {
+        if (c.place.layer == run::kNone || c.place.expert == run::kNone) break;
+        reload_expert(c.place.layer, c.place.expert);
+        const bool wrong = faults_->repair_expert(c.place.layer, c.place.expert);
+        event(
+            run::EventKind::kPolicyAction, now, step, c.place.gpu, c.value,
+            fmt::format("alarm \"{}\": expert {} of MoE layer {} loaded anew{}", r.name,
+                        c.place.expert, c.place.layer, wrong ? "" : "; nothing was wrong with it"));
+        break;
+      }
+    }
+  }
+  pending_.clear();
+  if (!policies) return;
+  const AlarmRule* in_force = nullptr;
+  for (std::size_t i = 0; i < s_.alarms.size(); ++i) {
+    if (s_.alarms[i].action == AlarmAction::kPolicy && board_->raised(i)) in_force = &s_.alarms[i];
+  }
+  policy_ = in_force != nullptr ? in_force->policy : own_policy_;
+  slots_ = policy_slots(policy_, source_->gate());
+  event(run::EventKind::kPolicyAction, now, step, run::kNone, run::kNoData,
+        in_force != nullptr ? fmt::format("alarm \"{}\": its policy is in force", in_force->name)
+                            : std::string("the scenario's policy is in force again"));
+}
+
+void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
+  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  const std::uint32_t from = group_first(change.place.gpu);
+  const auto level = [&](std::uint32_t g) {
+    return static_cast<double>(ledger_.live(g)) / static_cast<double>(ledger_.capacity(g));
+  };
+  std::uint32_t to = run::kNone;
+  for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.tp) {
+    if (g != from && out_[g] == 0 && (to == run::kNone || level(g) < level(to))) to = g;
+  }
+  const std::string& name = s_.alarms[change.rule].name;
+  const std::vector<MovedSequence> moved = to == run::kNone || level(to) >= level(from)
+                                               ? std::vector<MovedSequence>()
+                                               : batch_->move_one(from, to);
+  if (moved.empty()) {
+    event(run::EventKind::kPolicyAction, now, step, from, 0,
+          fmt::format("alarm \"{}\": no sequence to move, or no emptier GPU", name));
+    return;
+  }
+  for (const MovedSequence& m : moved) {
+    carry_kv(m);
+    event(run::EventKind::kPolicyAction, now, step, from, static_cast<double>(m.tokens),
+          fmt::format("alarm \"{}\": sequence {} moves from {} to {} with {} tokens of KV", name,
+                      m.id, s_.hardware.gpu(from).name, s_.hardware.gpu(to).name, m.tokens));
+  }
+}
+
+}  // namespace switchyard::sim

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// [[monitor.alarms]]: alarms of a running simulation and their actions, on the machine of the
+// worked example (fault_test.cpp: 2,048 B of KV per token, experts of 12,582,912 B).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using test::MemoryRun;
+
+scenario::Scenario watched(const std::string& alarms, std::vector<std::string> more = {}) {
+  std::vector<std::string> set{"workload.routing={synthetic=\"uniform\"}", "workload.batch=16",
+                               "workload.steps=6", "monitor.alarms=[" + alarms + "]"};
+  set.insert(set.end(), more.begin(), more.end());
+  return test::worked_scenario(std::move(set));
+}
+
+MemoryRun run_of(const std::string& alarms, std::vector<std::string> more = {}) {
+  MemoryRun r = test::run_in_memory(watched(alarms, std::move(more)), nullptr);
+  for (const run::Violation& v : r.result.violations) {
+    ADD_FAILURE() << v.check << " at " << v.where << ": " << v.message;
+  }
+  return r;
+}
+
+std::string refusal(const std::string& alarms, std::vector<std::string> more = {}) {
+  try {
+    (void)watched(alarms, std::move(more));
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+std::uint64_t memory(const MemoryRun& r, std::uint32_t step, std::uint32_t gpu,
+                     run::MemoryCategory c) {
+  return r.data.gpus
+      .memory[(step * 8 + gpu) * run::kMemoryCategories + static_cast<std::size_t>(c)];
+}
+
+std::size_t count(const MemoryRun& r, run::EventKind kind, const std::string& text) {
+  std::size_t n = 0;
+  for (const run::Event& e : r.data.events) {
+    n += e.kind == kind && e.text.find(text) != std::string::npos ? 1 : 0;
+  }
+  return n;
+}
+
+const std::vector<std::string> kLeak{
+    "faults.events=[{kind=\"kv_leak\",gpu=\"gpu7\",bytes=\"1 GB\",step=0}]"};
+
+}  // namespace
+
+TEST(AlarmActions, APolicyIsInForceWhileItsAlarmStands) {
+  write_file("unlimited.toml", "[capacity]\nrule = \"none\"\n");
+  // C = 4 · 1 of 32 assignments over 8 experts: some overflow in every step, and are dropped.
+  const std::vector<std::string> capacity{
+      "policy.capacity.rule=share", "policy.capacity.factor=1.0", "policy.capacity.reroute=none"};
+  const MemoryRun plain = test::MemoryRun(
+      test::run_in_memory(watched("{signal=\"step_time\",above=\"1 h\"}", capacity), nullptr));
+  for (const run::StepScalars& s : plain.data.steps) ASSERT_GT(s.dropped, 0U);
+  const MemoryRun r = run_of(
+      R"({signal="drop_share",above="0 %",window=1,action="policy",policy="unlimited.toml"})",
+      capacity);
+  // Raised by step 0, nothing is dropped in step 1, cleared by it, and so on.
+  for (std::size_t i = 0; i < r.data.steps.size(); ++i) {
+    EXPECT_EQ(r.data.steps[i].dropped, i % 2 == 0 ? plain.data.steps[i].dropped : 0U) << i;
+  }
+  EXPECT_EQ(count(r, run::EventKind::kAlarm, "raised"), 3U);
+  EXPECT_EQ(count(r, run::EventKind::kAlarm, "cleared"), 3U);
+}
+
+TEST(AlarmActions, MigrationMovesASequenceWithItsPagesOverTheLinks) {
+  // Without an alarm GPU 0 has sequences 0 and 8. The rule asks again every second step.
+  const MemoryRun r = run_of(R"({signal="memory",above="0 %",window=2,action="migrate_kv"})");
+  EXPECT_EQ(count(r, run::EventKind::kPolicyAction, "moves from"), 1U);
+  // 1,026 tokens after step 1: 1,040 in pages of 16; the exchange before step 2 carries them.
+  std::uint64_t pages = 0;
+  for (std::uint32_t g = 0; g < 8; ++g) pages += memory(r, 3, g, run::MemoryCategory::kKv);
+  EXPECT_EQ(pages, 16 * 1040 * 2048ULL);
+  std::vector<std::uint64_t> held;
+  for (std::uint32_t g = 0; g < 8; ++g) {
+    held.push_back(memory(r, 3, g, run::MemoryCategory::kKv) / (1040 * 2048ULL));
+  }
+  std::sort(held.begin(), held.end());
+  EXPECT_EQ(held, (std::vector<std::uint64_t>{1, 2, 2, 2, 2, 2, 2, 3}));
+  EXPECT_GE(r.data.steps[2].bytes_sent, r.data.steps[1].bytes_sent / 4 + 1040 * 2048ULL);
+}
+
+TEST(AlarmActions, AWatchdogReclaimsWhatLeaked) {
+  const MemoryRun leak = run_of("{signal=\"step_time\",above=\"1 h\"}", kLeak);
+  EXPECT_EQ(memory(leak, 5, 7, run::MemoryCategory::kRuntime), 5'000'000'000U);
+  // 80 GB: 1 GB a step is 1.25 %. Growth over 3 steps is above 2 % at the end of step 2 (steps see
+  // 0, 1 and 2 GB), so 3 GB are freed before step 3.
+  const MemoryRun r = run_of(
+      R"({signal="runtime_memory",above="2 %",window=3,statistic="growth",action="reclaim"})",
+      kLeak);
+  EXPECT_EQ(memory(r, 3, 7, run::MemoryCategory::kRuntime), 0U);
+  EXPECT_EQ(memory(r, 5, 7, run::MemoryCategory::kRuntime), 2'000'000'000U);
+  EXPECT_EQ(count(r, run::EventKind::kPolicyAction, "3000000000 B reclaimed"), 1U);
+}
+
+TEST(AlarmActions, AReloadCuresASickExpert) {
+  const std::vector<std::string> faults{
+      "faults.reload=10 GB/s",
+      "faults.events=[{kind=\"slow_expert\",expert=6,layer=1,factor=9,step=0}]"};
+  const MemoryRun r =
+      run_of(R"({signal="expert_latency",above=2.5,window=2,action="reload"})", faults);
+  EXPECT_EQ(count(r, run::EventKind::kPolicyAction, "expert 6 of MoE layer 1 loaded anew"), 1U);
+  const MemoryRun sick = run_of("{signal=\"step_time\",above=\"1 h\"}", faults);
+  const auto phase = [](const MemoryRun& m, std::uint32_t step) {
+    return m.data.gpus
+        .phase_ps[(step * 8 + 6) * run::kPhases + static_cast<std::size_t>(run::Phase::kExpert)];
+  };
+  EXPECT_EQ(phase(r, 1), phase(sick, 1));
+  EXPECT_LT(phase(r, 2), phase(sick, 2));
+}
+
+TEST(AlarmActions, AreRefusedWhereTheyMeanNothing) {
+  EXPECT_NE(refusal(R"({signal="runtime_memory",above="1 %",action="reclaim"})")
+                .find("monitor.alarms[0].action = \"reclaim\" means nothing: nothing leaks"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({signal="step_time",above="1 ms",action="migrate_kv"})")
+                .find("needs an alarm that names a full GPU"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({signal="expert_latency",above=2,action="reload"})")
+                .find("means nothing without faults"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({signal="memory",above="1 %",action="policy",policy="none_such.toml"})")
+                .find("No such file"),
+            std::string::npos);
+}
+
+}  // namespace switchyard::sim
