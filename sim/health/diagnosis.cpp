@@ -463,7 +463,7 @@ class Examiner {
            fmt::format("{} carries data for {} of the time, links of its class {} on average",
                        inv_.links[k].name, percent(use), percent(mean / time_)),
            "the traffic is uneven: experts that are chosen often share a GPU",
-           fmt::format("switchyard export csv {} -o run.csv, link use", name_),
+           fmt::format("switchyard monitor {}, link_use, link_spread", name_),
            "parallel.placement = \"topology_hot\" or \"affinity\"",
            exchange * (1 - mean / static_cast<double>(busy[k])));
     }
@@ -505,7 +505,7 @@ class Examiner {
                     (took - floor) * 1e-6 / static_cast<double>(std::max<std::size_t>(measured, 1)),
                     took * 1e-6 / static_cast<double>(std::max<std::size_t>(measured, 1))),
         "many small exchanges", fmt::format("switchyard inspect {}, bytes sent per token", name_),
-        "a larger batch, or fewer exchanges (attention = \"tp\", network.overlap)", latency);
+        "a larger batch, or fewer exchanges (parallel.attention = \"tp\")", latency);
   }
 
   void host() {

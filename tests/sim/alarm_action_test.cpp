@@ -79,20 +79,27 @@ TEST(AlarmActions, APolicyIsInForceWhileItsAlarmStands) {
 }
 
 TEST(AlarmActions, MigrationMovesASequenceWithItsPagesOverTheLinks) {
-  // Without an alarm GPU 0 has sequences 0 and 8. The rule asks again every second step.
-  const MemoryRun r = run_of(R"({signal="memory",above="0 %",window=2,action="migrate_kv"})");
-  EXPECT_EQ(count(r, run::EventKind::kPolicyAction, "moves from"), 1U);
-  // 1,026 tokens after step 1: 1,040 in pages of 16; the exchange before step 2 carries them.
-  std::uint64_t pages = 0;
-  for (std::uint32_t g = 0; g < 8; ++g) pages += memory(r, 3, g, run::MemoryCategory::kKv);
-  EXPECT_EQ(pages, 16 * 1040 * 2048ULL);
-  std::vector<std::uint64_t> held;
-  for (std::uint32_t g = 0; g < 8; ++g) {
-    held.push_back(memory(r, 3, g, run::MemoryCategory::kKv) / (1040 * 2048ULL));
-  }
-  std::sort(held.begin(), held.end());
-  EXPECT_EQ(held, (std::vector<std::uint64_t>{1, 2, 2, 2, 2, 2, 2, 3}));
-  EXPECT_GE(r.data.steps[2].bytes_sent, r.data.steps[1].bytes_sent / 4 + 1040 * 2048ULL);
+  // 17 sequences: GPU 0 has three, the others two. The rule is raised by step 1.
+  const std::vector<std::string> batch{"workload.batch=17"};
+  const std::string rule = R"({signal="memory",above="0 %",window=2,action="migrate_kv"})";
+  const MemoryRun r = run_of(rule, batch);
+  EXPECT_EQ(count(r, run::EventKind::kPolicyAction,
+                  "sequence 0 moves from gpu0 to gpu1 with 1026 tokens of KV"),
+            1U);
+  // 1,026 tokens: 1,040 in pages of 16.
+  const auto sequences = [&](std::uint32_t step, std::uint32_t g) {
+    return memory(r, step, g, run::MemoryCategory::kKv) / (1040 * 2048ULL);
+  };
+  EXPECT_EQ(sequences(1, 0), 3U);
+  EXPECT_EQ(sequences(1, 1), 2U);
+  EXPECT_EQ(sequences(3, 0), 2U);
+  EXPECT_EQ(sequences(3, 1), 3U);
+  EXPECT_EQ(sequences(3, 2), 2U);
+  const std::size_t pair = std::size_t{2} * 8;
+  EXPECT_GE(r.data.gpus.bytes_out[pair], 1040 * 2048ULL);
+  EXPECT_LT(r.data.gpus.bytes_out[pair + 1], 1040 * 2048ULL);
+  // Where nobody is emptier, nothing moves and the event says so.
+  EXPECT_EQ(count(run_of(rule), run::EventKind::kPolicyAction, "no emptier GPU"), 1U);
 }
 
 TEST(AlarmActions, AWatchdogReclaimsWhatLeaked) {
