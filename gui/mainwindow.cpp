@@ -36,6 +36,7 @@
 #include "engine/base/version.hpp"
 #include "gui/render.hpp"
 #include "gui/text.hpp"
+#include "gui/tour.hpp"
 
 namespace switchyard::gui {
 
@@ -238,6 +239,19 @@ void MainWindow::makeDocks() {
   QDockWidget* compare =
       addDock(tr("Compare"), QStringLiteral("compare"), m_compare, Qt::BottomDockWidgetArea);
   tabifyDockWidget(m_docks[4], compare);
+  m_matrix = new MatrixView(m_state, this);
+  tabifyDockWidget(m_docks[2], addDock(tr("Reroutes"), QStringLiteral("reroutes"), m_matrix,
+                                       Qt::RightDockWidgetArea));
+  m_docks[2]->raise();
+  m_capacity = new CapacityView(m_state, this);
+  tabifyDockWidget(compare, addDock(tr("Capacity"), QStringLiteral("capacity"), m_capacity,
+                                    Qt::BottomDockWidgetArea));
+  m_requests = new RequestsView(m_state, this);
+  tabifyDockWidget(m_docks[7], addDock(tr("Requests"), QStringLiteral("requests"), m_requests,
+                                       Qt::BottomDockWidgetArea));
+  m_health = new HealthView(m_state, this);
+  tabifyDockWidget(m_docks[8], addDock(tr("Health"), QStringLiteral("health"), m_health,
+                                       Qt::BottomDockWidgetArea));
   m_docks[4]->raise();
   restoreDefaultLayout();
 }
@@ -247,7 +261,7 @@ void MainWindow::restoreDefaultLayout() {
   for (QDockWidget* dock : m_docks) dock->setVisible(true);
   const QFontMetrics m = fontMetrics();
   const int side =
-      std::clamp(width() * 17 / 100, m.averageCharWidth() * 44, m.averageCharWidth() * 48);
+      std::clamp(width() * 17 / 100, m.averageCharWidth() * 47, m.averageCharWidth() * 50);
   resizeDocks({m_docks[0], m_docks[2]}, {side, side}, Qt::Horizontal);
   resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
   resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);
@@ -301,11 +315,15 @@ void MainWindow::makeToolBar() {
   });
   name(tr("Go to"));
   m_goTo = new QLineEdit(bar);
+  m_goTo->setObjectName(QStringLiteral("goto"));
   m_goTo->setAccessibleName(tr("Go to step, range or time"));
   m_goTo->setPlaceholderText(tr("500, 500..900, 10.4 ms"));
   m_goTo->setFixedWidth(fontMetrics().averageCharWidth() * 26);
   connect(m_goTo, &QLineEdit::returnPressed, this, &MainWindow::goTo);
   bar->addWidget(m_goTo);
+  addToolBarBreak();
+  m_whatIf = new WhatIf(this);
+  addToolBar(m_whatIf);
 }
 
 QAction* MainWindow::add(QMenu* menu, const QString& text, const QList<QKeySequence>& keys,
@@ -313,7 +331,7 @@ QAction* MainWindow::add(QMenu* menu, const QString& text, const QList<QKeySeque
   QAction* action = menu->addAction(text);
   action->setShortcuts(keys);
   action->setStatusTip(tip);
-  connect(action, &QAction::triggered, this, std::move(run));
+  if (run) connect(action, &QAction::triggered, this, std::move(run));
   return action;
 }
 
@@ -435,6 +453,15 @@ void MainWindow::makeActions() {
   }
   m_runActions << paneKeys;
   view->addSeparator();
+  QMenu* panes = view->addMenu(tr("Panes"));
+  for (TimePane* pane : m_panes->panes()) {
+    if (!PaneStack::panelNames().contains(pane->id())) continue;
+    QAction* action = add(panes, pane->accessibleName(), {}, tr("Show or hide this pane"), {});
+    action->setCheckable(true);
+    action->setChecked(!PaneStack::hiddenAtFirst().contains(pane->id()));
+    action->setObjectName(QStringLiteral("pane:") + pane->id());
+    connect(action, &QAction::toggled, pane, &QWidget::setVisible);
+  }
   QMenu* maps = view->addMenu(tr("Colour map"));
   auto* group = new QActionGroup(this);
   for (const auto& [name, map] :
@@ -457,15 +484,21 @@ void MainWindow::makeActions() {
   QMenu* window = menuBar()->addMenu(tr("&Window"));
   for (qsizetype i = 0; i < m_docks.size(); ++i) {
     QAction* action = m_docks[i]->toggleViewAction();
-    action->setShortcut(QKeySequence(Qt::CTRL | static_cast<Qt::Key>(Qt::Key_1 + i)));
+    // Ctrl+1 … Ctrl+9, Ctrl+0
+    const auto key = i < 9 ? static_cast<Qt::Key>(Qt::Key_1 + i) : Qt::Key_0;
+    action->setShortcut(QKeySequence(Qt::CTRL | key));
     action->setStatusTip(tr("Show or hide %1").arg(m_docks[i]->windowTitle()));
     window->addAction(action);
   }
   window->addSeparator();
+  m_whatIf->toggleViewAction()->setStatusTip(tr("Show or hide the what-if strip"));
+  window->addAction(m_whatIf->toggleViewAction());
   add(window, tr("Restore default layout"), {}, tr("Docks and sizes as shipped"),
       [this] { restoreDefaultLayout(); });
 
   QMenu* help = menuBar()->addMenu(tr("&Help"));
+  add(help, tr("&Tour: twelve tokens"), {}, tr("Which expert takes which token, one by one"),
+      [this] { showTour(); });
   add(help, tr("&Keys and mouse"), {QKeySequence(Qt::Key_F1), QKeySequence(Qt::Key_Question)},
       tr("What keys and mouse do"), [this] { showKeys(); });
   add(help, tr("&About"), {}, tr("Version"), [this] {
@@ -513,6 +546,7 @@ void MainWindow::runChanged() {
   m_goTo->setEnabled(run != nullptr);
   setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
   fillRuns();
+  findScenario();
   m_eventsView->fitColumns();
   if (run != nullptr) {
     showPage(Page::kRun);
@@ -584,6 +618,20 @@ void MainWindow::syncExpert() {
       m_expertsSorted->mapFromSource(m_experts->index(static_cast<int>(m_state->expert()), 0));
   if (m_expertsView->currentIndex().row() != at.row()) m_expertsView->setCurrentIndex(at);
   m_expertsView->scrollTo(at);
+}
+
+QDockWidget* MainWindow::dock(const QString& name) const {
+  for (QDockWidget* d : m_docks) {
+    if (d->objectName() == name) return d;
+  }
+  return nullptr;
+}
+
+void MainWindow::showTour() {
+  auto* tour = new Tour(m_state->theme(), this);
+  tour->setAttribute(Qt::WA_DeleteOnClose);
+  tour->setObjectName(QStringLiteral("tour"));
+  tour->open();
 }
 
 void MainWindow::updateStatus() {

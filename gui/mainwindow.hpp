@@ -3,20 +3,26 @@
 #pragma once
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include <QMainWindow>
 
+#include "gui/capacityview.hpp"
 #include "gui/childjob.hpp"
 #include "gui/compareview.hpp"
+#include "gui/healthview.hpp"
 #include "gui/loader.hpp"
+#include "gui/matrixview.hpp"
 #include "gui/models.hpp"
 #include "gui/panestack.hpp"
+#include "gui/requestsview.hpp"
 #include "gui/scenarioform.hpp"
 #include "gui/tableview.hpp"
 #include "gui/topologyview.hpp"
 #include "gui/viewstate.hpp"
 #include "gui/welcome.hpp"
+#include "gui/whatif.hpp"
 
 class QComboBox;
 class QFrame;
@@ -32,7 +38,7 @@ class QTreeView;
 namespace switchyard::gui {
 
 /// Of saved layouts; rises when docks are added.
-inline constexpr int kLayoutVersion = 2;
+inline constexpr int kLayoutVersion = 3;
 
 /// An inline message over the panes; stays until closed or replaced.
 class MessageBar : public QWidget {
@@ -67,6 +73,15 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] Page page() const;
   void showPage(Page page);
   [[nodiscard]] Welcome* welcome() const { return m_welcome; }
+  [[nodiscard]] MatrixView* matrix() const { return m_matrix; }
+  [[nodiscard]] CapacityView* capacity() const { return m_capacity; }
+  [[nodiscard]] RequestsView* requests() const { return m_requests; }
+  [[nodiscard]] HealthView* health() const { return m_health; }
+  [[nodiscard]] WhatIf* whatIf() const { return m_whatIf; }
+  /// The dock of that object name: runs, experts, topology, inspector, events, compare, reroutes,
+  /// capacity, requests, health.
+  [[nodiscard]] QDockWidget* dock(const QString& name) const;
+  void showTour();
   [[nodiscard]] CompareView* compare() const { return m_compare; }
   [[nodiscard]] RunLoader* loader() const { return m_loader; }
   [[nodiscard]] ChildJob* job() const { return m_job; }
@@ -145,6 +160,8 @@ class MainWindow : public QMainWindow {
   void fillRecent();
   void refreshPage();
   void runForm(bool compare);
+  void runWhatIf();
+  void findScenario();
 
   ViewState* m_state;
   bool m_persistent;
@@ -168,6 +185,13 @@ class MainWindow : public QMainWindow {
   Welcome* m_welcome = nullptr;
   ScenarioForm* m_form = nullptr;
   CompareView* m_compare = nullptr;
+  MatrixView* m_matrix = nullptr;
+  CapacityView* m_capacity = nullptr;
+  RequestsView* m_requests = nullptr;
+  HealthView* m_health = nullptr;
+  WhatIf* m_whatIf = nullptr;
+  std::map<QString, Simulation> m_origins;  // run file → what it was simulated from
+  std::vector<Simulation> m_running;
   RunLoader* m_loader = nullptr;
   ChildJob* m_job = nullptr;
   QLabel* m_work = nullptr;

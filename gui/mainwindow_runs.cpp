@@ -5,6 +5,7 @@
 
 #include <QDir>
 #include <QDockWidget>
+#include <QFileDialog>
 #include <QFileInfo>
 #include <QLabel>
 #include <QMenu>
@@ -52,6 +53,9 @@ void MainWindow::connectWork() {
   connect(m_job, &ChildJob::finished, this, [this] {
     QStringList files = m_outputs;
     m_outputs.clear();
+    for (qsizetype i = 0; i < files.size(); ++i) {
+      m_origins[files[i]] = m_running[static_cast<std::size_t>(i)];
+    }
     openFiles(files, m_role);
   });
   connect(m_job, &ChildJob::failed, this, [this](const QString& message) {
@@ -65,6 +69,14 @@ void MainWindow::connectWork() {
   });
   connect(m_cancel, &QPushButton::clicked, this, &MainWindow::cancelWork);
   connect(m_welcome, &Welcome::runWanted, this, &MainWindow::runEntry);
+  connect(m_welcome, &Welcome::tourWanted, this, &MainWindow::showTour);
+  connect(m_whatIf, &WhatIf::runWanted, this, &MainWindow::runWhatIf);
+  connect(m_whatIf, &WhatIf::chooseScenario, this, [this] {
+    const QString file =
+        QFileDialog::getOpenFileName(this, tr("The scenario of this run"),
+                                     qs(scenariosFolder().string()), tr("Scenarios (*.toml)"));
+    if (!file.isEmpty()) m_whatIf->setScenario(file, {});
+  });
   connect(m_welcome, &Welcome::editWanted, this, &MainWindow::openScenario);
   connect(m_form, &ScenarioForm::runWanted, this, &MainWindow::runForm);
   connect(m_welcome, &Welcome::openWanted, this, [this] { chooseFile(Role::kShow); });
@@ -129,6 +141,7 @@ void MainWindow::refreshPage() {
   } else {
     m_stack->currentWidget()->setFocus();
   }
+  m_whatIf->setVisible(run);
   m_windowLabel->setVisible(run);
   m_cursorLabel->setVisible(run);
 }
@@ -147,6 +160,7 @@ void MainWindow::showProgress(const QString& what, int permille) {
   }
   m_welcome->setBusy(true);
   m_form->setBusy(true);
+  m_whatIf->setBusy(true);
 }
 
 void MainWindow::workEnded() {
@@ -155,6 +169,7 @@ void MainWindow::workEnded() {
   m_cancel->hide();
   m_welcome->setBusy(false);
   m_form->setBusy(false);
+  m_whatIf->setBusy(false);
 }
 
 void MainWindow::cancelWork() {
@@ -327,6 +342,7 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
   m_message->showMessage({});
   m_oneLayer = simulations.front().oneLayer;
   m_role = role;
+  m_running = simulations;
   m_job->start(std::move(steps));
 }
 
@@ -376,6 +392,43 @@ void MainWindow::runForm(bool compare) {
   s.recorded = document->path().filename() == "demo.toml" && trace != nullptr &&
                !std::filesystem::exists(trace->value);
   simulate({s}, compare ? Role::kCompare : Role::kShow);
+}
+
+void MainWindow::findScenario() {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) {
+    m_whatIf->setScenario({}, {});
+    return;
+  }
+  const auto known = m_origins.find(qs(run->path().string()));
+  if (known != m_origins.end()) {
+    m_whatIf->setScenario(known->second.scenario, known->second.settings);
+    return;
+  }
+  // A shipped scenario, or the one in the form, that resolves to the text in the run.
+  m_whatIf->setScenario({}, {});
+  if (run->path().empty()) return;
+  std::vector<std::filesystem::path> files;
+  for (const GalleryEntry& e : m_welcome->entries()) {
+    for (const GalleryRun& r : e.runs) files.push_back(scenariosFolder() / r.file);
+  }
+  const auto found = scenarioWithText(files, run->data().meta.scenario_text);
+  if (!found.empty()) m_whatIf->setScenario(qs(found.string()), {QStringLiteral("sweep=[]")});
+}
+
+void MainWindow::runWhatIf() {
+  if (!m_whatIf->runButton()->isEnabled()) return;
+  try {
+    Simulation s;
+    s.scenario = m_whatIf->scenario();
+    s.settings = m_whatIf->settings();
+    const auto known = m_origins.find(qs(m_state->run()->path().string()));
+    s.recorded = known != m_origins.end() && known->second.recorded;
+    s.label = QFileInfo(s.scenario).completeBaseName() + QStringLiteral("-whatif");
+    simulate({s}, Role::kCompare);
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+  }
 }
 
 }  // namespace switchyard::gui

@@ -8,13 +8,20 @@
 #include <QVBoxLayout>
 
 #include "engine/base/error.hpp"
+#include "gui/stepspanes.hpp"
 
 namespace switchyard::gui {
 
 const QStringList& PaneStack::panelNames() {
-  static const QStringList names = {QStringLiteral("heatmap"), QStringLiteral("imbalance"),
+  static const QStringList names = {QStringLiteral("heatmap"),  QStringLiteral("imbalance"),
                                     QStringLiteral("steptime"), QStringLiteral("links"),
-                                    QStringLiteral("timeline")};
+                                    QStringLiteral("timeline"), QStringLiteral("memory"),
+                                    QStringLiteral("entropy")};
+  return names;
+}
+
+const QStringList& PaneStack::hiddenAtFirst() {
+  static const QStringList names = {QStringLiteral("memory"), QStringLiteral("entropy")};
   return names;
 }
 
@@ -48,12 +55,18 @@ PaneStack::PaneStack(ViewState* state, const QStringList& panels, QWidget* paren
     } else if (id == QLatin1String("timeline")) {
       pane = new TimelinePane(state, this);
       weight = 46;
+    } else if (id == QLatin1String("memory")) {
+      pane = new MemoryPane(state, this);
+      weight = 30;
+    } else if (id == QLatin1String("entropy")) {
+      pane = new EntropyPane(state, this);
     }
     SWITCHYARD_ASSERT(pane != nullptr, id.toStdString());
     m_splitter->addWidget(pane);
     m_splitter->setStretchFactor(m_splitter->count() - 1, weight);
     pane->setMinimumHeight(std::max(60, pane->minimumSizeHint().height()));
     m_panes.push_back(pane);
+    if (panels.isEmpty() && hiddenAtFirst().contains(id)) pane->hide();
   }
   m_axis = new AxisPane(state, this);
   m_panes.push_back(m_axis);

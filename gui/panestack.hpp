@@ -17,6 +17,8 @@ class PaneStack : public QWidget {
  public:
   /// Panels that --panel knows besides "all".
   static const QStringList& panelNames();
+  /// Those of them that the window shows only when asked to.
+  static const QStringList& hiddenAtFirst();
 
   /// `panels`: which panes (ids), from top to bottom; empty = all, with the minimap. Each must be
   /// in panelNames() (asserted).

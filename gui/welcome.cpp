@@ -68,6 +68,10 @@ Welcome::Welcome(const std::filesystem::path& scenarios, QWidget* parent)
   auto* open = new QPushButton(tr("Open a run or a scenario…"), page);
   connect(open, &QPushButton::clicked, this, &Welcome::openWanted);
   right->addWidget(open);
+  auto* tour = new QPushButton(tr("Tour: twelve tokens"), page);
+  tour->setToolTip(tr("Twelve tokens, step by step: which expert takes which"));
+  connect(tour, &QPushButton::clicked, this, &Welcome::tourWanted);
+  right->addWidget(tour);
   auto* drop = new QLabel(tr("or drop files here: one run opens, two are compared, a scenario "
                              "(.toml) opens in the form."),
                           page);

@@ -31,6 +31,7 @@ class Welcome : public QScrollArea {
   void editWanted(const QString& file);
   void openWanted();
   void fileWanted(const QString& file);
+  void tourWanted();
 
  private:
   QWidget* entryRow(const GalleryEntry& entry);

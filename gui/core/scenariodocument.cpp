@@ -369,6 +369,22 @@ std::string setInText(const std::string& text, const std::string& name, const st
   return out;
 }
 
+fs::path scenarioWithText(const std::vector<fs::path>& files, const std::string& canonical) {
+  for (const fs::path& file : files) {
+    try {
+      scenario::ReadOptions options;
+      options.presets_root = scenariosFolder().string();
+      options.require_trace = false;
+      if (scenario::canonical_text(scenario::read_scenario(file.string(), options)) == canonical) {
+        return file;
+      }
+    } catch (const InputError&) {
+      // A scenario that cannot be read here is not the one.
+    }
+  }
+  return {};
+}
+
 ScenarioDocument::ScenarioDocument(const fs::path& path)
     : m_path(path), m_text(read_file(path)), m_saved(m_text) {
   (void)leaves(m_text, m_path.string());

@@ -25,6 +25,11 @@ namespace switchyard::gui {
 std::string setInText(const std::string& text, const std::string& name, const std::string& key,
                       const std::string& toml);
 
+/// The first of `files` that resolves to this canonical text, as a run holds it (a sweep left out);
+/// empty: none.
+std::filesystem::path scenarioWithText(const std::vector<std::filesystem::path>& files,
+                                       const std::string& canonical);
+
 class ScenarioDocument {
  public:
   struct Entry {

@@ -170,8 +170,8 @@ TEST(Render, RefusesWhatMakesNoSenseAndLeavesNoFile) {
   o.cursor = 400;
   EXPECT_NE(errorOf(o).find("--cursor: step 400 is beyond"), std::string::npos);
   o = options(QStringLiteral("none.png"));
-  o.panel = QStringLiteral("memory");
-  EXPECT_NE(errorOf(o).find("--panel: unknown panel \"memory\""), std::string::npos);
+  o.panel = QStringLiteral("fuel");
+  EXPECT_NE(errorOf(o).find("--panel: unknown panel \"fuel\""), std::string::npos);
   o = options(QStringLiteral("none.png"));
   o.size = QSize(300, 200);
   EXPECT_NE(errorOf(o).find("too small for the window"), std::string::npos) << errorOf(o);

@@ -349,7 +349,7 @@ TEST_F(WindowTest, TablesCopyAsTsvMarkdownAndCsv) {
 }
 
 TEST_F(WindowTest, GoToAcceptsARangeAndShowsWhatIsWrong) {
-  auto* field = window.findChild<QLineEdit*>();
+  auto* field = window.findChild<QLineEdit*>(QStringLiteral("goto"));
   ASSERT_NE(field, nullptr);
   field->setText(QStringLiteral("100..140"));
   QTest::keyClick(field, Qt::Key_Return);

@@ -69,7 +69,7 @@ const std::map<std::string, std::set<std::string>> kAllowed{
      {"base", "routing", "trace", "model", "engine", "scenario", "run", "cluster", "network",
       "placement", "health", "sim", "entry"}},
     {"entry", {}},
-    {"gui", {"base", "routing", "run", "scenario", "trace"}},
+    {"gui", {"base", "routing", "run", "scenario", "health", "trace"}},
     {"kernels", {"base", "routing", "trace", "model", "engine", "entry"}}};
 
 std::string module_of(const std::string& path) {

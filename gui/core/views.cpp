@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/core/views.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "sim/run/diff.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+std::uint32_t gpuOf(const run::Inventory& inv, std::uint32_t layer, std::uint32_t expert) {
+  const std::size_t l = layer < inv.moe_layers.size() ? layer : 0;
+  return inv.placement[(l * inv.experts + expert) * inv.replicas];
+}
+
+void finish(Matrix& m) {
+  for (const std::uint64_t v : m.cells) {
+    m.sum += v;
+    m.most = std::max(m.most, v);
+  }
+}
+
+}  // namespace
+
+Matrix matrixOf(const RunStore& run, MatrixKind kind, std::uint32_t layer, StepSpan span) {
+  const run::RunData& d = run.data();
+  const run::Inventory& inv = d.inventory;
+  Matrix m;
+  m.n = kind == MatrixKind::kReroutesExperts ? run.experts() : run.gpus();
+  if (m.n == 0) {
+    m.missing = "the model has no routed experts";
+    return m;
+  }
+  if (kind == MatrixKind::kGpuBytes) {
+    m.cells = d.totals.pair_bytes;
+    finish(m);
+    return m;
+  }
+  if (span.whole && layer == kAllLayers) {
+    m.cells =
+        kind == MatrixKind::kReroutesExperts ? d.totals.reroute_experts : d.totals.reroute_gpus;
+    finish(m);
+    return m;
+  }
+  if (!run.hasSteps()) {
+    m.missing = "this run has no reroutes per step (detail \"steps\")";
+    return m;
+  }
+  if (layer != kAllLayers && !run.hasLayers()) {
+    m.missing = "this run has no reroutes per layer (detail \"layers\")";
+    return m;
+  }
+  m.cells.assign(m.n * m.n, 0);
+  const auto [begin, end] = span.whole
+                                ? std::pair<std::size_t, std::size_t>(0, d.reroutes.step.size())
+                                : run.rerouteRows(span.first, span.end);
+  for (std::size_t i = begin; i < end; ++i) {
+    if (span.whole && d.steps[d.reroutes.step[i]].warmup) continue;
+    if (layer != kAllLayers && d.reroutes.layer[i] != layer) continue;
+    std::uint32_t from = d.reroutes.from[i];
+    std::uint32_t to = d.reroutes.to[i];
+    if (kind == MatrixKind::kReroutesGpus) {
+      from = gpuOf(inv, d.reroutes.layer[i], from);
+      to = gpuOf(inv, d.reroutes.layer[i], to);
+      if (from == run::kNone || to == run::kNone) continue;
+    }
+    m.cells[from * m.n + to] += d.reroutes.count[i];
+  }
+  finish(m);
+  return m;
+}
+
+CapacityBars capacityBars(const RunStore& run, std::uint32_t layer, StepSpan span) {
+  CapacityBars out;
+  if (run.experts() == 0) {
+    out.missing = "the model has no routed experts";
+    return out;
+  }
+  if (!run.hasSteps() || (layer != kAllLayers && !run.hasLayers())) {
+    out.missing = "this run has no experts per step (detail \"steps\", for one layer \"layers\")";
+    return out;
+  }
+  if (span.whole) {
+    span.first = 0;
+    span.end = run.steps();
+    if (span.end > kCapacitySteps) {
+      out.missing = "put the cursor on a step, or select some";
+      return out;
+    }
+  }
+  span.end = std::min(span.end, span.first + kCapacitySteps);
+  out.bars.resize(run.experts());
+  double steps = 0;
+  for (std::uint64_t s = span.first; s < span.end; ++s) {
+    if (span.whole && run.data().steps[static_cast<std::size_t>(s)].warmup) continue;
+    const ExpertRow r = run.expertRow(layer, s);
+    ++steps;
+    for (std::size_t e = 0; e < out.bars.size(); ++e) {
+      CapacityBar& b = out.bars[e];
+      // A wave that drains a queue may run what was rerouted in an earlier step.
+      const std::uint32_t moved = std::min(r.rerouted_in[e], r.kept[e]);
+      b.own += r.kept[e] - moved;
+      b.rerouted += moved;
+      b.queued += r.queued[e];
+      b.dropped += r.dropped[e];
+      if (r.capacity[e] != run::kUnlimited) b.capacity = std::max(b.capacity, 0.0) + r.capacity[e];
+    }
+  }
+  for (CapacityBar& b : out.bars) {
+    if (steps == 0) continue;
+    b.own /= steps;
+    b.rerouted /= steps;
+    b.queued /= steps;
+    b.dropped /= steps;
+    if (b.capacity > 0) b.capacity /= steps;
+  }
+  return out;
+}
+
+RequestTimes timesOf(const run::RequestRecord& r) {
+  RequestTimes t;
+  if (r.arrival_ps >= 0 && r.first_token_ps >= 0) t.ttft = r.first_token_ps - r.arrival_ps;
+  if (r.first_token_ps >= 0 && r.end_ps >= 0 && r.output_tokens > 1) {
+    t.tpot = static_cast<double>(r.end_ps - r.first_token_ps) / (r.output_tokens - 1.0);
+  }
+  if (r.arrival_ps >= 0 && r.end_ps >= 0) t.whole = r.end_ps - r.arrival_ps;
+  return t;
+}
+
+std::optional<StepSpan> stepsOf(const RunStore& run, const run::RequestRecord& r) {
+  if (!run.hasSteps() || run.steps() == 0) return std::nullopt;
+  const std::int64_t begin = r.arrival_ps >= 0 ? r.arrival_ps : r.first_token_ps;
+  if (begin < 0) return std::nullopt;
+  const auto& steps = run.data().steps;
+  const std::int64_t end = r.end_ps >= 0 ? r.end_ps : steps.back().end_ps;
+  // The first step that ends after the arrival; the last that starts before the end.
+  const auto first = std::partition_point(
+      steps.begin(), steps.end(), [&](const run::StepScalars& s) { return s.end_ps <= begin; });
+  const auto last = std::partition_point(
+      steps.begin(), steps.end(), [&](const run::StepScalars& s) { return s.start_ps < end; });
+  if (first >= last) return std::nullopt;
+  return StepSpan{static_cast<std::uint64_t>(first - steps.begin()),
+                  static_cast<std::uint64_t>(last - steps.begin()), false};
+}
+
+std::vector<std::uint32_t> histogram(const std::vector<double>& values, std::size_t bins,
+                                     double& top) {
+  top = 0;
+  for (const double v : values) top = std::max(top, v);
+  std::vector<std::uint32_t> out(bins, 0);
+  for (const double v : values) {
+    if (!(v >= 0)) continue;
+    const auto bin = top > 0 ? static_cast<std::size_t>(v / top * static_cast<double>(bins)) : 0;
+    ++out[std::min(bin, bins - 1)];
+  }
+  return out;
+}
+
+double watermarkOf(const RunStore& run) {
+  for (const auto& [key, value] : run::scenario_entries(run.data().meta.scenario_text)) {
+    if (key != "memory.watermark") continue;
+    const double percent = std::strtod(value.c_str() + (value.starts_with('"') ? 1 : 0), nullptr);
+    if (percent > 0 && percent <= 100) return percent / 100;
+  }
+  return 0.92;
+}
+
+}  // namespace switchyard::gui

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/matrixview.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include <QComboBox>
+#include <QHelpEvent>
+#include <QMouseEvent>
+#include <QPainter>
+#include <QToolTip>
+
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+
+StepSpan spanOf(const ViewState& state, QString& name) {
+  if (state.cursor()) {
+    name = QObject::tr("at step %1").arg(count(*state.cursor()));
+    return {*state.cursor(), *state.cursor() + 1, false};
+  }
+  if (state.selection()) {
+    name = QObject::tr("steps %1–%2")
+               .arg(count(state.selection()->first), count(state.selection()->end - 1));
+    return {state.selection()->first, state.selection()->end, false};
+  }
+  name = QObject::tr("whole run");
+  return {};
+}
+
+MatrixView::MatrixView(ViewState* state, QWidget* parent)
+    : QWidget(parent), m_state(state), m_kind(new QComboBox(this)) {
+  m_kind->addItem(tr("reroutes, expert to expert"), static_cast<int>(MatrixKind::kReroutesExperts));
+  m_kind->addItem(tr("reroutes, GPU to GPU"), static_cast<int>(MatrixKind::kReroutesGpus));
+  m_kind->addItem(tr("bytes, GPU to GPU"), static_cast<int>(MatrixKind::kGpuBytes));
+  m_kind->setAccessibleName(tr("What the matrix shows"));
+  m_kind->move(4, 2);
+  setMinimumSize(160, 140);
+  connect(m_kind, &QComboBox::currentIndexChanged, this, &MatrixView::refresh);
+  for (const auto signal :
+       {&ViewState::runChanged, &ViewState::cursorChanged, &ViewState::selectionChanged,
+        &ViewState::optionsChanged, &ViewState::themeChanged}) {
+    connect(state, signal, this, &MatrixView::refresh);
+  }
+  refresh();
+}
+
+void MatrixView::setKind(MatrixKind kind) {
+  m_kind->setCurrentIndex(m_kind->findData(static_cast<int>(kind)));
+}
+
+void MatrixView::refresh() {
+  m_matrix = {};
+  m_when.clear();
+  if (m_state->run() != nullptr) {
+    const auto kind = static_cast<MatrixKind>(m_kind->currentData().toInt());
+    const StepSpan span = spanOf(*m_state, m_when);
+    m_matrix = matrixOf(*m_state->run(), kind, m_state->layer(), span);
+    if (kind == MatrixKind::kGpuBytes) m_when = tr("whole run");
+  }
+  update();
+}
+
+QString MatrixView::caption() const {
+  if (!m_matrix.missing.empty()) return qs(m_matrix.missing);
+  if (m_matrix.n == 0) return {};
+  const bool bytes = m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes);
+  return tr("%1, sum %2, largest %3")
+      .arg(m_when, bytes ? qs(bytesText(static_cast<double>(m_matrix.sum))) : count(m_matrix.sum),
+           bytes ? qs(bytesText(static_cast<double>(m_matrix.most))) : count(m_matrix.most));
+}
+
+QRect MatrixView::plot() const {
+  const QFontMetrics m = fontMetrics();
+  const int top = m_kind->sizeHint().height() + 6 + 2 * m.height() + 4;
+  const int left = m.horizontalAdvance(nameOf(m_matrix.n > 0 ? m_matrix.n - 1 : 0)) + 12;
+  const int side = std::max(10, std::min(width() - left - 8, height() - top - 8));
+  return {left, top, side, side};
+}
+
+QString MatrixView::nameOf(std::size_t i) const {
+  const bool experts =
+      m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kReroutesExperts);
+  return experts ? qs(expertName(static_cast<std::uint32_t>(i),
+                                 static_cast<std::uint32_t>(std::max<std::size_t>(m_matrix.n, 1))))
+                 : QString::number(i);
+}
+
+bool MatrixView::cellAt(const QPoint& position, std::size_t& from, std::size_t& to) const {
+  const QRect r = plot();
+  if (m_matrix.cells.empty() || !r.contains(position)) return false;
+  const auto n = static_cast<double>(m_matrix.n);
+  from =
+      std::min(m_matrix.n - 1, static_cast<std::size_t>((position.y() - r.top()) * n / r.height()));
+  to =
+      std::min(m_matrix.n - 1, static_cast<std::size_t>((position.x() - r.left()) * n / r.width()));
+  return true;
+}
+
+QString MatrixView::tip(const QPoint& position) const {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  if (!cellAt(position, from, to)) return {};
+  const std::uint64_t v = m_matrix.cells[from * m_matrix.n + to];
+  const bool bytes = m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes);
+  return QStringLiteral("%1 → %2: %3")
+      .arg(nameOf(from), nameOf(to),
+           bytes ? qs(bytesText(static_cast<double>(v))) : tr("%1 assignments").arg(count(v)));
+}
+
+void MatrixView::paintEvent(QPaintEvent*) {
+  QPainter p(this);
+  const Theme& theme = m_state->theme();
+  p.fillRect(rect(), theme.base);
+  const QFontMetrics m = fontMetrics();
+  p.setPen(m_matrix.missing.empty() ? theme.muted : theme.text);
+  const int top = m_kind->sizeHint().height() + 4;
+  if (!m_matrix.missing.empty() || m_matrix.n == 0) {
+    p.drawText(QRect(6, top, width() - 12, height() - top), Qt::AlignCenter | Qt::TextWordWrap,
+               caption());
+    return;
+  }
+  p.drawText(QRect(6, top, width() - 12, m.height()), Qt::AlignLeft | Qt::AlignVCenter,
+             m.elidedText(caption(), Qt::ElideRight, width() - 12));
+  const QRect r = plot();
+  const auto n = static_cast<int>(m_matrix.n);
+  const auto& table = colorTable(m_state->colorMap());
+  QImage image(n, n, QImage::Format_RGB32);
+  for (int y = 0; y < n; ++y) {
+    auto* line = reinterpret_cast<QRgb*>(image.scanLine(y));
+    for (int x = 0; x < n; ++x) {
+      const std::uint64_t v =
+          m_matrix.cells[static_cast<std::size_t>(y) * m_matrix.n + static_cast<std::size_t>(x)];
+      // Nothing at all is the ground; one assignment is already a colour.
+      line[x] = v == 0 ? theme.window.rgb()
+                       : table[static_cast<std::size_t>(
+                             40 + 215 * std::sqrt(static_cast<double>(v) /
+                                                  static_cast<double>(m_matrix.most)))];
+    }
+  }
+  p.drawImage(r, image);
+  p.setPen(theme.frame);
+  p.drawRect(r.adjusted(-1, -1, 0, 0));
+  // Names as far as there is room.
+  const int per = std::max(1, (m.height() * n + r.height() - 1) / r.height());
+  const int perX = std::max(
+      1, ((m.horizontalAdvance(nameOf(m_matrix.n - 1)) + 6) * n + r.width() - 1) / r.width());
+  p.setPen(theme.muted);
+  for (int i = 0; i < n; i += per) {
+    const int y = r.top() + r.height() * (2 * i + 1) / (2 * n);
+    p.drawText(QRect(2, y - m.height() / 2, r.left() - 8, m.height()),
+               Qt::AlignRight | Qt::AlignVCenter, nameOf(static_cast<std::size_t>(i)));
+  }
+  for (int i = 0; i < n; i += perX) {
+    const int x = r.left() + r.width() * (2 * i + 1) / (2 * n);
+    const int w = m.horizontalAdvance(nameOf(m_matrix.n - 1)) + 6;
+    p.drawText(QRect(x - w / 2, r.top() - m.height() - 2, w, m.height()), Qt::AlignCenter,
+               nameOf(static_cast<std::size_t>(i)));
+  }
+}
+
+bool MatrixView::event(QEvent* event) {
+  if (event->type() == QEvent::ToolTip) {
+    const auto* help = static_cast<QHelpEvent*>(event);
+    const QString text = tip(help->pos());
+    if (text.isEmpty()) {
+      QToolTip::hideText();
+    } else {
+      QToolTip::showText(help->globalPos(), text, this);
+    }
+    return true;
+  }
+  return QWidget::event(event);
+}
+
+void MatrixView::mousePressEvent(QMouseEvent* event) {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  const bool experts =
+      m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kReroutesExperts);
+  if (experts && cellAt(event->pos(), from, to)) {
+    m_state->setExpert(static_cast<std::uint32_t>(from));
+  }
+}
+
+}  // namespace switchyard::gui

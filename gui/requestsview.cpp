@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/requestsview.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <QHeaderView>
+#include <QLabel>
+#include <QPainter>
+#include <QSortFilterProxyModel>
+#include <QVBoxLayout>
+
+#include "gui/text.hpp"
+#include "sim/run/metrics.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+QString timeOrNone(double ps) { return ps < 0 ? QStringLiteral("n/a") : qs(timeText(ps)); }
+
+}  // namespace
+
+RequestsModel::RequestsModel(ViewState* state, QObject* parent)
+    : QAbstractTableModel(parent), m_state(state) {
+  connect(state, &ViewState::runChanged, this, &RequestsModel::refresh);
+  refresh();
+}
+
+void RequestsModel::refresh() {
+  beginResetModel();
+  m_rows = m_state->run() != nullptr ? m_state->run()->data().requests
+                                     : std::vector<run::RequestRecord>();
+  endResetModel();
+}
+
+int RequestsModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_rows.size());
+}
+int RequestsModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : kColumns;
+}
+
+QVariant RequestsModel::data(const QModelIndex& index, int role) const {
+  if (!index.isValid() || index.row() >= rowCount()) return {};
+  const run::RequestRecord& r = m_rows[static_cast<std::size_t>(index.row())];
+  if (role == kIdRole) return index.row();
+  if (role == Qt::TextAlignmentRole) {
+    return static_cast<int>((index.column() == kOutcome ? Qt::AlignLeft : Qt::AlignRight) |
+                            Qt::AlignVCenter);
+  }
+  if (role != Qt::DisplayRole && role != kSortRole) return {};
+  const bool sort = role == kSortRole;
+  const RequestTimes t = timesOf(r);
+  const auto time = [&](double ps) { return sort ? QVariant(ps) : QVariant(timeOrNone(ps)); };
+  switch (index.column()) {
+    case kId:
+      return sort ? QVariant(static_cast<double>(r.id)) : QVariant(count(r.id));
+    case kArrival:
+      return time(static_cast<double>(r.arrival_ps));
+    case kTtft:
+      return time(static_cast<double>(t.ttft));
+    case kTpot:
+      return time(t.tpot);
+    case kWhole:
+      return time(static_cast<double>(t.whole));
+    case kPrompt:
+      return sort ? QVariant(static_cast<double>(r.prompt_tokens))
+                  : QVariant(count(r.prompt_tokens));
+    case kOutput:
+      return sort ? QVariant(static_cast<double>(r.output_tokens))
+                  : QVariant(count(r.output_tokens));
+    case kOutcome:
+      return qs(run::kRequestOutcomeNames[static_cast<std::size_t>(r.outcome)]);
+    default:
+      return {};
+  }
+}
+
+QVariant RequestsModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal) return {};
+  static const std::array<const char*, kColumns> names = {
+      QT_TR_NOOP("request"), QT_TR_NOOP("arrives at"), QT_TR_NOOP("TTFT"),   QT_TR_NOOP("TPOT"),
+      QT_TR_NOOP("whole"),   QT_TR_NOOP("prompt"),     QT_TR_NOOP("output"), QT_TR_NOOP("outcome")};
+  static const std::array<const char*, kColumns> tips = {
+      QT_TR_NOOP("Number of the request"),
+      QT_TR_NOOP("Simulated time of its arrival; n/a: it was there when the run began"),
+      QT_TR_NOOP("Time to the first token: first token - arrival"),
+      QT_TR_NOOP("Time per output token: (end - first token) / (tokens - 1)"),
+      QT_TR_NOOP("End - arrival"),
+      QT_TR_NOOP("Tokens of the prompt"),
+      QT_TR_NOOP("Tokens of the answer"),
+      QT_TR_NOOP("What became of it")};
+  const auto i = static_cast<std::size_t>(section);
+  if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
+  if (role == Qt::ToolTipRole && i < tips.size()) return tr(tips[i]);
+  return {};
+}
+
+HistogramView::HistogramView(ViewState* state, const QString& title, QWidget* parent)
+    : QWidget(parent), m_state(state), m_title(title) {
+  setMinimumSize(140, 60);
+  connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
+}
+
+void HistogramView::setValues(std::vector<double> values) {
+  std::erase_if(values, [](double v) { return !(v >= 0); });
+  m_bins = values.empty() ? std::vector<std::uint32_t>() : histogram(values, 40, m_top);
+  m_p50 = run::nearest_rank(values, 50);
+  m_p99 = run::nearest_rank(values, 99);
+  m_caption = values.empty() ? tr("%1: no data").arg(m_title)
+                             : tr("%1: p50 %2, p99 %3, n = %4")
+                                   .arg(m_title, qs(timeText(m_p50)), qs(timeText(m_p99)),
+                                        count(values.size()));
+  setAccessibleName(m_caption);
+  update();
+}
+
+void HistogramView::paintEvent(QPaintEvent*) {
+  QPainter p(this);
+  const Theme& t = m_state->theme();
+  p.fillRect(rect(), t.base);
+  const QFontMetrics m = fontMetrics();
+  p.setPen(t.text);
+  p.drawText(QRect(4, 0, width() - 8, m.height() + 2), Qt::AlignLeft | Qt::AlignVCenter,
+             m.elidedText(m_caption, Qt::ElideRight, width() - 8));
+  if (m_bins.empty()) return;
+  const QRect r(6, m.height() + 4, width() - 12, height() - 2 * m.height() - 8);
+  const std::uint32_t most = *std::max_element(m_bins.begin(), m_bins.end());
+  const int n = static_cast<int>(m_bins.size());
+  for (int i = 0; i < n; ++i) {
+    const std::uint32_t v = m_bins[static_cast<std::size_t>(i)];
+    if (v == 0) continue;
+    const int x0 = r.left() + i * r.width() / n;
+    const int x1 = r.left() + (i + 1) * r.width() / n;
+    const int h = std::max(1, static_cast<int>(static_cast<double>(v) / most * r.height()));
+    p.fillRect(QRect(x0, r.bottom() + 1 - h, std::max(1, x1 - x0 - 1), h), t.series[0]);
+  }
+  for (const double v : {m_p50, m_p99}) {
+    if (!(m_top > 0)) break;
+    const int x = r.left() + static_cast<int>(v / m_top * (r.width() - 1));
+    p.setPen(QPen(t.accent, 1, v == m_p50 ? Qt::SolidLine : Qt::DashLine));
+    p.drawLine(x, r.top(), x, r.bottom());
+  }
+  p.setPen(t.muted);
+  const QRect below(r.left(), r.bottom() + 2, r.width(), m.height());
+  p.drawText(below, Qt::AlignLeft, QStringLiteral("0"));
+  p.drawText(below, Qt::AlignRight, qs(timeText(m_top)));
+}
+
+RequestsView::RequestsView(ViewState* state, QWidget* parent)
+    : QWidget(parent),
+      m_state(state),
+      m_table(new TableView(this)),
+      m_ttft(new HistogramView(state, tr("TTFT"), this)),
+      m_tpot(new HistogramView(state, tr("TPOT"), this)),
+      m_hint(new QLabel(this)),
+      m_content(new QWidget(this)) {
+  auto* outer = new QVBoxLayout(this);
+  outer->setContentsMargins(2, 2, 2, 0);
+  m_hint->setText(tr("This run has no requests: it simulates a batch of fixed size."));
+  m_hint->setWordWrap(true);
+  m_hint->setAlignment(Qt::AlignCenter);
+  outer->addWidget(m_hint, 1);
+  outer->addWidget(m_content, 1);
+  auto* layout = new QHBoxLayout(m_content);
+  layout->setContentsMargins(0, 0, 0, 0);
+  auto* sorted = new QSortFilterProxyModel(this);
+  sorted->setSourceModel(new RequestsModel(state, this));
+  sorted->setSortRole(kSortRole);
+  m_table->setModel(sorted);
+  m_table->setSortingEnabled(true);
+  m_table->sortByColumn(RequestsModel::kTtft, Qt::DescendingOrder);
+  m_table->setAccessibleName(tr("Requests"));
+  layout->addWidget(m_table, 3);
+  auto* charts = new QVBoxLayout;
+  charts->addWidget(m_ttft);
+  charts->addWidget(m_tpot);
+  layout->addLayout(charts, 2);
+  connect(m_table->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
+          [this](const QModelIndex& current) {
+            const RunStore* run = m_state->run();
+            if (!current.isValid() || run == nullptr) return;
+            const auto row = static_cast<std::size_t>(current.data(kIdRole).toInt());
+            const auto span = stepsOf(*run, run->data().requests.at(row));
+            if (!span) return;
+            m_state->setSelection(StepRange{span->first, span->end});
+          });
+  connect(state, &ViewState::runChanged, this, &RequestsView::refresh);
+  refresh();
+}
+
+void RequestsView::refresh() {
+  std::vector<double> ttft, tpot;
+  if (m_state->run() != nullptr) {
+    for (const run::RequestRecord& r : m_state->run()->data().requests) {
+      const RequestTimes t = timesOf(r);
+      ttft.push_back(static_cast<double>(t.ttft));
+      tpot.push_back(t.tpot);
+    }
+  }
+  const bool some = !ttft.empty();
+  m_hint->setVisible(!some);
+  m_content->setVisible(some);
+  m_ttft->setValues(std::move(ttft));
+  m_tpot->setValues(std::move(tpot));
+  if (some) {
+    m_table->fitColumns();
+    m_table->horizontalHeader()->setStretchLastSection(true);
+  }
+}
+
+}  // namespace switchyard::gui

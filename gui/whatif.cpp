@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gui/whatif.hpp"
+
+#include <cmath>
+
+#include <QComboBox>
+#include <QDir>
+#include <QFileInfo>
+#include <QLabel>
+#include <QLineEdit>
+#include <QPushButton>
+
+#include "engine/base/error.hpp"
+#include "gui/core/gallery.hpp"
+#include "gui/core/scenariodocument.hpp"
+#include "gui/text.hpp"
+
+namespace switchyard::gui {
+
+WhatIf::WhatIf(QWidget* parent)
+    : QToolBar(tr("What if"), parent),
+      m_name(new QLabel(this)),
+      m_factor(new QLineEdit(this)),
+      m_links(new QLineEdit(this)),
+      m_policy(new QComboBox(this)),
+      m_algorithm(new QComboBox(this)),
+      m_choose(new QPushButton(tr("Scenario…"), this)),
+      m_run(new QPushButton(tr("Run and overlay"), this)) {
+  setObjectName(QStringLiteral("whatif"));
+  setMovable(false);
+  const auto field = [&](const QString& text, QWidget* editor, const QString& tip) {
+    auto* label = new QLabel(text, this);
+    label->setContentsMargins(8, 0, 4, 0);
+    label->setBuddy(nullptr);
+    addWidget(label);
+    addWidget(editor);
+    editor->setAccessibleName(tr("What if: %1").arg(text));
+    editor->setToolTip(tip);
+  };
+  auto* title = new QLabel(tr("What if"), this);
+  QFont bold = font();
+  bold.setBold(true);
+  title->setFont(bold);
+  title->setContentsMargins(6, 0, 4, 0);
+  addWidget(title);
+  const int narrow = fontMetrics().averageCharWidth() * 9;
+  m_factor->setFixedWidth(narrow);
+  m_factor->setPlaceholderText(tr("as is"));
+  m_links->setFixedWidth(narrow);
+  m_links->setPlaceholderText(tr("× 1"));
+  m_policy->addItem(tr("as is"), QString());
+  const QDir policies(qs((scenariosFolder() / "policies").string()));
+  for (const QString& f : policies.entryList({QStringLiteral("*.toml")}, QDir::Files, QDir::Name)) {
+    m_policy->addItem(QFileInfo(f).completeBaseName(), policies.absoluteFilePath(f));
+  }
+  m_policy->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
+  m_policy->setMinimumContentsLength(14);
+  m_algorithm->addItem(tr("as is"), QString());
+  for (const char* a : {"direct", "ring", "ring_bidirectional", "hierarchical"}) {
+    m_algorithm->addItem(QString::fromLatin1(a), QString::fromLatin1(a));
+  }
+  field(tr("capacity factor"), m_factor, tr("policy.capacity.factor, a number > 0"));
+  field(tr("policy"), m_policy, tr("A policy file in place of policy.file"));
+  field(tr("exchange"), m_algorithm, tr("network.algorithm"));
+  field(tr("links ×"), m_links, tr("Bandwidth of every type of link, times this"));
+  addSeparator();
+  addWidget(m_run);
+  addWidget(m_choose);
+  addWidget(m_name);
+  m_name->setContentsMargins(8, 0, 0, 0);
+  m_choose->setToolTip(tr("The scenario that the shown run came from"));
+  connect(m_run, &QPushButton::clicked, this, &WhatIf::runWanted);
+  connect(m_choose, &QPushButton::clicked, this, &WhatIf::chooseScenario);
+  connect(m_factor, &QLineEdit::returnPressed, this, &WhatIf::runWanted);
+  connect(m_links, &QLineEdit::returnPressed, this, &WhatIf::runWanted);
+  refresh();
+}
+
+void WhatIf::setScenario(const QString& file, const QStringList& settings) {
+  m_file = file;
+  m_settings = settings;
+  refresh();
+}
+
+void WhatIf::setBusy(bool busy) {
+  m_busy = busy;
+  refresh();
+}
+
+void WhatIf::refresh() {
+  m_run->setEnabled(!m_busy && !m_file.isEmpty());
+  m_run->setToolTip(m_file.isEmpty()
+                        ? tr("The scenario of this run is not known: choose it with Scenario…")
+                        : tr("Simulate %1 with these changes and show it as B").arg(m_file));
+  m_name->setText(m_file.isEmpty() ? tr("scenario not known") : QFileInfo(m_file).fileName());
+}
+
+QStringList WhatIf::settings() const {
+  QStringList out = m_settings;
+  const auto number = [](const QLineEdit* edit, const char* what) {
+    bool ok = false;
+    const double v = edit->text().trimmed().toDouble(&ok);
+    if (!ok || !(v > 0) || !std::isfinite(v)) {
+      throw InputError(what, "\"" + edit->text().toStdString() + "\" is no number > 0", "e.g. 1.5");
+    }
+    return v;
+  };
+  if (!m_policy->currentData().toString().isEmpty()) {
+    out << QStringLiteral("policy.file=%1").arg(m_policy->currentData().toString());
+  }
+  if (!m_factor->text().trimmed().isEmpty()) {
+    out << QStringLiteral("policy.capacity.factor=%1").arg(number(m_factor, "capacity factor"));
+  }
+  if (!m_algorithm->currentData().toString().isEmpty()) {
+    out << QStringLiteral("network.algorithm=%1").arg(m_algorithm->currentData().toString());
+  }
+  if (!m_links->text().trimmed().isEmpty()) {
+    const double factor = number(m_links, "links");
+    const ScenarioDocument document(m_file.toStdString());
+    for (const ScenarioDocument::Entry& e : document.entries()) {
+      const QString key = qs(e.key);
+      if (!key.startsWith(QStringLiteral("hardware.link_types.")) ||
+          !key.endsWith(QStringLiteral(".bandwidth"))) {
+        continue;
+      }
+      // "450 GB/s" → "900 GB/s"
+      const QString value = qs(e.value);
+      const qsizetype space = value.indexOf(QLatin1Char(' '));
+      bool ok = false;
+      const double rate = value.left(space).toDouble(&ok);
+      if (!ok || space < 0) continue;
+      out << QStringLiteral("%1=%2%3")
+                 .arg(key)
+                 .arg(rate * factor, 0, 'g', 10)
+                 .arg(value.mid(space));
+    }
+  }
+  return out;
+}
+
+}  // namespace switchyard::gui

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The what-if strip: another capacity factor, policy, exchange algorithm, or faster links, and one
+// click runs the scenario of the run that is shown with it and lays the result over it.
+#pragma once
+#include <functional>
+
+#include <QToolBar>
+
+class QComboBox;
+class QLabel;
+class QLineEdit;
+class QPushButton;
+
+namespace switchyard::gui {
+
+class WhatIf : public QToolBar {
+  Q_OBJECT
+ public:
+  explicit WhatIf(QWidget* parent = nullptr);
+  /// The scenario that the shown run came from; empty: not known.
+  void setScenario(const QString& file, const QStringList& settings);
+  [[nodiscard]] QString scenario() const { return m_file; }
+  void setBusy(bool busy);
+  [[nodiscard]] QLineEdit* factor() const { return m_factor; }
+  [[nodiscard]] QLineEdit* links() const { return m_links; }
+  [[nodiscard]] QComboBox* policy() const { return m_policy; }
+  [[nodiscard]] QComboBox* algorithm() const { return m_algorithm; }
+  [[nodiscard]] QPushButton* runButton() const { return m_run; }
+  /// What is to be changed, as --set takes it, after what the shown run was changed by. InputError
+  /// for a factor that is no number > 0.
+  [[nodiscard]] QStringList settings() const;
+
+ signals:
+  void runWanted();
+  void chooseScenario();
+
+ private:
+  void refresh();
+  QString m_file;
+  QStringList m_settings;
+  QLabel* m_name;
+  QLineEdit *m_factor, *m_links;
+  QComboBox *m_policy, *m_algorithm;
+  QPushButton *m_choose, *m_run;
+  bool m_busy = false;
+};
+
+}  // namespace switchyard::gui
