@@ -5,6 +5,7 @@
 
 #include <QApplication>
 #include <QCommandLineParser>
+#include <QIcon>
 #include <QMessageLogContext>
 
 #include <fmt/format.h>
@@ -59,6 +60,8 @@ int start(int argc, char** argv) {
   QApplication app(argc, argv);
   QApplication::setOrganizationName(QStringLiteral("switchyard"));
   QApplication::setApplicationName(QStringLiteral("switchyard-gui"));
+  QApplication::setWindowIcon(QIcon(QStringLiteral(":/desktop/switchyard.svg")));
+  QGuiApplication::setDesktopFileName(QStringLiteral("switchyard-gui"));
   QApplication::setApplicationVersion(QString::fromStdString(switchyard::version()));
 
   QCommandLineParser parser;
@@ -84,6 +87,9 @@ int start(int argc, char** argv) {
   const QCommandLineOption layer(QStringLiteral("layer"),
                                  QStringLiteral("Number of one MoE layer in place of all"),
                                  QStringLiteral("n"));
+  const QCommandLineOption scale(QStringLiteral("scale"),
+                                 QStringLiteral("Pixels of a PNG per unit of --size, 1 to 4"),
+                                 QStringLiteral("f"), QStringLiteral("1"));
   const QCommandLineOption theme(QStringLiteral("theme"), QStringLiteral("light or dark"),
                                  QStringLiteral("NAME"));
   const QCommandLineOption panel(
@@ -98,7 +104,7 @@ int start(int argc, char** argv) {
   const QCommandLineOption scenario(QStringLiteral("scenario"),
                                     QStringLiteral("Open a scenario in the form"),
                                     QStringLiteral("S.toml"));
-  parser.addOptions({renderTo, base, scenario, size, window, cursor, layer, theme, panel});
+  parser.addOptions({renderTo, base, scenario, scale, size, window, cursor, layer, theme, panel});
   if (!parser.parse(QApplication::arguments())) {
     throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
   }
@@ -164,6 +170,12 @@ int start(int argc, char** argv) {
                          fmt::format("\"{}\" is no layer", parser.value(layer).toStdString()));
       }
     }
+    bool number = false;
+    o.scale = parser.value(scale).toDouble(&number);
+    if (!number || !(o.scale >= 1) || !(o.scale <= 4)) {
+      throw InputError("--scale", fmt::format("\"{}\" is no number from 1 to 4",
+                                              parser.value(scale).toStdString()));
+    }
     o.dark = dark;
     o.panel = parser.value(panel);
     switchyard::gui::render(o);
@@ -172,7 +184,7 @@ int start(int argc, char** argv) {
   if (parser.isSet(scenario) && !runs.isEmpty()) {
     throw InputError("--scenario", "unsupported together with run files", "open them from File");
   }
-  for (const QCommandLineOption* option : {&size, &window, &cursor, &layer, &panel}) {
+  for (const QCommandLineOption* option : {&size, &scale, &window, &cursor, &layer, &panel}) {
     if (parser.isSet(*option)) {
       throw InputError("--" + option->names().first().toStdString(), "is only for --render",
                        "the window has its own keys: F1");

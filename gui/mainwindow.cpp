@@ -88,6 +88,12 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   m_hover->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
   m_windowLabel = new QLabel(this);
   m_cursorLabel = new QLabel(this);
+  m_chip = new QPushButton(this);
+  m_chip->setToolTip(tr("Only events with this text are listed; click to list all"));
+  m_chip->setFixedHeight(fontMetrics().height() + 8);
+  m_chip->hide();
+  connect(m_chip, &QPushButton::clicked, m_find, &QLineEdit::clear);
+  statusBar()->addPermanentWidget(m_chip);
   m_work = new QLabel(this);
   m_progress = new QProgressBar(this);
   m_progress->setRange(0, 1000);
@@ -321,6 +327,19 @@ void MainWindow::makeToolBar() {
   m_goTo->setFixedWidth(fontMetrics().averageCharWidth() * 26);
   connect(m_goTo, &QLineEdit::returnPressed, this, &MainWindow::goTo);
   bar->addWidget(m_goTo);
+  name(tr("Find"));
+  m_find = new QLineEdit(bar);
+  m_find->setObjectName(QStringLiteral("find"));
+  m_find->setAccessibleName(tr("Find an expert, or events with a text"));
+  m_find->setPlaceholderText(tr("e19, GPU, link, event"));
+  m_find->setToolTip(
+      tr("Events with this text; Enter: the expert of that name, else the next "
+         "such event"));
+  m_find->setClearButtonEnabled(true);
+  m_find->setFixedWidth(fontMetrics().averageCharWidth() * 26);
+  connect(m_find, &QLineEdit::textChanged, this, &MainWindow::filterEvents);
+  connect(m_find, &QLineEdit::returnPressed, this, &MainWindow::find);
+  bar->addWidget(m_find);
   addToolBarBreak();
   m_whatIf = new WhatIf(this);
   addToolBar(m_whatIf);
@@ -432,13 +451,22 @@ void MainWindow::makeActions() {
                << add(view, tr("Previous event"), {QKeySequence(Qt::Key_Comma)},
                       tr("Cursor to the event before"), [this] { nextEvent(-1); })
                << add(view, tr("Go to…"), {QKeySequence(Qt::CTRL | Qt::Key_G)},
-                      tr("Type a step, a range of steps or a time"), [this] {
+                      tr("Type a step, a range of steps or a time"),
+                      [this] {
                         m_goTo->setFocus();
                         m_goTo->selectAll();
+                      })
+               << add(view, tr("Find…"),
+                      {QKeySequence(Qt::CTRL | Qt::Key_F), QKeySequence(Qt::Key_Slash)},
+                      tr("Find an expert, or filter the events by a text"), [this] {
+                        m_find->setFocus();
+                        m_find->selectAll();
                       });
   paneKeys << add(view, tr("Clear cursor and selection"), {QKeySequence(Qt::Key_Escape)},
-                  tr("Remove the selection, then the expert, then the cursor"), [this] {
-                    if (m_state->selection()) {
+                  tr("Remove the filter, then the selection, the expert, the cursor"), [this] {
+                    if (!m_find->text().isEmpty()) {
+                      m_find->clear();
+                    } else if (m_state->selection()) {
                       m_state->setSelection(std::nullopt);
                     } else if (m_state->expert() != run::kNone) {
                       m_state->setExpert(run::kNone);
@@ -544,6 +572,8 @@ void MainWindow::runChanged() {
   m_aggregate->setEnabled(run != nullptr);
   m_scale->setCurrentIndex(m_scale->findData(static_cast<int>(m_state->scale())));
   m_goTo->setEnabled(run != nullptr);
+  m_find->setEnabled(run != nullptr);
+  m_find->clear();
   setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
   fillRuns();
   findScenario();
@@ -697,6 +727,53 @@ void MainWindow::nextEvent(int direction) {
   } else {
     m_state->setCursor(*best);
   }
+}
+
+void MainWindow::filterEvents(const QString& text) {
+  m_eventsSorted->setFilterKeyColumn(-1);
+  m_eventsSorted->setFilterCaseSensitivity(Qt::CaseInsensitive);
+  m_eventsSorted->setFilterFixedString(text.trimmed());
+  const bool filtered = !text.trimmed().isEmpty();
+  m_chip->setVisible(filtered);
+  m_chip->setText(tr("events: %1  ×")
+                      .arg(fontMetrics().elidedText(text.trimmed(), Qt::ElideRight,
+                                                    fontMetrics().averageCharWidth() * 20)));
+  dock(QStringLiteral("events"))
+      ->setWindowTitle(filtered
+                           ? tr("Events (%1 of %2)")
+                                 .arg(count(static_cast<std::uint64_t>(m_eventsSorted->rowCount())),
+                                      count(static_cast<std::uint64_t>(m_events->rowCount())))
+                           : tr("Events"));
+}
+
+void MainWindow::find() {
+  const RunStore* run = m_state->run();
+  const QString text = m_find->text().trimmed();
+  if (run == nullptr || text.isEmpty()) return;
+  // "e19", "19" and "expert 19" name an expert.
+  QString digits = text.toLower();
+  for (const char* prefix : {"expert", "e"}) {
+    if (digits.startsWith(QLatin1String(prefix))) {
+      digits = digits.mid(static_cast<qsizetype>(qstrlen(prefix))).trimmed();
+      break;
+    }
+  }
+  bool number = false;
+  const uint expert = digits.toUInt(&number);
+  if (number && expert < run->experts()) {
+    m_state->setExpert(expert);
+    return;
+  }
+  // The next row, and round again.
+  const int rows = m_eventsSorted->rowCount();
+  if (rows == 0) {
+    statusBar()->showMessage(tr("no expert and no event is called \"%1\"").arg(text), 4000);
+    return;
+  }
+  const QModelIndex now = m_eventsView->currentIndex();
+  dock(QStringLiteral("events"))->raise();
+  m_eventsView->setCurrentIndex(
+      m_eventsSorted->index(now.isValid() ? (now.row() + 1) % rows : 0, 0));
 }
 
 void MainWindow::rangeMenu(const QPoint& at) {

@@ -146,6 +146,8 @@ class MainWindow : public QMainWindow {
   void syncExpert();
   void goTo();
   void nextEvent(int direction);
+  void filterEvents(const QString& text);
+  void find();
   void rangeMenu(const QPoint& at);
   void exportView();
   void copyInspector();
@@ -177,7 +179,8 @@ class MainWindow : public QMainWindow {
   QTreeView* m_runsView = nullptr;
   QList<QDockWidget*> m_docks;
   QComboBox *m_layer = nullptr, *m_aggregate = nullptr, *m_scale = nullptr;
-  QLineEdit* m_goTo = nullptr;
+  QLineEdit *m_goTo = nullptr, *m_find = nullptr;
+  QPushButton* m_chip = nullptr;
   QLabel *m_hover = nullptr, *m_windowLabel = nullptr, *m_cursorLabel = nullptr;
   QAction *m_reload = nullptr, *m_export = nullptr, *m_dark = nullptr;
   QList<QAction*> m_runActions;

@@ -185,7 +185,7 @@ void render(const RenderOptions& o) {
           fmt::format("it needs {}x{}; or choose one panel with --panel", window.width(),
                       window.height()));
     }
-    write(o.output, picture(window, *run, format, 1));
+    write(o.output, picture(window, *run, format, o.scale));
     return;
   }
   ViewState state;
@@ -197,7 +197,7 @@ void render(const RenderOptions& o) {
   settle(stack);
   show(state);
   settle(stack);
-  write(o.output, picture(stack, *run, format, 1));
+  write(o.output, picture(stack, *run, format, o.scale));
 }
 
 void exportWindow(MainWindow& window, const QString& output) {

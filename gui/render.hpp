@@ -20,6 +20,7 @@ struct RenderOptions {
   std::filesystem::path compare;        ///< B, drawn dashed; empty: none. Not in a CSV.
   QString output;                       ///< Ends in .png, .svg or .csv.
   QSize size{1680, 1020};               ///< Logical pixels; at least 200 x 120.
+  double scale = 1;                     ///< Pixels of a PNG per logical pixel, 1 … 4.
   std::optional<TimeWindow> window;     ///< Steps; the whole run without.
   std::optional<std::uint64_t> cursor;  ///< Step; none without.
   std::optional<std::uint32_t> layer;   ///< Number of a MoE layer in the model; all without.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --render: pictures, numbers, and what happens with bad input.
+#include <unistd.h>
+
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -351,6 +353,28 @@ TEST_F(Program, BadRunsEndInOneLineAndCodeTwo) {
     EXPECT_TRUE(r.err.startsWith(QString::fromLatin1(name))) << r.err.toStdString();
     EXPECT_FALSE(QFile::exists(QStringLiteral("bad.png"))) << name;
   }
+}
+
+// As root every folder is writable, so another user tries.
+TEST_F(Program, AFolderThatCannotBeWrittenIsNamedAndLeavesNothing) {
+  if (geteuid() != 0 || !QFileInfo(QStringLiteral("/usr/sbin/runuser")).isExecutable()) {
+    GTEST_SKIP() << "needs root and runuser to become another user";
+  }
+  QProcess process;
+  process.start(
+      QStringLiteral("runuser"),
+      {QStringLiteral("-u"), QStringLiteral("nobody"), QStringLiteral("--"),
+       QStringLiteral(SWITCHYARD_GUI_BINARY), QStringLiteral("--render"),
+       QStringLiteral("/readonly.png"), QStringLiteral("--panel"), QStringLiteral("heatmap"),
+       QFileInfo(QString::fromLatin1(demoFile())).absoluteFilePath()});
+  ASSERT_TRUE(process.waitForFinished(60000));
+  const QString err = QString::fromUtf8(process.readAllStandardError());
+  if (err.contains(QStringLiteral("ermission denied")) && !err.contains(QStringLiteral(".png"))) {
+    GTEST_SKIP() << "nobody may not enter the build folder: " << err.toStdString();
+  }
+  EXPECT_EQ(process.exitCode(), 2) << err.toStdString();
+  EXPECT_TRUE(err.startsWith(QStringLiteral("/readonly.png: cannot write"))) << err.toStdString();
+  EXPECT_FALSE(QFile::exists(QStringLiteral("/readonly.png")));
 }
 
 TEST_F(Program, UnknownOptionsAndNamesAreRefused) {

@@ -6,6 +6,7 @@
 #include <QAbstractItemModelTester>
 #include <QApplication>
 #include <QClipboard>
+#include <QDockWidget>
 #include <QDropEvent>
 #include <QHeaderView>
 #include <QLineEdit>
@@ -270,6 +271,29 @@ TEST_F(WindowTest, ChoosingAnEventMovesAndCentresTheCursor) {
   EXPECT_EQ(window.state()->cursor(), testing::kSpikeStep);
   const TimeWindow w = window.state()->window();
   EXPECT_NEAR((w.first + w.end) / 2, testing::kSpikeStep + 0.5, 1e-9);
+}
+
+TEST_F(WindowTest, FindChoosesAnExpertOrFiltersTheEvents) {
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  ASSERT_NE(find, nullptr);
+  heat()->setFocus();
+  QTest::keyClick(heat(), Qt::Key_F, Qt::ControlModifier);
+  EXPECT_TRUE(find->hasFocus());
+  QTest::keyClicks(find, QStringLiteral("e19"));
+  QTest::keyClick(find, Qt::Key_Return);
+  EXPECT_EQ(window.state()->expert(), 19U);
+  find->selectAll();
+  QTest::keyClicks(find, QStringLiteral("over capacity"));
+  const QAbstractItemModel& events = *window.eventsTable()->model();
+  ASSERT_EQ(events.rowCount(), 1);
+  QTest::keyClick(find, Qt::Key_Return);
+  EXPECT_EQ(window.state()->cursor(), testing::kSpikeStep);
+  EXPECT_EQ(window.dock(QStringLiteral("events"))->windowTitle(),
+            QStringLiteral("Events (1 of %1)").arg(demo()->events().size()));
+  heat()->setFocus();
+  QTest::keyClick(heat(), Qt::Key_Escape);
+  EXPECT_TRUE(find->text().isEmpty());
+  EXPECT_EQ(events.rowCount(), static_cast<int>(demo()->events().size()));
 }
 
 TEST_F(WindowTest, NumberColumnsSortAsNumbers) {
