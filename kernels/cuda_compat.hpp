@@ -4,6 +4,8 @@
 // nvcc each name is the CUDA intrinsic it is named after; masks name the lanes that take part. One
 // block dimension (x) and two grid dimensions (x, y) are all that the kernels use. Not modelled:
 // textures, clusters, cooperative launches, more than 48 KiB of shared memory.
+// Host code that only launches kernels is compiled by g++ for both: with SWITCHYARD_DEVICE_HOST for
+// a GPU (then there are only the types and what converts them), without for the host executor.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -13,11 +15,16 @@
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
-#define SWITCHYARD_KERNEL(threads) __global__ void __launch_bounds__(threads)
+// At least one block per processor: without the 1, ptxas spills to keep room for more.
+#define SWITCHYARD_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
 #define SWITCHYARD_DEVICE __device__ __forceinline__
 #define SWITCHYARD_SHARED(type, name, count) __shared__ type name[count]
 #define SWITCHYARD_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #define SWITCHYARD_UNROLL _Pragma("unroll")
+#elif defined(SWITCHYARD_DEVICE_HOST)
+struct CUstream_st;
+#define SWITCHYARD_DEVICE inline
+#define SWITCHYARD_UNROLL
 #else
 #include "kernels/host/executor.hpp"
 #define SWITCHYARD_KERNEL(threads) inline void
@@ -121,6 +128,14 @@ Status launch_kernel(const char*, void (*kernel)(P...), Grid grid, unsigned thre
   kernel<<<dim3(static_cast<unsigned>(grid.x), grid.y), threads, shared, stream>>>(arguments...);
   return cudaGetLastError() == cudaSuccess ? Status::kOk : Status::kLaunchFailed;
 }
+
+#elif defined(SWITCHYARD_DEVICE_HOST)
+
+using Stream = CUstream_st*;  // cudaStream_t
+inline std::uint32_t float_bits(float v) { return __builtin_bit_cast(std::uint32_t, v); }
+inline float bits_float(std::uint32_t v) { return __builtin_bit_cast(float, v); }
+template <class T>
+T shuffle_xor(unsigned mask, T v, unsigned bits);  // named by templates that only kernels use
 
 #else
 

@@ -104,26 +104,31 @@ SWITCHYARD_DEVICE void dot_tile(const W* const (&w)[N], const float* const (&x)[
   }
 }
 
+/// One step of sum_lanes: a lane keeps kHalf of its values and adds what the lane kOffset away kept
+/// of the same ones. Recursive, so that all indices are constants and v stays in registers.
+template <unsigned kHalf, unsigned kOffset, unsigned V>
+SWITCHYARD_DEVICE void sum_step(float (&v)[V], unsigned lane) {
+  if constexpr (kHalf > 0) {
+    const bool upper = (lane & kOffset) != 0;
+    SWITCHYARD_UNROLL
+    for (unsigned i = 0; i < kHalf; ++i) {
+      const float low = v[i];
+      const float high = v[i + kHalf];
+      v[i] = (upper ? high : low) + shuffle_xor(kAllLanes, upper ? low : high, kOffset);
+    }
+    sum_step<kHalf / 2, kOffset / 2>(v, lane);
+  } else if constexpr (kOffset > 0) {
+    v[0] = v[0] + shuffle_xor(kAllLanes, v[0], kOffset);
+    sum_step<0, kOffset / 2>(v, lane);
+  }
+}
+
 /// The sums of V values over the 32 lanes; lane l gets that of value l / (32 / V). V is a power of
 /// two. Halves the values a lane holds in each step, so V + log2(32 / V) - 1 shuffles do.
 template <unsigned V>
 SWITCHYARD_DEVICE float sum_lanes(float (&v)[V], unsigned lane) {
   static_assert(V >= 1 && V <= kWarp && (V & (V - 1)) == 0);
-  unsigned offset = kWarp / 2;
-  SWITCHYARD_UNROLL
-  for (unsigned half = V / 2; half > 0; half /= 2) {
-    const bool upper = (lane & offset) != 0;
-    SWITCHYARD_UNROLL
-    for (unsigned i = 0; i < half; ++i) {
-      const float sent = upper ? v[i] : v[i + half];
-      const float kept = upper ? v[i + half] : v[i];
-      v[i] = kept + shuffle_xor(kAllLanes, sent, offset);
-    }
-    offset /= 2;
-  }
-  for (; offset > 0; offset /= 2) {
-    v[0] = v[0] + shuffle_xor(kAllLanes, v[0], offset);
-  }
+  sum_step<V / 2, kWarp / 2>(v, lane);
   return v[0];
 }
 

@@ -18,7 +18,7 @@ constexpr unsigned kRouterWarps = 4;
 constexpr unsigned kRouterThreads = kRouterWarps * kWarp;
 constexpr std::uint32_t kRouterExperts = 512;
 constexpr std::uint32_t kRouterGroups = 64;
-constexpr unsigned kGateWarps = 8;
+constexpr unsigned kGateWarps = 4;
 constexpr unsigned kGateThreads = kGateWarps * kWarp;
 constexpr unsigned kGateOutputs = 4;  // experts of one warp at a time
 

@@ -54,9 +54,9 @@ tile_list_kernel(const std::uint32_t* offsets, std::uint32_t experts, std::uint3
   }
 }
 
-gpu::Status launch_tile_list(const std::uint32_t* offsets, std::uint32_t experts,
-                             std::uint32_t height, Tile* tiles, std::uint32_t* count,
-                             gpu::Stream stream) {
+inline gpu::Status launch_tile_list(const std::uint32_t* offsets, std::uint32_t experts,
+                                    std::uint32_t height, Tile* tiles, std::uint32_t* count,
+                                    gpu::Stream stream) {
   return gpu::launch_kernel("tile_list", tile_list_kernel, {1, 1},
                             (experts + gpu::kWarp - 1) / gpu::kWarp * gpu::kWarp, 0, stream,
                             offsets, experts, height, tiles, count);

@@ -31,7 +31,8 @@ struct Site {
 };
 
 struct Schedule {
-  /// Every byte of shared memory at the start of a block.
+  /// Every byte of shared memory at the start of a block. Even: copies of copy_async arrive at once,
+  /// too, as a GPU's may.
   std::uint8_t fill = 0xA5;
   /// Warps and lanes run in falling order of their index.
   bool reverse = false;

@@ -104,8 +104,20 @@ std::string under_schedules(const std::string& shape, F&& body) {
   return {};
 }
 
+/// Waits for the launches so far; false: the device failed. On the host executor there is nothing
+/// to wait for.
+#ifdef SWITCHYARD_DEVICE_HOST
+bool finish_launches(std::string& why);
+#else
+inline bool finish_launches(std::string&) { return true; }
+#endif
+
 inline std::string launched(gpu::Status status) {
-  return status == gpu::Status::kOk ? std::string() : std::string("status ") + status_text(status);
+  if (status != gpu::Status::kOk) {
+    return std::string("status ") + status_text(status);
+  }
+  std::string why;
+  return finish_launches(why) ? std::string() : "the device failed: " + why;
 }
 
 /// Reproducible draws.

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What a GPU has to confirm, packed here and run there.
+#   kernels/device_check.sh pack OUT.tar.gz    builds switchyard-device (preset cuda), collects the libraries that
+#                                              a bare machine lacks and the shipped checkpoint; at most 40 MiB
+#   device_check.sh run [DIR] [--small]        on the GPU machine, in the unpacked folder; under 8 minutes. Writes
+#                                              DIR/results: device.json, calibration.toml, and, where the tools are
+#                                              there, sanitizer.txt and torch.json. --small: few shapes, toy layers
+# Exit: 0 all agreed · 1 something did not · 2 a mistake in the arguments or the folder · 3 no GPU.
+set -euo pipefail
+export LC_ALL=C
+usage() { sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+LIMIT_MIB=40
+LIMIT_SECONDS=480
+
+pack() {
+  local out=${1:?} root
+  root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+  dir=$(mktemp -d)
+  trap 'rm -rf "$dir"' EXIT
+  (cd "$root" && PATH=$PATH:/usr/local/cuda/bin && cmake --preset cuda >/dev/null &&
+    cmake --build --preset cuda --target switchyard-device >/dev/null)
+  mkdir -p "$dir/device_check"/{bin,lib,checkpoint}
+  cp "$(find "$root/build/cuda" -name switchyard-device -type f | head -n 1)" "$dir/device_check/bin/"
+  strip "$dir/device_check/bin/switchyard-device"
+  # The C library and the loader are everywhere; the rest travels.
+  ldd "$dir/device_check/bin/switchyard-device" | awk '$3 ~ /^\// {print $3}' |
+    grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -r -I{} cp -L {} "$dir/device_check/lib/"
+  cp "$root"/scenarios/checkpoints/sy-16x2/{config.json,model.safetensors,tokenizer.json} "$dir/device_check/checkpoint/"
+  cp "${BASH_SOURCE[0]}" "$dir/device_check/"
+  tar -C "$dir" -czf "$out" device_check
+  local mib=$((($(stat -c %s "$out") + 1048575) / 1048576))
+  if [ $mib -gt $LIMIT_MIB ]; then
+    rm -f "$out"
+    echo "the pack has $mib MiB, at most $LIMIT_MIB are allowed" >&2
+    exit 1
+  fi
+  echo "$out: $mib MiB"
+}
+
+run() {
+  local dir=. small=()
+  if [ $# -gt 0 ] && [ "${1#--}" = "$1" ]; then dir=$1; shift; fi
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --small) small=(--small); shift ;;
+      *) echo "unknown: $1" >&2; usage ;;
+    esac
+  done
+  cd "$dir"
+  [ -x bin/switchyard-device ] || { echo "no bin/switchyard-device in $dir; unpack what pack made" >&2; exit 2; }
+  rm -rf results
+  mkdir results
+  export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  local start=$SECONDS code=0
+  timeout $LIMIT_SECONDS bin/switchyard-device --model checkpoint --out results/device.json \
+    --calibration results/calibration.toml "${small[@]}" || code=$?
+  [ $code -eq 124 ] && { echo "not done after $LIMIT_SECONDS s" >&2; code=1; }
+  local left=$((LIMIT_SECONDS - (SECONDS - start)))
+  # Memory errors of small shapes; the tool comes with CUDA.
+  if [ $code -eq 0 ] && [ $left -gt 90 ] && command -v compute-sanitizer >/dev/null; then
+    timeout 90 compute-sanitizer --error-exitcode 9 bin/switchyard-device --small >results/sanitizer.txt 2>&1 || code=1
+    tail -n 1 results/sanitizer.txt
+  fi
+  left=$((LIMIT_SECONDS - (SECONDS - start)))
+  if [ $code -eq 0 ] && [ $left -gt 60 ] && [ ${#small[@]} -eq 0 ] && python3 -c 'import torch' 2>/dev/null; then
+    timeout 60 python3 - >results/torch.json <<'PYTHON' || code=1
+# The same layers as plain PyTorch: for each expert with rows, two products, SwiGLU, one product.
+import json, statistics, time, torch
+out = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0), "layers": {}}
+for name, h, i, e, k in (("Mixtral-8x7B", 4096, 14336, 8, 2), ("Qwen3-30B-A3B", 2048, 768, 128, 8)):
+    w13 = torch.randn(e, 2 * i, h, device="cuda", dtype=torch.bfloat16) / 64
+    w2 = torch.randn(e, h, i, device="cuda", dtype=torch.bfloat16) / 64
+    rows = []
+    for t in (1, 8, 64, 512, 4096):
+        torch.manual_seed(t)
+        x = torch.randn(t, h, device="cuda", dtype=torch.bfloat16)
+        chosen = torch.stack([torch.randperm(e)[:k] for _ in range(t)])
+        lists = [(chosen == n).any(1).nonzero().flatten().cuda() for n in range(e)]
+        def layer():
+            y = torch.zeros(t, h, device="cuda", dtype=torch.float32)
+            for n, index in enumerate(lists):
+                if index.numel():
+                    g, u = (x[index] @ w13[n].T).chunk(2, -1)
+                    y.index_add_(0, index, ((torch.nn.functional.silu(g) * u) @ w2[n].T).float())
+            return y
+        layer()
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            layer()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - begin) * 1e6)
+        rows.append({"tokens": t, "loop over experts [us]": statistics.median(times)})
+    out["layers"][name] = rows
+    del w13, w2
+print(json.dumps(out, indent=2))
+PYTHON
+  fi
+  echo "results in $dir/results ($((SECONDS - start)) s)"
+  exit $code
+}
+
+case ${1:-} in
+  pack) [ $# -eq 2 ] || usage; pack "$2" ;;
+  run) shift; run "$@" ;;
+  *) usage ;;
+esac
