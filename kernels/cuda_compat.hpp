@@ -15,8 +15,7 @@
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
-// At least one block per processor: without the 1, ptxas spills to keep room for more.
-#define SWITCHYARD_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)
+#define SWITCHYARD_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)  // 1: no spills
 #define SWITCHYARD_DEVICE __device__ __forceinline__
 #define SWITCHYARD_SHARED(type, name, count) __shared__ type name[count]
 #define SWITCHYARD_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
