@@ -400,6 +400,9 @@ void MainWindow::findScenario() {
     m_whatIf->setScenario({}, {});
     return;
   }
+  QStringList gpus;
+  for (const run::GpuInfo& g : run->data().inventory.gpus) gpus << qs(g.name);
+  m_whatIf->setGpus(gpus);
   const auto known = m_origins.find(qs(run->path().string()));
   if (known != m_origins.end()) {
     m_whatIf->setScenario(known->second.scenario, known->second.settings);
@@ -421,6 +424,7 @@ void MainWindow::runWhatIf() {
   try {
     Simulation s;
     s.scenario = m_whatIf->scenario();
+    m_whatIf->setStep(m_state->cursor().value_or(m_state->steps() / 2));
     s.settings = m_whatIf->settings();
     const auto known = m_origins.find(qs(m_state->run()->path().string()));
     s.recorded = known != m_origins.end() && known->second.recorded;

@@ -24,6 +24,7 @@ WhatIf::WhatIf(QWidget* parent)
       m_links(new QLineEdit(this)),
       m_policy(new QComboBox(this)),
       m_algorithm(new QComboBox(this)),
+      m_lost(new QComboBox(this)),
       m_choose(new QPushButton(tr("Scenario…"), this)),
       m_run(new QPushButton(tr("Run and overlay"), this)) {
   setObjectName(QStringLiteral("whatif"));
@@ -63,6 +64,9 @@ WhatIf::WhatIf(QWidget* parent)
   field(tr("policy"), m_policy, tr("A policy file in place of policy.file"));
   field(tr("exchange"), m_algorithm, tr("network.algorithm"));
   field(tr("links ×"), m_links, tr("Bandwidth of every type of link, times this"));
+  m_lost->addItem(tr("none"), QString());
+  field(tr("lost GPU"), m_lost,
+        tr("faults.events: this GPU is lost at the cursor's step, else in the middle of the run"));
   addSeparator();
   addWidget(m_run);
   addWidget(m_choose);
@@ -80,6 +84,12 @@ void WhatIf::setScenario(const QString& file, const QStringList& settings) {
   m_file = file;
   m_settings = settings;
   refresh();
+}
+
+void WhatIf::setGpus(const QStringList& names) {
+  m_lost->clear();
+  m_lost->addItem(tr("none"), QString());
+  for (const QString& name : names) m_lost->addItem(name, name);
 }
 
 void WhatIf::setBusy(bool busy) {
@@ -113,6 +123,11 @@ QStringList WhatIf::settings() const {
   }
   if (!m_algorithm->currentData().toString().isEmpty()) {
     out << QStringLiteral("network.algorithm=%1").arg(m_algorithm->currentData().toString());
+  }
+  if (const QString gpu = m_lost->currentData().toString(); !gpu.isEmpty()) {
+    out << QStringLiteral("faults.events=[{ kind = \"gpu_loss\", gpu = \"%1\", step = %2 }]")
+               .arg(gpu)
+               .arg(m_step);
   }
   if (!m_links->text().trimmed().isEmpty()) {
     const double factor = number(m_links, "links");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The what-if strip: another capacity factor, policy, exchange algorithm, or faster links, and one
-// click runs the scenario of the run that is shown with it and lays the result over it.
+// The what-if strip: another capacity factor, policy, exchange algorithm, faster links, a GPU that
+// is lost (at the cursor's step, else in the middle of the run; in place of the scenario's faults).
+// One click runs the scenario of the run that is shown with it and lays the result over it.
 #pragma once
-#include <functional>
+#include <cstdint>
 
 #include <QToolBar>
 
@@ -19,6 +20,10 @@ class WhatIf : public QToolBar {
   explicit WhatIf(QWidget* parent = nullptr);
   /// The scenario that the shown run came from; empty: not known.
   void setScenario(const QString& file, const QStringList& settings);
+  /// GPUs that can be lost, and the step at which one is.
+  void setGpus(const QStringList& names);
+  void setStep(std::uint64_t step) { m_step = step; }
+  [[nodiscard]] QComboBox* lost() const { return m_lost; }
   [[nodiscard]] QString scenario() const { return m_file; }
   void setBusy(bool busy);
   [[nodiscard]] QLineEdit* factor() const { return m_factor; }
@@ -40,7 +45,8 @@ class WhatIf : public QToolBar {
   QStringList m_settings;
   QLabel* m_name;
   QLineEdit *m_factor, *m_links;
-  QComboBox *m_policy, *m_algorithm;
+  QComboBox *m_policy, *m_algorithm, *m_lost;
+  std::uint64_t m_step = 0;
   QPushButton *m_choose, *m_run;
   bool m_busy = false;
 };

@@ -50,6 +50,10 @@ std::vector<GalleryEntry> explorations() {
                      "Its experts move to the others and come back. Look at: Events, Load "
                      "imbalance, Step time.",
                      {{"gpu_failure.toml", {kNoSweep}, "failure"}}));
+  all.push_back(make("serving", "Requests arrive, wait, are batched and leave",
+                     "Time to the first token and per output token of every request. Look at: "
+                     "Requests, Step time, Events.",
+                     {{"serving_mixtral.toml", {kNoSweep}, "serving"}}));
   return all;
 }
 

@@ -22,9 +22,9 @@ using scenario::Node;
 using scenario::ValueKind;
 
 /// Sections in the order of scenarios/README.md.
-constexpr std::array<std::string_view, 12> kSections = {
-    "model",  "hardware", "parallel", "workload", "serving", "policy",
-    "memory", "network",  "faults",   "host",     "run",     "sweep"};
+constexpr std::array<std::string_view, 15> kSections = {
+    "model",  "hardware", "parallel", "workload", "serving",   "policy", "memory", "network",
+    "faults", "alarms",   "host",     "cost",     "economics", "run",    "sweep"};
 
 std::size_t sectionOrder(std::string_view name) {
   return static_cast<std::size_t>(std::find(kSections.begin(), kSections.end(), name) -

@@ -280,9 +280,15 @@ TEST(WhatIfStrip, RunsTheScenarioOfTheRunWithTheChangeAndOverlaysIt) {
   strip.links()->setText(QStringLiteral("0.5"));
   EXPECT_TRUE(
       strip.settings().contains(QStringLiteral("hardware.link_types.nvlink4.bandwidth=225 GB/s")));
+  strip.lost()->setCurrentIndex(strip.lost()->findData(QStringLiteral("gpu3")));
+  window.state()->setCursor(5);
   QTest::mouseClick(strip.runButton(), Qt::LeftButton);
   ASSERT_TRUE(wait([&] { return !window.busy(); }, 30000));
   ASSERT_NE(window.state()->other(), nullptr) << window.messageBar()->text().toStdString();
+  const auto& events = window.state()->other()->events();
+  EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const run::Event& e) {
+    return e.kind == run::EventKind::kFault && e.gpu == 3 && e.step == 5;
+  }));
   const QAbstractItemModel& model = *window.compare()->table()->model();
   QStringList inputs;
   for (int r = 0; r < model.rowCount(); ++r) {
