@@ -427,6 +427,41 @@ TEST(ServingLoop, ReplicasAndDisaggregationConserveEverything) {
   }
 }
 
+TEST(ServingLoop, PromptsAndAnswersFollowTheirRowsOfATrace) {
+  // Two sequences of the trace with one prompt row and one answer row each.
+  auto trace =
+      decode_trace({{{0, 1}, {2, 3}, {4, 5}, {6, 7}}, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}}, 8);
+  trace.tokens.phase = {0, 1, 0, 1};
+  trace.tokens.sequence = {0, 0, 1, 1};
+  trace.sequences.resize(2);
+  const auto settings = [](const std::string& requests) {
+    return std::vector<std::string>{
+        "workload={ kind = \"open\", routing = { trace = \"t.h5\" }, arrivals = { per_second = "
+        "10.0, "
+        "requests = " +
+        requests + " }, lengths = { prompt = 3, output = 3 } }"};
+  };
+  const MemoryRun one = run_in_memory(worked_scenario(settings("1")), &trace);
+  EXPECT_TRUE(one.result.violations.empty());
+  // 3 prompt tokens follow row 0, 2 of the answer row 1.
+  const auto& kept = one.data.totals.expert_kept;
+  EXPECT_EQ(std::vector<std::uint64_t>(kept.begin(), kept.begin() + 8),
+            (std::vector<std::uint64_t>{3, 3, 2, 2, 0, 0, 0, 0}));
+  const MemoryRun many = run_in_memory(worked_scenario(settings("40")), &trace);
+  EXPECT_TRUE(many.result.violations.empty());
+  const auto& all = many.data.totals.expert_kept;
+  EXPECT_EQ(all[0] + all[4], 40U * 3);
+  EXPECT_EQ(all[2] + all[6], 40U * 2);
+  EXPECT_GT(all[0], 3U * 8);  // both sequences are drawn
+  EXPECT_GT(all[4], 3U * 8);
+  EXPECT_NE(many.data.meta.routing_source.find("drawn with the seed"), std::string::npos);
+  trace.tokens.phase = {1, 1, 1, 1};
+  EXPECT_NE(message_of([&] {
+              run_in_memory(worked_scenario(settings("1")), &trace);
+            }).find("no prefill token"),
+            std::string::npos);
+}
+
 TEST(ServingLoop, TwoRunsAreTheSame) {
   const auto s = worked_scenario({open_workload("per_second = 3000.0, requests = 40",
                                                 "prompt = 50, prompt_cv = 0.5, output = 8")});
