@@ -213,6 +213,17 @@ void Simulator::make_batch() {
     batch_ = make_fixed_batch(s_);
     return;
   }
+  // Sequences that come and go are not moved between GPUs yet.
+  if (s_.faults.on()) {
+    throw InputError("faults", "unsupported with requests that arrive",
+                     "use workload.front_end.outages, or workload.kind = \"decode\"");
+  }
+  if (std::any_of(s_.alarms.begin(), s_.alarms.end(), [](const scenario::AlarmRule& r) {
+        return r.action != scenario::AlarmAction::kRecord;
+      })) {
+    throw InputError("alarms", "an action with requests that arrive is unsupported",
+                     "let the alarms record, or use workload.kind = \"decode\"");
+  }
   ServingMachine machine;
   machine.gpus = gpus_;
   const scenario::Batching& b = s_.workload.serving.batching;
