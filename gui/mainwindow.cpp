@@ -21,6 +21,7 @@
 #include <QMimeData>
 #include <QProgressBar>
 #include <QPushButton>
+#include <QScreen>
 #include <QSettings>
 #include <QSortFilterProxyModel>
 #include <QStackedWidget>
@@ -123,6 +124,10 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   connectWork();
   m_defaultLayout = saveState(kLayoutVersion);
   if (m_persistent) {
+    // A first start on a small screen must not hang over its edges.
+    if (const QScreen* screen = QGuiApplication::primaryScreen()) {
+      resize(size().boundedTo(screen->availableGeometry().size() - QSize(8, 36)));
+    }
     const QSettings settings;
     const bool systemDark = QApplication::palette().color(QPalette::Window).lightness() < 128;
     setDark(settings.value(QStringLiteral("dark"), systemDark).toBool());

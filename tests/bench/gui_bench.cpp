@@ -57,7 +57,7 @@ void writeRun(const std::filesystem::path& file, std::uint32_t steps) {
   run::RunWriter writer(file, meta, inv);
   run::StepRecord r = run::make_step(inv);
   std::uint64_t state = 1;
-  constexpr std::int64_t kStep = 20'000'000'000;
+  constexpr std::int64_t kStep = 1'000'000'000;
   r.expert_capacity.assign(kExperts, 100);
   for (std::uint32_t s = 0; s < steps; ++s) {
     run::StepScalars& x = r.scalars;
