@@ -423,6 +423,24 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
   }
 }
 
+/// Fragmentation: what the allocator had reserved at most and was not in use then.
+void Simulator::note_allocator(SimulationResult& result) {
+  constexpr std::array<std::string_view, 4> kNames{"pool", "caching", "paged", "bump"};
+  std::uint32_t worst = 0;
+  for (std::uint32_t g = 1; g < gpus_; ++g) {
+    if (ledger_.most_reserved(g).reserved > ledger_.most_reserved(worst).reserved) worst = g;
+  }
+  const MemoryLedger::Reserved most = ledger_.most_reserved(worst);
+  const auto reserved = static_cast<double>(most.reserved);
+  const double idle = most.reserved == 0 ? 0 : 1 - static_cast<double>(most.in_use) / reserved;
+  sink_.data().metrics.push_back({"memory reserved", reserved * 1e-9, "GB"});
+  sink_.data().metrics.push_back({"memory reserved and not in use", idle, ""});
+  result.notes.push_back(
+      fmt::format("allocator {}: at most {} reserved ({}), {:.3g} % of it not in use then",
+                  kNames[static_cast<std::size_t>(s_.memory.allocator)], format_bytes(reserved),
+                  s_.hardware.gpu(worst).name, 100 * idle));
+}
+
 SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCallback& progress) {
   SimulationResult result;
   run::RunMeta meta;
@@ -493,6 +511,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       ledger_.release(g, category, ledger_.live(g, category), ready_[g]);
     }
   }
+  if (ledger_.has_allocator()) note_allocator(result);
   if (loads_) note_loads(result);
   if (!timelines_.empty()) note_start_up(result);
   sink_.data().critical_path = slowest_critical_;

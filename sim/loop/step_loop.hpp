@@ -78,6 +78,7 @@ class Simulator {
   void await_layer(std::uint32_t moe);
   void note_start_up(SimulationResult& result);
   void make_batch();
+  void note_allocator(SimulationResult& result);
   void begin_step(std::uint64_t step, const run::Inventory& inv);
   void compute_layers();
   void note_result(const run::Inventory& inv, std::uint64_t steps, SimulationResult& result) const;

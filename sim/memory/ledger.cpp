@@ -26,6 +26,61 @@ MemoryLedger::MemoryLedger(std::vector<std::uint64_t> capacity, double watermark
       oom_(capacity_.size()),
       over_watermark_(capacity_.size()) {}
 
+void MemoryLedger::use_allocator(scenario::AllocatorKind kind, std::uint64_t page,
+                                 std::uint64_t expert, std::uint64_t kv_page) {
+  if (kind == scenario::AllocatorKind::kPool) return;
+  for (const std::uint64_t bytes : capacity_) {
+    blocks_.emplace_back().allocator = make_allocator(kind, bytes, page);
+  }
+  expandable_ = kind == scenario::AllocatorKind::kPaged;
+  if (expandable_) return;
+  unit_[index(run::MemoryCategory::kExperts)] = expert;
+  unit_[index(run::MemoryCategory::kKv)] = kv_page;
+}
+
+bool MemoryLedger::place(std::uint32_t gpu, std::size_t category, std::uint64_t bytes) {
+  Blocks& b = blocks_[gpu];
+  if (expandable_ && !b.of[category].empty()) {
+    const Blocks::Block segment = b.of[category].back();
+    b.of[category].pop_back();
+    if (segment.placed) b.allocator->free(segment.id);
+    bytes += segment.bytes;
+  }
+  const std::uint64_t unit = unit_[category] > 0 ? unit_[category] : bytes;
+  bool all = true;
+  for (std::uint64_t left = bytes; left > 0;) {
+    Blocks::Block block;
+    block.bytes = std::min(left, unit);
+    left -= block.bytes;
+    if (const auto id = b.allocator->allocate(block.bytes)) {
+      block.id = *id;
+      block.placed = true;
+    }
+    all = all && block.placed;
+    b.of[category].push_back(block);
+  }
+  if (b.allocator->reserved() > b.most.reserved) {
+    b.most = {b.allocator->reserved(), b.allocator->in_use()};
+  }
+  return all;
+}
+
+void MemoryLedger::vacate(std::uint32_t gpu, std::size_t category, std::uint64_t bytes) {
+  Blocks& b = blocks_[gpu];
+  std::vector<Blocks::Block>& blocks = b.of[category];
+  while (bytes > 0) {
+    const Blocks::Block last = blocks.back();
+    blocks.pop_back();
+    if (last.placed) b.allocator->free(last.id);
+    if (last.bytes <= bytes) {
+      bytes -= last.bytes;
+    } else {
+      place(gpu, category, last.bytes - bytes);  // A smaller block stays.
+      bytes = 0;
+    }
+  }
+}
+
 void MemoryLedger::allocate(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
                             std::int64_t time_ps, std::uint32_t step, const std::string& cause) {
   const std::size_t c = index(category);
@@ -47,6 +102,27 @@ void MemoryLedger::allocate(std::uint32_t gpu, run::MemoryCategory category, std
     e.text =
         fmt::format("memory above the {:.4g} % watermark at {} ({}); value: share of capacity",
                     100 * watermark_, format_bytes(static_cast<double>(live_sum_[gpu])), cause);
+    events_.push_back(std::move(e));
+  }
+  if (!blocks_.empty() && bytes > 0 && !place(gpu, c, bytes) && !oom_[gpu] &&
+      live_sum_[gpu] <= capacity_[gpu]) {
+    oom_[gpu] = true;
+    const BlockAllocator& a = *blocks_[gpu].allocator;
+    const std::uint64_t block = unit_[c] > 0 ? std::min(unit_[c], bytes) : bytes;
+    run::Event e;
+    e.time_ps = time_ps;
+    e.step = step;
+    e.kind = run::EventKind::kOutOfMemory;
+    e.gpu = gpu;
+    e.value = static_cast<double>(a.reserved() - a.in_use());
+    e.text = fmt::format(
+        "{} needs a block of {}: {} of {} are free, the largest free block is {} ({} reserved and "
+        "not in use); value: bytes reserved and not in use",
+        cause, format_bytes(static_cast<double>(block)),
+        format_bytes(static_cast<double>(capacity_[gpu] - before)),
+        format_bytes(static_cast<double>(capacity_[gpu])),
+        format_bytes(static_cast<double>(a.largest_free())),
+        format_bytes(static_cast<double>(a.reserved() - a.in_use())));
     events_.push_back(std::move(e));
   }
   if (!oom_[gpu] && live_sum_[gpu] > capacity_[gpu]) {
@@ -71,6 +147,7 @@ void MemoryLedger::release(std::uint32_t gpu, run::MemoryCategory category, std:
   const std::size_t c = index(category);
   SWITCHYARD_ASSERT(live_[gpu][c] >= bytes,
                     fmt::format("GPU {}: release of {} from {}", gpu, bytes, live_[gpu][c]));
+  if (!blocks_.empty()) vacate(gpu, c, bytes);
   live_[gpu][c] -= bytes;
   live_sum_[gpu] -= bytes;
   freed_[gpu][c] += bytes;

@@ -4,14 +4,21 @@
 // out-of-memory event with what was needed and what was free, and the run goes on with the ledger
 // over capacity: out of memory in the model is a result, not a crash.
 //
-// Not modelled: fragmentation and allocator pools, paging to the host.
+// With an allocator model (allocator.hpp) every allocation also needs a place. Experts and KV
+// caches are blocks of one expert and one page; a category gives back its newest blocks first. An
+// allocation that fits the sum but finds no place is out of memory as well, and the event says what
+// was free, the largest free block, and how much of what is reserved is not in use.
+//
+// Not modelled: paging to the host, blocks that are freed in another order than newest first.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/base/units.hpp"
+#include "sim/memory/allocator.hpp"
 #include "sim/run/run_data.hpp"
 
 namespace switchyard::sim {
@@ -21,6 +28,17 @@ class MemoryLedger {
   /// `capacity[g]` bytes per GPU; `watermark` in (0, 1]: the share whose upward crossing is
   /// recorded.
   MemoryLedger(std::vector<std::uint64_t> capacity, double watermark);
+
+  /// Uses an allocator model from now on; before the first allocation. `expert` and `kv_page`:
+  /// bytes of a block of these categories, 0: not divided.
+  void use_allocator(scenario::AllocatorKind kind, std::uint64_t page, std::uint64_t expert,
+                     std::uint64_t kv_page);
+  /// What the allocator of a GPU had reserved at most, and how much of that was in use then.
+  struct Reserved {
+    std::uint64_t reserved = 0, in_use = 0;
+  };
+  [[nodiscard]] Reserved most_reserved(std::uint32_t gpu) const { return blocks_[gpu].most; }
+  [[nodiscard]] bool has_allocator() const { return !blocks_.empty(); }
 
   /// Adds `bytes` (may be 0) to a GPU's category. Events that follow (watermark, out of memory) go
   /// to events(), with `cause` in their text; an out-of-memory event is recorded once per GPU.
@@ -50,11 +68,29 @@ class MemoryLedger {
   [[nodiscard]] std::uint64_t freed(std::uint32_t gpu) const;
 
  private:
+  /// Places of a GPU's allocations.
+  struct Blocks {
+    std::unique_ptr<BlockAllocator> allocator;
+    struct Block {
+      std::uint64_t bytes = 0;
+      BlockAllocator::Id id = 0;
+      bool placed = false;  ///< false: there was no place for it.
+    };
+    std::array<std::vector<Block>, run::kMemoryCategories> of;
+    Reserved most;
+  };
+  /// Finds places; false when one is missing.
+  bool place(std::uint32_t gpu, std::size_t category, std::uint64_t bytes);
+  void vacate(std::uint32_t gpu, std::size_t category, std::uint64_t bytes);
+
   using PerCategory = std::array<std::uint64_t, run::kMemoryCategories>;
   double watermark_;
   std::vector<std::uint64_t> capacity_, live_sum_, peak_sum_;
   std::vector<PerCategory> live_, peak_, allocated_, freed_;
   std::vector<bool> oom_, over_watermark_;
+  bool expandable_ = false;     // One block for each category, which grows and shrinks.
+  std::vector<Blocks> blocks_;  // [G], or empty without an allocator model.
+  std::array<std::uint64_t, run::kMemoryCategories> unit_{};
   std::vector<run::Event> events_;
 };
 

@@ -61,6 +61,7 @@ constexpr std::array<std::string_view, 3> kKvNames{"by_sequence", "replicated", 
 constexpr std::array<std::string_view, 2> kKvLater{"by_token", "by_expert"};
 constexpr std::array<std::string_view, 4> kResidencyNames{"all", "lru", "lfu", "static"};
 constexpr std::array<std::string_view, 3> kPrefetchNames{"none", "trace", "frequency"};
+constexpr std::array<std::string_view, 4> kAllocatorNames{"pool", "caching", "paged", "bump"};
 constexpr std::array<std::string_view, 3> kLoadingNames{"resident", "host", "ssd"};
 constexpr std::array<std::string_view, 2> kOrderNames{"serial", "parallel"};
 constexpr std::array<std::string_view, 2> kStartNames{"ready", "by_layer"};
@@ -1236,7 +1237,9 @@ void read_loading(Section& memory, Scenario& out) {
 
 void read_memory(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("memory"), "memory",
-            {"watermark", "watermark_action", "reserve", "kv", "residency", "loading"}, root);
+            {"watermark", "watermark_action", "reserve", "kv", "allocator", "page", "residency",
+             "loading"},
+            root);
   MemorySpec& m = out.memory;
   m.watermark = s.percent("watermark", 0.92);
   if (!(m.watermark > 0) || m.watermark > 1) {
@@ -1263,6 +1266,17 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
     kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
   }
   m.kv_block = static_cast<std::uint32_t>(kv.count("block", 1, 65536, 16));
+  if (s.has("allocator")) {
+    m.allocator = static_cast<AllocatorKind>(s.choice("allocator", kAllocatorNames));
+  }
+  if (m.allocator == AllocatorKind::kPaged) {
+    m.page = s.bytes("page", 2 * 1024 * 1024);
+    if (m.page == 0 || m.page > (1ULL << 30)) {
+      s.violated("page", "0 B < page <= 1 GiB");
+    }
+  } else if (s.has("page")) {
+    s.fail("page", "means nothing", "set allocator = \"paged\"; KV pages: kv.block");
+  }
   read_residency(s, out);
   read_loading(s, out);
 }

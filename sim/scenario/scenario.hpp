@@ -210,11 +210,16 @@ struct LoadingSpec {
   [[nodiscard]] bool on() const { return from != From::kResident; }
 };
 
+/// How allocations find a place (sim/memory/allocator.hpp). pool: only the sum counts.
+enum class AllocatorKind : std::uint8_t { kPool, kCaching, kPaged, kBump };
+
 struct MemorySpec {
   double watermark = 0.92;    ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
   std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
   KvPlacement kv_placement = KvPlacement::kBySequence;
   std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.
+  AllocatorKind allocator = AllocatorKind::kPool;
+  std::uint64_t page = 0;  ///< Bytes of a page; kPaged only.
   ResidencySpec residency;
   LoadingSpec loading;
 };
@@ -277,7 +282,7 @@ struct ResolvedValue {
   bool in_hash = true;  ///< false: shown, but no part of the canonical text (paths).
   ValueKind kind = ValueKind::kText;
   std::vector<std::string> choices = {};  ///< Of kChoice: the supported ones, in documented order.
-  std::string legal = {};  ///< Legal values of a policy field, for people.
+  std::string legal = {};                 ///< Legal values of a policy field, for people.
 };
 
 struct SweepAxis {
