@@ -79,21 +79,73 @@ std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {
   return model::dtype_bytes(s_.dtype.kv, values);
 }
 
+std::uint64_t Simulator::kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
+                                      std::uint64_t n) const {
+  // Block i of the sequence is i places after its home among the GPUs of one copy of the experts.
+  const std::uint64_t round = s_.parallel.ep;
+  if (gpu / round != home / round) return 0;
+  const std::uint64_t block = s_.memory.kv_block;
+  const std::uint64_t whole = n / block, place = (gpu + round - home) % round;
+  const std::uint64_t mine = whole / round + (place < whole % round ? 1 : 0);
+  return mine * block + (place == whole % round ? n % block : 0);
+}
+
+std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
+                                     std::uint64_t tokens) const {
+  if (!spread_kv()) return holds_kv(gpu, home) ? kv_bytes_of(tokens) : 0;
+  const std::uint64_t block = s_.memory.kv_block;
+  const std::uint64_t held = (tokens + block - 1) / block * block;
+  std::uint64_t values = 0;
+  const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
+  for (const model::LayerSpec& l : s_.model.layers) {
+    values +=
+        per_token *
+        kv_tokens_on(gpu, home, l.sliding_window == 0 ? held : std::min(held, l.sliding_window));
+  }
+  return model::dtype_bytes(s_.dtype.kv, values);
+}
+
 void Simulator::grow_kv(std::uint64_t step) {
   const std::int64_t now = ready_[plan_.first_gpu];
   const auto index = static_cast<std::uint32_t>(step);
   for (const KvChange& c : plan_.kv) {
-    const std::uint64_t have = c.before == 0 ? 0 : kv_bytes_of(c.before);
-    const std::uint64_t want = c.after == 0 ? 0 : kv_bytes_of(c.after);
-    if (have == want) continue;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
-      if (!holds_kv(g, c.gpu)) continue;
+      const std::uint64_t have = c.before == 0 ? 0 : kv_bytes_on(g, c.gpu, c.before);
+      const std::uint64_t want = c.after == 0 ? 0 : kv_bytes_on(g, c.gpu, c.after);
       if (want > have) {
         ledger_.allocate(g, MemoryCategory::kKv, want - have, now, index, "KV pages");
-      } else {
+      } else if (want < have) {
         ledger_.release(g, MemoryCategory::kKv, have - want, now);
       }
     }
+  }
+}
+
+void Simulator::move_kv(std::size_t layer) {
+  const std::uint64_t window = s_.model.layers[layer].sliding_window;
+  const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
+  const auto kept = [&](std::uint64_t n) { return window == 0 ? n : std::min(n, window); };
+  std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
+  for (const PlannedSequence& q : plan_.sequences) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (g == q.gpu) continue;
+      const std::uint64_t here = kv_tokens_on(g, q.gpu, kept(q.had));
+      const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, per_token * here);
+      bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
+      pulled[q.gpu] += pull;
+      const std::uint64_t fresh =
+          kv_tokens_on(g, q.gpu, q.had + q.fresh) - kv_tokens_on(g, q.gpu, q.had);
+      bytes[std::size_t{q.gpu} * gpus_ + g] += model::dtype_bytes(s_.dtype.kv, per_token * fresh);
+    }
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.allocate(g, MemoryCategory::kBuffers, pulled[g], ready_[g],
+                     static_cast<std::uint32_t>(step_), "pulled keys and values");
+  }
+  std::int64_t duration = 0, floor = 0;
+  exchange(run::Phase::kCollective, run::kNone, {bytes}, duration, floor);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.release(g, MemoryCategory::kBuffers, pulled[g], ready_[g]);
   }
 }
 

@@ -319,6 +319,7 @@ void Simulator::compute_layers() {
   std::uint32_t moe = 0;
   for (std::size_t layer = 0; layer < s_.model.layers.size(); ++layer) {
     std::int64_t slowest = 0;
+    if (spread_kv()) move_kv(layer);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       const OpCost c = cost_[g].attention(layer, sequences_[g]);
       transient(

@@ -150,9 +150,9 @@ void Simulator::check_step(std::uint64_t step) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     std::uint64_t want = 0;
     for (std::uint32_t home = 0; home < gpus_; ++home) {
-      if (!holds_kv(g, home)) continue;
+      if (!spread_kv() && !holds_kv(g, home)) continue;
       batch_->holders(home, held_);
-      for (const std::uint64_t tokens : held_) want += kv_bytes_of(tokens);
+      for (const std::uint64_t tokens : held_) want += kv_bytes_on(g, home, tokens);
     }
     if (ledger_.live(g, MemoryCategory::kKv) != want) {
       violation("memory", where,

@@ -123,6 +123,15 @@ class Simulator {
            (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
                                                         : group_first(gpu) == home);
   }
+  [[nodiscard]] bool spread_kv() const { return s_.memory.kv_placement == KvPlacement::kByToken; }
+  /// by_token: how many of a sequence's first n tokens a GPU keeps.
+  [[nodiscard]] std::uint64_t kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
+                                           std::uint64_t n) const;
+  /// Bytes of pages on a GPU of a sequence with `tokens` > 0 tokens.
+  [[nodiscard]] std::uint64_t kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
+                                          std::uint64_t tokens) const;
+  /// Keys and values travel between their places and the sequences' homes.
+  void move_kv(std::size_t layer);
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   // Experts that are loaded on demand (expert_loads.cpp); only with loads_.
   void make_expert_loads(const RoutingTrace* trace);

@@ -57,8 +57,8 @@ constexpr std::array<std::string_view, 3> kWireNames{"native", "int4", "int2_hal
 constexpr std::array<std::string_view, 4> kReduceNames{"ring", "direct", "one_shot",
                                                        "hierarchical"};
 constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
-constexpr std::array<std::string_view, 3> kKvNames{"by_sequence", "replicated", "hub"};
-constexpr std::array<std::string_view, 2> kKvLater{"by_token", "by_expert"};
+constexpr std::array<std::string_view, 4> kKvNames{"by_sequence", "replicated", "hub", "by_token"};
+constexpr std::array<std::string_view, 1> kKvLater{"by_expert"};
 constexpr std::array<std::string_view, 4> kResidencyNames{"all", "lru", "lfu", "static"};
 constexpr std::array<std::string_view, 3> kPrefetchNames{"none", "trace", "frequency"};
 constexpr std::array<std::string_view, 4> kAllocatorNames{"pool", "caching", "paged", "bump"};
@@ -1265,7 +1265,8 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   if (m.kv_placement == KvPlacement::kHub && !hub) {
     kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
   }
-  m.kv_block = static_cast<std::uint32_t>(kv.count("block", 1, 65536, 16));
+  m.kv_block = static_cast<std::uint32_t>(
+      kv.count("block", 1, 65536, m.kv_placement == KvPlacement::kByToken ? 4 : 16));
   if (s.has("allocator")) {
     m.allocator = static_cast<AllocatorKind>(s.choice("allocator", kAllocatorNames));
   }

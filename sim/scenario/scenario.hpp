@@ -174,7 +174,11 @@ struct NetworkSpec {
   MeasuredSpec measured;
 };
 
-enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub };
+/// by_sequence: on the GPU that runs the sequence's attention. replicated: on every GPU. hub: on
+/// the hub. by_token: blocks of kv.block tokens of a sequence go round the GPUs of one copy of the
+/// experts, its home first; each layer's attention pulls the others' keys and values over the links
+/// and sends new ones to their place.
+enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub, kByToken };
 
 /// Which experts a GPU keeps when not all fit (M34; sim/memory/expert_cache.hpp). kAll: all.
 enum class ResidencyPolicy : std::uint8_t { kAll, kLru, kLfu, kStatic };

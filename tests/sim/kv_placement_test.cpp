@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV caches spread over the GPUs by token: what is held where, and what travels.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/error.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using test::MemoryRun;
+using test::run_in_memory;
+using test::worked_scenario;
+
+constexpr std::size_t kKv = static_cast<std::size_t>(run::MemoryCategory::kKv);
+
+MemoryRun spread(std::vector<std::string> settings = {}) {
+  settings.insert(settings.begin(), {R"(workload.routing={ synthetic = "uniform" })",
+                                     "memory.kv.placement=by_token"});
+  return run_in_memory(worked_scenario(std::move(settings)), nullptr);
+}
+std::int64_t collective(const MemoryRun& r, std::size_t step) {
+  return r.data.steps[step].phase_ps[static_cast<std::size_t>(run::Phase::kCollective)];
+}
+
+}  // namespace
+
+TEST(KvByToken, HoldsAnEighthOnEachGpuAndPullsTheRest) {
+  // 4 sequences of 1024 tokens in blocks of 4, 256 blocks, 32 on each of 8 GPUs; the new token
+  // begins block 256, which is the home's. One token: 512 values, 1024 B a layer, two layers.
+  const MemoryRun r = spread();
+  EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  for (std::size_t g = 0; g < 8; ++g) {
+    EXPECT_EQ(r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv],
+              4U * 128 * 2048 + (g < 4 ? 4U * 2048 : 0U))
+        << g;
+  }
+  // A home pulls 128 tokens from each of seven GPUs over its link of 100 GB/s, each layer.
+  EXPECT_EQ(collective(r, 0), 2 * (7 * 128 * 1024 * 10 + 2'000'000));
+  std::uint64_t into_home = 0;
+  for (std::size_t g = 0; g < 8; ++g) into_home += r.data.totals.pair_bytes[g * 8 + 0];
+  EXPECT_GE(into_home, 2U * 7 * 128 * 1024);
+}
+
+TEST(KvByToken, KeepsEveryByteThatBySequenceKeeps) {
+  const MemoryRun here = spread({"memory.kv.placement=by_sequence", "memory.kv.block=4"});
+  for (const char* block : {"memory.kv.block=4", "memory.kv.block=16"}) {
+    const MemoryRun r = spread({"workload.steps=9", block});
+    EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  }
+  const auto sum = [](const MemoryRun& r) {
+    std::uint64_t bytes = 0;
+    for (std::size_t g = 0; g < 8; ++g) {
+      bytes += r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv];
+    }
+    return bytes;
+  };
+  EXPECT_EQ(sum(spread()), sum(here));
+  EXPECT_EQ(collective(here, 0), 0);
+}
+
+TEST(KvByToken, SendsNewTokensToTheirPlace) {
+  // Prefill of 64 tokens, nothing cached: 16 blocks, two on each GPU; the home sends 7 x 8 tokens.
+  const MemoryRun r = run_in_memory(
+      worked_scenario(
+          {R"(workload={ kind = "prefill", tokens = 64, steps = 1, routing = { synthetic = "uniform" } })",
+           "memory.kv.placement=by_token"}),
+      nullptr);
+  EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  EXPECT_EQ(collective(r, 0), 2 * (7 * 8 * 1024 * 10 + 2'000'000));
+}
+
+TEST(KvByToken, StaysInsideOneCopyOfTheExperts) {
+  const MemoryRun r = spread({"parallel.ep=2"});
+  EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  // Homes 0 to 3 are in the groups {0, 1} and {2, 3}: the other four GPUs hold nothing.
+  for (std::size_t g = 0; g < 8; ++g) {
+    EXPECT_EQ(r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv] > 0, g < 4) << g;
+  }
+  EXPECT_EQ(collective(r, 0), 2 * (512 * 1024 * 10 + 2'000'000));
+}
+
+}  // namespace switchyard::sim
