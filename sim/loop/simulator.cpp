@@ -129,6 +129,18 @@ void Simulator::refuse_unsupported() const {
     throw InputError("policy.capacity.queue", "\"defer\" is unsupported in the simulator",
                      "use queue = \"wave\"");
   }
+  const auto alone = [](bool on, std::string_view key, std::string_view with) {
+    if (on) {
+      throw InputError(std::string(key), fmt::format("unsupported with {}", with));
+    }
+  };
+  const scenario::MemorySpec& m = s_.memory;
+  alone(spread_kv() && s_.workload.serves(), "memory.kv.placement = \"by_token\"",
+        "requests that arrive");
+  alone(spread_kv() && s_.faults.on(), "memory.kv.placement = \"by_token\"", "faults");
+  alone(m.residency.on() && s_.faults.on(), "memory.residency", "faults");
+  alone(m.residency.hot && s_.workload.serves(), "memory.residency.initial = \"hot\"",
+        "requests that arrive");
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (s_.hardware.gpu_type(g).kernel_launch.ps() > kLongestSettingPs) {
       throw InputError("hardware.gpu_types", "kernel_launch is beyond 1 h");
@@ -230,7 +242,9 @@ void Simulator::make_batch() {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const auto share =
         static_cast<std::uint64_t>(b.memory_share * static_cast<double>(ledger_.capacity(g)));
-    const std::uint64_t used = ledger_.live(g);
+    // Slots of an expert cache that are still empty are not free for the KV cache.
+    const std::uint64_t used =
+        ledger_.live(g) + (loads_ ? loads_->residency.room(g) * loads_->bytes_each : 0);
     machine.kv_capacity.push_back(b.kv > 0 ? b.kv : share > used ? share - used : 0);
   }
   machine.kv_bytes = [this](std::uint64_t tokens) { return kv_bytes_of(tokens); };

@@ -67,6 +67,14 @@ Residency::Residency(const scenario::ResidencySpec& spec, std::uint32_t experts,
   }
 }
 
+std::uint64_t Residency::room(std::uint32_t gpu) const {
+  std::uint64_t sum = 0;
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    sum += gpu_cache_[at(l, gpu)].slots() - gpu_cache_[at(l, gpu)].size();
+  }
+  return sum;
+}
+
 void Residency::ask_host(std::uint32_t layer, std::uint32_t gpu, const CacheAccess& access) {
   out_.loads.clear();
   out_.evicted = static_cast<std::uint32_t>(access.evicted.size());

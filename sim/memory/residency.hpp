@@ -50,6 +50,8 @@ class Residency {
   [[nodiscard]] std::uint64_t resident(std::uint32_t layer, std::uint32_t gpu) const {
     return gpu_cache_[at(layer, gpu)].size();
   }
+  /// Free slots of a GPU, all layers.
+  [[nodiscard]] std::uint64_t room(std::uint32_t gpu) const;
   /// One layer of one GPU asks. `measured`: counts in the statistics.
   const LayerLoads& demand(std::uint32_t layer, std::uint32_t gpu,
                            std::span<const std::uint16_t> experts, bool measured);

@@ -83,4 +83,23 @@ TEST(KvByToken, StaysInsideOneCopyOfTheExperts) {
   EXPECT_EQ(collective(r, 0), 2 * (512 * 1024 * 10 + 2'000'000));
 }
 
+TEST(KvByToken, SaysWhatItDoesNotTake) {
+  const auto says = [](std::vector<std::string> settings, const char* part) {
+    try {
+      spread(std::move(settings));
+      ADD_FAILURE() << "accepted, not: " << part;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  says({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8"},
+       "unsupported with parallel.attention = \"tp\"");
+  says({R"(faults={ events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
+       "memory.kv.placement = \"by_token\": unsupported with faults");
+  says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
+        "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
+        "lengths = { prompt = 16, output = 4 } }"},
+       "unsupported with requests that arrive");
+}
+
 }  // namespace switchyard::sim
