@@ -135,8 +135,6 @@ void Simulator::refuse_unsupported() const {
     }
   };
   const scenario::MemorySpec& m = s_.memory;
-  alone(spread_kv() && s_.workload.serves(), "memory.kv.placement = \"by_token\"",
-        "requests that arrive");
   alone(spread_kv() && s_.faults.on(), "memory.kv.placement = \"by_token\"", "faults");
   alone(m.residency.on() && s_.faults.on(), "memory.residency", "faults");
   alone(m.residency.hot && s_.workload.serves(), "memory.residency.initial = \"hot\"",

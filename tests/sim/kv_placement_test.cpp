@@ -94,12 +94,13 @@ TEST(KvByToken, SaysWhatItDoesNotTake) {
   };
   says({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8"},
        "unsupported with parallel.attention = \"tp\"");
-  says({R"(faults={ events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
-       "memory.kv.placement = \"by_token\": unsupported with faults");
+  says(
+      {R"(faults={ reload = "25 GB/s", events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
+      "memory.kv.placement = \"by_token\": unsupported with faults");
   says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
         "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
         "lengths = { prompt = 16, output = 4 } }"},
-       "unsupported with requests that arrive");
+       "requests that arrive with this memory.kv.placement are unsupported");
 }
 
 }  // namespace switchyard::sim
