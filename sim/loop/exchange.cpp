@@ -81,12 +81,7 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
         }
         ready_[g] = end;
       }
-      for (std::size_t k = 0; k < t.link_bytes.size(); ++k) {
-        record_.link_bytes[k] += t.link_bytes[k];
-        record_.link_busy_ps[k] += SimTime::from_seconds(static_cast<double>(t.link_bytes[k]) /
-                                                         exchange_.bandwidth(k).value)
-                                       .ps();
-      }
+      count_links(t);
       const bool fault = faults_ != nullptr && t.straggler < gpus_ &&
                          (faults_->touches(t.straggler) || host_load_[t.straggler] > 0);
       const StragglerReason reason = fault          ? StragglerReason::kFault
@@ -110,15 +105,28 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
     }
     duration += longest;
     floor += highest_floor;
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
-      for (std::uint32_t d = 0; d < gpus_; ++d) {
-        if (d == g) continue;
-        const std::uint64_t bytes = matrix[std::size_t{g} * gpus_ + d];
-        record_.gpu_bytes_out[g] += bytes;
-        record_.gpu_bytes_in[d] += bytes;
-        record_.pair_bytes[std::size_t{g} * gpus_ + d] += bytes;
-        record_.scalars.bytes_sent += bytes;
-      }
+    count_bytes(matrix);
+  }
+}
+
+void Simulator::count_links(const ExchangeTiming& t) {
+  for (std::size_t k = 0; k < t.link_bytes.size(); ++k) {
+    record_.link_bytes[k] += t.link_bytes[k];
+    record_.link_busy_ps[k] +=
+        SimTime::from_seconds(static_cast<double>(t.link_bytes[k]) / exchange_.bandwidth(k).value)
+            .ps();
+  }
+}
+
+void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix) {
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    for (std::uint32_t d = 0; d < gpus_; ++d) {
+      if (d == g) continue;
+      const std::uint64_t bytes = matrix[std::size_t{g} * gpus_ + d];
+      record_.gpu_bytes_out[g] += bytes;
+      record_.gpu_bytes_in[d] += bytes;
+      record_.pair_bytes[std::size_t{g} * gpus_ + d] += bytes;
+      record_.scalars.bytes_sent += bytes;
     }
   }
 }

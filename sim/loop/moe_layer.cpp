@@ -184,6 +184,44 @@ void Simulator::transient(std::uint32_t gpu, std::uint64_t values, model::DType 
   ledger_.release(gpu, MemoryCategory::kActivations, bytes, ready_[gpu]);
 }
 
+OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
+  OpCost total;
+  if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
+    total = stacked_experts(moe, g);
+  } else {
+    for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
+  }
+  const ExpertMap::Row& row = map_.row(moe);
+  const bool slow = faults_ != nullptr && faults_->any_slow_expert();
+  for (std::size_t c = 0; c < row.rank.size(); ++c) {
+    if (row.rank[c] != g % s_.parallel.ep) continue;
+    std::int64_t t = 0;
+    for (const auto& wave : traffic_.waves) {
+      t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
+    }
+    if (slow && t > 0) {
+      // Its kernel holds the GPU for longer; the others run as before.
+      const double factor = faults_->expert_factor(moe, row.expert[c]);
+      const SimTime more = SimTime::from_seconds(static_cast<double>(t) * 1e-12 * (factor - 1));
+      total.time += more;
+      t += more.ps();
+    }
+    record_.expert_time_ps[std::size_t{moe} * experts_ + row.expert[c]] += t;
+  }
+  return total;
+}
+
+void Simulator::shared_experts(const std::vector<std::int64_t>& before_dispatch) {
+  // Shared experts run beside dispatch on the GPU that owns the tokens.
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const OpCost c = cost_[g].shared(tokens_of_[g]);
+    const std::int64_t excess = before_dispatch[g] + c.time.ps() - ready_[g];
+    OpCost visible = c;
+    visible.time = SimTime::from_ps(std::max<std::int64_t>(excess, 0));
+    work(g, run::Phase::kDense, visible);
+  }
+}
+
 void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   const auto index = static_cast<std::uint32_t>(step);
   run::LayerRecord& out = record_.layers[moe];
@@ -236,54 +274,28 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
 
   const std::vector<std::int64_t> before_dispatch = ready_;
   layer_straggler_ps_ = 0;
-  if (loads_) ask_experts(moe);
-  if (packs) pack(run::Phase::kDispatch, true);
-  exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
-  if (packs) pack(run::Phase::kDispatch, false);
-  // Shared experts run beside dispatch on the GPU that owns the tokens.
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    const OpCost c = cost_[g].shared(tokens_of_[g]);
-    const std::int64_t excess = before_dispatch[g] + c.time.ps() - ready_[g];
-    OpCost visible = c;
-    visible.time = SimTime::from_ps(std::max<std::int64_t>(excess, 0));
-    work(g, run::Phase::kDense, visible);
-  }
-  if (loads_) await_experts(moe);
-  if (s_.memory.loading.by_layer) await_layer(moe);
+  if (s_.network.chunks > 1) {
+    chunked_layer(moe, before_dispatch);
+  } else {
+    if (loads_) ask_experts(moe);
+    if (packs) pack(run::Phase::kDispatch, true);
+    exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
+    if (packs) pack(run::Phase::kDispatch, false);
+    shared_experts(before_dispatch);
+    if (loads_) await_experts(moe);
+    if (s_.memory.loading.by_layer) await_layer(moe);
 
-  slowest = 0;
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    OpCost total;
-    if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
-      total = stacked_experts(moe, g);
-    } else {
-      for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
+    slowest = 0;
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      slowest = std::max(slowest, work(g, run::Phase::kExpert, expert_work(moe, g)));
     }
-    const ExpertMap::Row& row = map_.row(moe);
-    const bool slow = faults_ != nullptr && faults_->any_slow_expert();
-    for (std::size_t c = 0; c < row.rank.size(); ++c) {
-      if (row.rank[c] != g % s_.parallel.ep) continue;
-      std::int64_t t = 0;
-      for (const auto& wave : traffic_.waves) {
-        t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
-      }
-      if (slow && t > 0) {
-        // Its kernel holds the GPU for longer; the others run as before.
-        const double factor = faults_->expert_factor(moe, row.expert[c]);
-        const SimTime more = SimTime::from_seconds(static_cast<double>(t) * 1e-12 * (factor - 1));
-        total.time += more;
-        t += more.ps();
-      }
-      record_.expert_time_ps[std::size_t{moe} * experts_ + row.expert[c]] += t;
-    }
-    slowest = std::max(slowest, work(g, run::Phase::kExpert, total));
-  }
-  out.expert_ps = slowest;
+    out.expert_ps = slowest;
 
-  if (packs) pack(run::Phase::kCombine, true);
-  exchange(sharded() ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
-           out.combine_ps, out.combine_floor_ps);
-  if (packs) pack(run::Phase::kCombine, false);
+    if (packs) pack(run::Phase::kCombine, true);
+    exchange(sharded() ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
+             out.combine_ps, out.combine_floor_ps);
+    if (packs) pack(run::Phase::kCombine, false);
+  }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     work(g, run::Phase::kCombine, cost_[g].combine_sum(tokens_of_[g]));
     ledger_.release(g, MemoryCategory::kBuffers, buffers[g], ready_[g]);

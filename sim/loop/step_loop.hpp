@@ -145,6 +145,16 @@ class Simulator {
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
+  void count_links(const ExchangeTiming& timing);
+  void count_bytes(const std::vector<std::uint64_t>& matrix);
+  // chunks.cpp
+  void chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before);
+  void shared_experts(const std::vector<std::int64_t>& before);
+  void beside(const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
+              std::int64_t& duration, std::int64_t& floor);
+  /// Time of a GPU's routed experts, slow ones with their factor; adds to the experts' times of the
+  /// record.
+  [[nodiscard]] OpCost expert_work(std::uint32_t moe, std::uint32_t gpu);
   // alarm_actions.cpp
   void make_board(const run::Inventory& inventory);
   void watch(std::uint64_t step);

@@ -1051,8 +1051,10 @@ void read_measured(Context& context, Section& network, const fs::path& folder, S
 }
 
 void read_network(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
-  Section s(context, root.find("network"), "network",
-            {"model", "algorithm", "dispatch", "payload", "collective", "measured"}, root);
+  Section s(
+      context, root.find("network"), "network",
+      {"model", "algorithm", "dispatch", "payload", "collective", "measured", "chunks", "comm_sms"},
+      root);
   NetworkSpec& n = out.network;
   n.model = static_cast<NetworkModelKind>(s.choice("model", kNetworkNames, 0));
   n.algorithm = static_cast<ExchangeAlgorithm>(s.choice("algorithm", kAlgorithmNames, 0));
@@ -1100,6 +1102,27 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     s.fail("collective", "there is no all-reduce", "set parallel.attention = \"tp\"");
   }
   read_measured(context, s, folder, out);
+  // Without the keys nothing is recorded, so scenarios that do not know them keep their hash.
+  if (s.has("chunks")) {
+    n.chunks = static_cast<std::uint32_t>(s.count("chunks", 1, 64));
+    const auto refuse = [&](bool on, const std::string& what) {
+      if (on && n.chunks > 1) s.fail("chunks", "unsupported with " + what, "use chunks = 1");
+    };
+    refuse(out.model.num_moe_layers() == 0, "a model without MoE layers");
+    refuse(out.parallel.attention == AttentionPlacement::kTp,
+           "attention = \"tp\": there is no dispatch");
+    refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire");
+    refuse(n.dispatch == DispatchKind::kPerNode, "network.dispatch = \"per_node\"");
+    refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,
+           "network.model = \"flow\" or \"coflow\"");
+    refuse(out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked,
+           "policy.soft.cost = \"stacked\"");
+  }
+  if (s.has("comm_sms")) {
+    n.comm_sms = s.percent("comm_sms");
+    if (n.comm_sms > 0.9) s.violated("comm_sms", "comm_sms <= 90 %");
+    if (n.chunks == 1) s.fail("comm_sms", "means nothing with chunks = 1", "set network.chunks");
+  }
 }
 
 void read_residency(Section& memory, Scenario& out) {
@@ -1610,6 +1633,11 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
                            "batching", "front_end", "slo", "tiers", "max_steps"},
                           root),
                   out);
+  }
+  if (out.network.chunks > 1 && (out.memory.residency.on() || out.memory.loading.by_layer)) {
+    throw InputError(context.where("network.chunks", root.where()),
+                     "network.chunks is unsupported with memory.residency and loading by layer",
+                     "use chunks = 1");
   }
   read_host(context, root, out);
   read_cost(context, root, document.folder, out);

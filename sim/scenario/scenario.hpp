@@ -171,6 +171,12 @@ struct NetworkSpec {
   DispatchKind dispatch = DispatchKind::kPerRank;
   Payload payload;
   ReduceAlgorithm collective = ReduceAlgorithm::kRing;  ///< Only with attention = tp.
+  /// Dispatch, experts and combine of a layer run in so many equal chunks, the exchange of one beside
+  /// the experts of another (sim/loop/chunks.cpp). 1: one after the other.
+  std::uint32_t chunks = 1;
+  /// Share of a GPU's SMs that communication takes from the experts while chunks overlap: their time
+  /// is divided by 1 - comm_sms. [0, 0.9].
+  double comm_sms = 0;
   MeasuredSpec measured;
 };
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// network.chunks = k: dispatch, experts and combine of a layer in k equal chunks (M42).
+//
+// Every pair's bytes and every expert's rows are divided by k (chunk i gets those from ⌊i·n/k⌋ to
+// ⌊(i+1)·n/k⌋). The exchanges follow each other in the order dispatch 0 … k−1, combine 0 … k−1 and
+// pay the path latency each; a GPU works on chunk i once it has arrived and chunk i − 1 is done,
+// and reads the weights of the experts of every chunk anew; combine i waits for the experts of
+// chunk i. While chunks overlap the experts have 1 − comm_sms of the SMs. For equal stages without
+// fixed costs the time is Σ c + (k − 1) max c of network::pipelined().
+//
+// What a GPU shows: dispatch until chunk 0 has arrived, its experts' time, waits for chunks that
+// are late, and combine from its last expert on.
+//
+// Not modelled: two micro-batches that overlap attention too, dispatch and combine at the same
+// time.
+#include <algorithm>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+std::uint64_t part(std::uint64_t n, std::uint64_t i, std::uint64_t k) {
+  return n * (i + 1) / k - n * i / k;
+}
+
+std::vector<std::uint64_t> chunk_of(const std::vector<std::uint64_t>& matrix, std::uint64_t i,
+                                    std::uint64_t k) {
+  std::vector<std::uint64_t> out(matrix.size());
+  for (std::size_t x = 0; x < matrix.size(); ++x) out[x] = part(matrix[x], i, k);
+  return out;
+}
+
+}  // namespace
+
+/// An exchange on the communication's own clocks; only its bytes are counted.
+void Simulator::beside(const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
+                       std::int64_t& duration, std::int64_t& floor) {
+  exchange_.run(matrix, clock, timings_);
+  std::int64_t longest = 0, highest = 0;
+  for (const ExchangeTiming& t : timings_) {
+    longest = std::max(longest, t.duration_ps);
+    highest = std::max(highest, t.floor_ps);
+    ++exchanges_;
+    extrapolated_ += t.extrapolated ? 1 : 0;
+    count_links(t);
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (t.participates[g] != 0) clock[g] = t.end_ps[g];
+    }
+  }
+  count_bytes(matrix);
+  duration += longest;
+  floor += highest;
+}
+
+void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before) {
+  const std::uint32_t k = s_.network.chunks;
+  run::LayerRecord& out = record_.layers[moe];
+  const std::vector<std::uint64_t>& to = traffic_.dispatch.front();
+  const std::vector<std::uint64_t>& back = traffic_.combine.front();
+  exchange(run::Phase::kDispatch, moe, {chunk_of(to, 0, k)}, out.dispatch_ps,
+           out.dispatch_floor_ps);
+  std::vector<std::int64_t> wire = ready_;
+  shared_experts(before);
+
+  // Experts: chunk by chunk, each when it is there.
+  std::vector<std::int64_t> done = ready_, busy(gpus_, 0);
+  std::vector<std::vector<std::int64_t>> done_at;
+  const double slowdown = 1 / (1 - s_.network.comm_sms);
+  std::vector<std::uint32_t> rows;
+  for (std::uint32_t i = 0; i < k; ++i) {
+    if (i > 0) beside(chunk_of(to, i, k), wire, out.dispatch_ps, out.dispatch_floor_ps);
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (out_[g] != 0) continue;
+      OpCost cost;
+      for (const auto& wave : traffic_.waves) {
+        rows.clear();
+        for (const std::uint32_t n : wave[g])
+          rows.push_back(static_cast<std::uint32_t>(part(n, i, k)));
+        cost += cost_[g].experts(rows);
+      }
+      cost.time = SimTime::from_seconds(cost.time.seconds() * slowdown);
+      const std::int64_t start = std::max(done[g], i == 0 ? ready_[g] : wire[g]);
+      // The record's time is that of all chunks; its place is kept by the clocks here.
+      const std::int64_t now = ready_[g];
+      const std::int64_t t = work(g, run::Phase::kExpert, cost);
+      ready_[g] = now;
+      busy[g] += t;
+      done[g] = start + t;
+    }
+    done_at.push_back(done);
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    out.expert_ps = std::max(out.expert_ps, busy[g]);
+    // What each expert takes in one piece: how its time compares with others'.
+    static_cast<void>(expert_work(moe, g));
+  }
+  for (std::uint32_t i = 0; i + 1 < k; ++i) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) wire[g] = std::max(wire[g], done_at[i][g]);
+    beside(chunk_of(back, i, k), wire, out.combine_ps, out.combine_floor_ps);
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const std::int64_t late = done[g] - ready_[g] - busy[g];  // Waiting for chunks.
+    ready_[g] += busy[g];                                     // work() has charged it.
+    if (late > 0) wait(g, late);
+    if (wire[g] > ready_[g]) {
+      const std::int64_t more = wire[g] - ready_[g];
+      path_[g][at(run::Phase::kCombine)] += more;
+      gpu_phase_[g][at(run::Phase::kCombine)] += more;
+      ready_[g] = wire[g];
+    }
+  }
+  exchange(run::Phase::kCombine, moe, {chunk_of(back, k - 1, k)}, out.combine_ps,
+           out.combine_floor_ps);
+}
+
+}  // namespace switchyard::sim
