@@ -2,7 +2,8 @@
 // Levels of detail of a series of rows (one row per step): level l >= 1 has one bin per 8^l steps,
 // and a bin holds for each column
 //   max   the largest value (so that one step of overflow is visible however far out one zooms),
-//   sum   the sum in step order (mean = sum / steps in the bin),
+//   sum   the sum in step order (mean = sum / steps in the bin); a whole number stops at the
+//         largest of its type (starts of 100 000 steps of 20 ms add up to more than 2^63 ps),
 //   flag  the OR of the steps' flags (overflow, saturation: whatever the series' owner says).
 // Level 0 is the data itself and is not kept here. The last bin of a level may be shorter. The
 // coarsest level has one bin; a series of one step has level 1 only, an empty one has no level.
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -99,7 +101,7 @@ class Lod {
       for (std::size_t i = 0; i < width_; ++i) {
         const T v = clean(values[i]);
         level.max[base + i] = fresh ? v : std::max(level.max[base + i], v);
-        level.sum[base + i] += static_cast<Sum>(v);
+        level.sum[base + i] = add(level.sum[base + i], static_cast<Sum>(v));
         if (!flags.empty() && flags[i] != 0) level.flag[base + i] = 1;
       }
     }
@@ -157,6 +159,13 @@ class Lod {
   }
 
  private:
+  static Sum add(Sum a, Sum b) {
+    if constexpr (std::is_integral_v<Sum>) {
+      constexpr Sum kMost = std::numeric_limits<Sum>::max();
+      if (b > 0 && a > kMost - b) return kMost;
+    }
+    return a + b;
+  }
   static T clean(T v) {
     if constexpr (std::is_floating_point_v<T>) {
       return v == v ? v : T{0};

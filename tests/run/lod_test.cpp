@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -133,6 +134,16 @@ TEST(Lod, NaNCountsAsZero) {
   lod.append(std::vector<float>{0.5F});
   EXPECT_EQ(lod.level(1).max[0], 0.5F);
   EXPECT_EQ(lod.level(1).sum[0], 0.5);
+}
+
+// Starts of 100 000 steps of 20 ms: their sum, 1e20 ps, is beyond the type and must not wrap.
+TEST(Lod, ASumOfWholeNumbersStopsAtTheLargestOfItsType) {
+  Lod<std::int64_t, std::int64_t> starts(1);
+  constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max() / 12;
+  for (int i = 0; i < 64; ++i) starts.append(std::array{kFar});
+  EXPECT_EQ(starts.level(1).sum[0], 8 * kFar);
+  EXPECT_EQ(starts.level(2).sum[0], std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(starts.level(2).max[0], kFar);
 }
 
 TEST(Lod, ASeriesWithoutColumnsIsAllowed) {
