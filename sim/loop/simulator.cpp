@@ -223,16 +223,13 @@ void Simulator::make_batch() {
     batch_ = make_fixed_batch(s_);
     return;
   }
-  // Sequences that come and go are not moved between GPUs yet.
-  if (s_.faults.on()) {
-    throw InputError("faults", "unsupported with requests that arrive",
-                     "use workload.front_end.outages, or workload.kind = \"decode\"");
-  }
-  if (std::any_of(s_.alarms.begin(), s_.alarms.end(), [](const scenario::AlarmRule& r) {
-        return r.action != scenario::AlarmAction::kRecord;
-      })) {
-    throw InputError("alarms", "an action with requests that arrive is unsupported",
-                     "let the alarms record, or use workload.kind = \"decode\"");
+  const bool acts = std::any_of(s_.alarms.begin(), s_.alarms.end(), [](const auto& rule) {
+    return rule.action != scenario::AlarmAction::kRecord;
+  });
+  if (s_.workload.serving.front_end.replicas > 1 && (s_.faults.on() || acts)) {
+    throw InputError(s_.faults.on() ? "faults" : "alarms",
+                     "faults and acting alarms with several replicas are unsupported",
+                     "use workload.front_end.outages, or one replica");
   }
   ServingMachine machine;
   machine.gpus = gpus_;
