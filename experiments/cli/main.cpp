@@ -31,6 +31,7 @@
 #include "experiments/cli/inspect.hpp"
 #include "experiments/cli/interrupt.hpp"
 #include "experiments/cli/monitor.hpp"
+#include "experiments/cli/profile.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/ranks.hpp"
 #include "experiments/cli/sim.hpp"
@@ -54,10 +55,6 @@ constexpr const char* kThreeCommands =
 
 switchyard --help lists every verb.
 )";
-
-/// Verbs of the design that this version refuses.
-constexpr std::array<std::pair<const char*, const char*>, 1> kLaterVerbs{
-    {{"profile", "measure operations on a device"}}};
 
 /// CLI11 takes "-1" as 2^64 - 1 and cuts what is larger.
 CLI::Validator whole_number() {
@@ -448,21 +445,42 @@ int run(int argc, char** argv) {
   v_validate->footer("Example: switchyard validate --hardware h200 --rows --format csv");
 
   FitOptions fit;
-  auto* v_fit = app.add_subcommand("fit", "fit a calibration to measured operation times");
-  v_fit->add_option("--measured", fit.measured, "folder of <device>_*_us.csv")->required();
-  v_fit->add_option("--device", fit.device, "prefix of the files, name of the calibration")
+  auto* v_fit = app.add_subcommand(
+      "fit", "fit a calibration to measured operation times, or synthetic routing to a trace");
+  v_fit->add_option("trace", fit.trace, "routing trace (.h5): which synthetic law is nearest");
+  v_fit->add_option("--measured", fit.measured, "folder of <device>_*_us.csv");
+  v_fit->add_option("--device", fit.device,
+                    "--measured: prefix of the files, name of the calibration");
+  v_fit->add_option("--hardware", fit.hardware,
+                    "--measured: hardware file or name whose first GPU type has the peak rates");
+  v_fit->add_option("--source", fit.source, "--measured: who measured, which version");
+  v_fit->add_option("--licence", fit.licence, "--measured: licence of the measurements");
+  v_fit->add_option("-o,--output", fit.output, "calibration or workload file to write (.toml)")
       ->required();
-  v_fit
-      ->add_option("--hardware", fit.hardware,
-                   "hardware file or name whose first GPU type has the peak rates")
-      ->required();
-  v_fit->add_option("--source", fit.source, "who measured, which version")->required();
-  v_fit->add_option("--licence", fit.licence, "licence of the measurements")->required();
-  v_fit->add_option("-o,--output", fit.output, "calibration to write (.toml)")->required();
   quiet_flag(v_fit);
+  format.add(*v_fit);
   v_fit->footer(
+      "Example: switchyard fit t.h5 -o workload.toml\n"
       "Example: switchyard fit --measured rows/ --device h200 --hardware hgx_h200 --source lab "
       "--licence CC-BY-4.0 -o h200.toml");
+
+  ProfileOptions profile;
+  auto* v_profile = app.add_subcommand(
+      "profile", "measure the engine's operations: a calibration of this machine");
+  v_profile->add_option("--device", profile.device, "cpu")->capture_default_str();
+  v_profile
+      ->add_option("--model", profile.model,
+                   "whose shapes to measure: config.json, preset or checkpoint")
+      ->required();
+  v_profile->add_option("--name", profile.name, "device name in the calibration")
+      ->capture_default_str();
+  v_profile->add_option("--threads", profile.threads, "threads of the engine")
+      ->transform(whole_number())
+      ->capture_default_str();
+  v_profile->add_option("-o,--output", profile.output, "calibration to write (.toml)")->required();
+  quiet_flag(v_profile);
+  v_profile->footer(
+      "Example: switchyard profile --device cpu --model scenarios/checkpoints/sy-16x2 -o cpu.toml");
 
   DoctorOptions doctor;
   auto* v_doctor = app.add_subcommand("doctor", "what this machine can do, and what is missing");
@@ -473,13 +491,6 @@ int run(int argc, char** argv) {
     for (CLI::Option* option : verb->get_options()) {
       if (option->get_type_name() == "UINT") option->check(whole_number());
     }
-  }
-
-  std::vector<const CLI::App*> later;
-  for (const auto& [name, does] : kLaterVerbs) {
-    CLI::App* verb = app.add_subcommand(name, does);
-    verb->group("not in this version")->prefix_command();
-    later.push_back(verb);
   }
 
   try {
@@ -496,12 +507,6 @@ int run(int argc, char** argv) {
   }
 
   const auto parsed = [](const CLI::App* verb) { return verb->parsed(); };
-  for (const CLI::App* verb : later) {
-    if (parsed(verb)) {
-      throw CapabilityError(
-          fmt::format("unsupported: the verb {} is not in this version", verb->get_name()));
-    }
-  }
   if (parsed(v_trace)) {
     trace.quiet = quiet;
     trace.format = format.get();
@@ -572,7 +577,13 @@ int run(int argc, char** argv) {
   }
   if (parsed(v_fit)) {
     fit.quiet = quiet;
+    fit.format = format.get();
     return run_fit(fit);
+  }
+  if (parsed(v_profile)) {
+    profile.quiet = quiet;
+    profile.root = scenarios_root();
+    return run_profile(profile);
   }
   if (parsed(v_doctor)) {
     doctor.format = format.get();

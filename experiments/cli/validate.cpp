@@ -8,7 +8,9 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/trace/trace.hpp"
 #include "experiments/cli/sim.hpp"
+#include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
 #include "sim/scenario/hardware.hpp"
@@ -69,6 +71,34 @@ int run_validate(const ValidateOptions& options) {
 }
 
 int run_fit(const FitOptions& options) {
+  const bool measured_given = !options.measured.empty();
+  if (options.trace.empty() != measured_given) {
+    throw InputError("fit", "give a routing trace, or --measured DIR, and not both",
+                     "see switchyard fit --help");
+  }
+  if (!measured_given) {
+    for (const auto& [value, name] :
+         {std::pair{options.device, "--device"}, std::pair{options.hardware, "--hardware"},
+          std::pair{options.source, "--source"}, std::pair{options.licence, "--licence"}}) {
+      if (!value.empty()) {
+        throw InputError(name, "has no effect on the fit of a trace", "leave it out");
+      }
+    }
+    const validation::RoutingFit fit =
+        validation::fit_routing(read_trace(options.trace), options.trace);
+    write_file(options.output,
+               validation::workload_text(fit, fs::path(options.trace).filename().string()));
+    if (!options.quiet)
+      fmt::print("{}", render(validation::routing_fit_table(fit), options.format));
+    return 0;
+  }
+  for (const auto& [value, name] :
+       {std::pair{options.device, "--device"}, std::pair{options.hardware, "--hardware"},
+        std::pair{options.source, "--source"}, std::pair{options.licence, "--licence"}}) {
+    if (value.empty()) {
+      throw InputError(name, "is missing", "a calibration says what was measured, and by whom");
+    }
+  }
   const scenario::HardwareSpec hardware =
       scenario::read_hardware(find_named(options.hardware, "hardware", "--hardware").string());
   scenario::Calibration c;

@@ -471,21 +471,14 @@ TEST(Capability, KindsOfExportOfLaterVersionsAreRefusedByName) {
                  {"--type: unknown type \"q5_0\""});
 }
 
-TEST(Capability, VerbsOfLaterVersionsAreRefusedByName) {
-  const fs::path f = fresh_folder("later");
-  const ProcessResult help = run_switchyard({"--help"});
-  const std::size_t group = help.out.find("not in this version");
-  ASSERT_NE(group, std::string::npos) << help.out;
-  for (const std::string verb : {"profile"}) {
-    for (const std::vector<std::string>& command :
-         {std::vector<std::string>{verb}, {verb, "x.h5", "--option", "y", "-o", "z"}}) {
-      const ProcessResult r = run_switchyard(command, {.folder = f, .environment = {}});
-      EXPECT_EQ(r.exit_code, 3) << r.err;
-      EXPECT_EQ(r.err, "switchyard: unsupported: the verb " + verb + " is not in this version\n");
-      EXPECT_EQ(r.out, "");
-    }
-    EXPECT_NE(help.out.find("\n  " + verb + " ", group), std::string::npos) << help.out;
-  }
+TEST(Capability, ProfilingAGpuIsRefusedByName) {
+  const fs::path f = fresh_folder("profile");
+  const ProcessResult r =
+      run_switchyard({"profile", "--device", "cuda", "--model", "mixtral_8x7b", "-o", "c.toml"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(r.exit_code, 3) << r.err;
+  EXPECT_EQ(r.err, "switchyard: unsupported: profile --device cuda is not in this version\n");
+  EXPECT_EQ(listing(f), std::vector<std::string>{});
 }
 
 TEST(Capability, CudaWithoutAGpuIsExitThreeAndOneLine) {

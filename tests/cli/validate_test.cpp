@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
 #include "tests/cli/process.hpp"
@@ -223,6 +226,91 @@ TEST(VllmCase, DoesNotLookAtTheMeasuredTimes) {
   } catch (const InputError& e) {
     EXPECT_NE(std::string(e.what()).find("moe.csv:2"), std::string::npos) << e.what();
   }
+}
+
+/// A trace of `tokens` tokens whose first choices are drawn from a zipf law by a fixed sequence.
+RoutingTrace zipf_trace(double s, std::uint32_t tokens) {
+  constexpr std::uint32_t kExperts = 32, kChosen = 2, kLayers = 3;
+  RoutingTrace t;
+  t.header.gate = gate_mixtral(kExperts, kChosen);
+  t.header.layers = {0, 1, 2};
+  t.header.slots = kChosen;
+  t.header.candidates = kExperts;
+  t.tokens.phase.assign(tokens, 1);
+  t.tokens.step.assign(tokens, 0);
+  std::uint64_t state = 12345;
+  const auto uniform = [&] {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (static_cast<double>(state >> 11U) + 0.5) / 9007199254740992.0;
+  };
+  for (std::uint32_t i = 0; i < tokens * kLayers; ++i) {
+    std::array<std::pair<double, std::uint16_t>, kExperts> row;
+    for (std::uint16_t e = 0; e < kExperts; ++e) {
+      row[e] = {s * std::log(e + 1.0) + std::log(-std::log(uniform())), e};  // −(ln p + Gumbel)
+    }
+    std::sort(row.begin(), row.end());
+    for (std::uint32_t j = 0; j < kChosen; ++j) t.routing.first.push_back(row[j].second);
+  }
+  return t;
+}
+
+TEST(FitRouting, FindsTheLawATraceWasDrawnFrom) {
+  const validation::RoutingFit skewed = validation::fit_routing(zipf_trace(1.0, 1500), "t");
+  ASSERT_EQ(skewed.laws.size(), 3U);
+  EXPECT_NEAR(skewed.laws[1].parameter, 1.0, 0.06);
+  EXPECT_EQ(skewed.best().law, "zipf");
+  EXPECT_LT(skewed.best().distance, 0.02);
+  EXPECT_GT(skewed.laws[0].distance, 0.2) << "uniform is far away";
+  const std::string text = validation::workload_text(skewed, "t.h5");
+  EXPECT_NE(text.find("synthetic = \"zipf\", s = "), std::string::npos) << text;
+  const validation::RoutingFit even = validation::fit_routing(zipf_trace(0.0, 1500), "t");
+  EXPECT_LT(even.laws[0].distance, 0.02);
+  EXPECT_LT(even.laws[1].parameter, 0.1);
+  RoutingTrace warm = zipf_trace(1, 4);
+  warm.tokens.phase.assign(4, 2);
+  EXPECT_THROW(validation::fit_routing(warm, "t"), InputError);
+}
+
+TEST(FitRouting, WantsATraceOrMeasuredTimesAndNotBoth) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"fit", "-o", "x"},
+                                                {"fit", "t.h5", "--measured", "d", "-o", "x"},
+                                                {"fit", "t.h5", "--device", "d", "-o", "x"},
+                                                {"fit", "--measured", "d", "-o", "x"},
+                                                {"fit", "no.h5", "-o", "x"}}) {
+    const auto r = run_switchyard(words);
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    EXPECT_FALSE(fs::exists("x"));
+  }
+}
+
+TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
+  const fs::path f = fresh_folder("profile");
+  const std::string model = source_path("scenarios/checkpoints/sy-16x2").string();
+  const auto r = run_switchyard({"profile", "--model", model, "-o", "cpu.toml"},
+                                {.folder = f, .environment = {}});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const auto c = scenario::read_calibration((f / "cpu.toml").string());
+  std::size_t gemms = 0, experts = 0;
+  for (const auto& t : c.tables) {
+    gemms += t.kind == scenario::OpKind::kGemm ? 1 : 0;
+    experts += t.kind == scenario::OpKind::kExperts ? 1 : 0;
+    EXPECT_GE(t.points.size(), 7U);
+    EXPECT_LE(t.rate_share, 1);
+  }
+  EXPECT_GE(gemms, 3U);
+  EXPECT_EQ(experts, 1U);
+  const auto sim = run_switchyard({"sim", source_path("scenarios/demo.toml").string(), "--set",
+                                   "cost.calibration=\"" + (f / "cpu.toml").string() + "\"",
+                                   "--set", "workload.routing={ synthetic = \"uniform\" }", "--set",
+                                   "model.file=\"" + model + "\"", "-o", (f / "r.h5").string()});
+  EXPECT_EQ(sim.exit_code, 0) << sim.err;
+  EXPECT_NE(sim.out.find("calibration cpu: "), std::string::npos) << sim.out;
+  EXPECT_EQ(sim.out.find("calibration cpu: 0 times"), std::string::npos) << sim.out;
+  const auto latent = run_switchyard({"profile", "--model", "deepseek_v3", "-o", "x.toml"},
+                                     {.folder = f, .environment = {}});
+  EXPECT_EQ(latent.exit_code, 2) << latent.err;
+  EXPECT_NE(latent.err.find("latent attention"), std::string::npos) << latent.err;
+  EXPECT_FALSE(fs::exists(f / "x.toml"));
 }
 
 TEST(Validate, BadInputNamesFileAndLine) {
