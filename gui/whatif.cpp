@@ -64,6 +64,9 @@ WhatIf::WhatIf(QWidget* parent)
   field(tr("policy"), m_policy, tr("A policy file in place of policy.file"));
   field(tr("exchange"), m_algorithm, tr("network.algorithm"));
   field(tr("links ×"), m_links, tr("Bandwidth of every type of link, times this"));
+  // As wide as the usual names, whatever has been in it when it is first shown.
+  m_lost->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
+  m_lost->setMinimumContentsLength(6);
   m_lost->addItem(tr("none"), QString());
   field(tr("lost GPU"), m_lost,
         tr("faults.events: this GPU is lost at the cursor's step, else in the middle of the run"));
