@@ -81,7 +81,7 @@ void writeRun(const std::filesystem::path& file, std::uint32_t steps) {
     x.phase_ps[static_cast<std::size_t>(run::Phase::kExpert)] = kStep;
     for (std::uint32_t g = 0; g < kGpus; ++g) {
       auto* phase = r.gpu_phase_ps.data() + g * run::kPhases;
-      const std::int64_t wait = (static_cast<std::int64_t>(state >> 40U) % 1000) * g * 1'000'000;
+      const std::int64_t wait = (static_cast<std::int64_t>(state >> 40U) % 1000) * g * 100'000;
       phase[static_cast<std::size_t>(run::Phase::kExpert)] = kStep - wait;
       phase[static_cast<std::size_t>(run::Phase::kWait)] = wait;
     }
