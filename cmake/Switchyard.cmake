@@ -40,6 +40,19 @@ function(switchyard_library name)
                                            PRIVATE ${arg_PRIVATE_LINK})
 endfunction()
 
+# switchyard_source_dir(<target>): its sources may use SWITCHYARD_SOURCE_DIR, a const char*.
+function(switchyard_source_dir target)
+  if(NOT TARGET test_paths)
+    add_library(test_paths STATIC "${PROJECT_SOURCE_DIR}/tests/paths.cpp")
+    target_link_libraries(test_paths PRIVATE switchyard_options)
+    target_compile_definitions(test_paths PRIVATE
+      SWITCHYARD_ABSOLUTE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  endif()
+  target_link_libraries(${target} PRIVATE test_paths)
+  target_compile_definitions(${target} PRIVATE SWITCHYARD_SOURCE_DIR=switchyard::test::kSourceDir)
+  target_compile_options(${target} PRIVATE "SHELL:-include ${PROJECT_SOURCE_DIR}/tests/paths.hpp")
+endfunction()
+
 # switchyard_test(<name> SOURCES ... LINK ... [LABELS ...] [ARGS ...]): one GoogleTest binary, one CTest entry.
 # The binary may read committed files below SWITCHYARD_SOURCE_DIR and write below the CTest working folder.
 function(switchyard_test name)
@@ -49,7 +62,7 @@ function(switchyard_test name)
   if(NOT arg_NO_MAIN)
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
   endif()
-  target_compile_definitions(${name} PRIVATE SWITCHYARD_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  switchyard_source_dir(${name})
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()

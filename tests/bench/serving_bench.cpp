@@ -65,7 +65,7 @@ void serve(benchmark::State& state) {
   const auto steps = static_cast<std::uint64_t>(state.range(0));
   scenario::ReadOptions options;
   options.require_trace = false;
-  options.presets_root = SWITCHYARD_SOURCE_DIR "/scenarios";
+  options.presets_root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios";
   options.settings = {"parallel.ep=8",
                       "workload.front_end.replicas=1",
                       "workload.arrivals.requests=0",
@@ -76,8 +76,8 @@ void serve(benchmark::State& state) {
                       "host.per_step=\"40 ms\"",
                       "run.detail=\"summary\"",
                       "workload.max_steps=" + std::to_string(steps)};
-  const scenario::Scenario s =
-      scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/scenarios/serving_mixtral.toml", options);
+  const scenario::Scenario s = scenario::read_scenario(
+      std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/serving_mixtral.toml", options);
   const switchyard::RoutingTrace trace = made_trace();
   for (auto _ : state) {
     const auto sink = sim::memory_sink();

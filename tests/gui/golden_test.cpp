@@ -40,7 +40,8 @@ void compare(RenderOptions o, const QString& name) {
   o.output = name + QStringLiteral(".png");
   render(o);
   const QImage actual = QImage(o.output).convertToFormat(QImage::Format_RGB32);
-  const QString golden = QStringLiteral(SWITCHYARD_SOURCE_DIR "/tests/gui/golden/") + o.output;
+  const QString golden =
+      (QString(SWITCHYARD_SOURCE_DIR) + QStringLiteral("/tests/gui/golden/")) + o.output;
   const std::string mend = "; if meant, copy " + o.output.toStdString() +
                            " from the test's folder over " + golden.toStdString() +
                            " and say golden: and why in the commit";

@@ -19,7 +19,7 @@ using Accesses = std::vector<std::vector<std::uint16_t>>;
 using Ids = std::vector<std::uint16_t>;
 
 std::string data(const std::string& name) {
-  return read_file(SWITCHYARD_SOURCE_DIR "/tests/sim/data/" + name);
+  return read_file(std::string(SWITCHYARD_SOURCE_DIR) + "/tests/sim/data/" + name);
 }
 
 /// [24 layers] accesses of GPT-OSS-20B, four experts a token.

@@ -43,8 +43,8 @@ scenario::Scenario start(std::vector<std::string> settings) {
                   {"memory.residency.policy=all", "workload.routing={ synthetic = \"uniform\" }"});
   settings.front() = "memory.residency={ policy = \"all\" }";
   options.settings = std::move(settings);
-  return scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/tests/sim/data/residency/offload.toml",
-                                 options);
+  return scenario::read_scenario(
+      std::string(SWITCHYARD_SOURCE_DIR) + "/tests/sim/data/residency/offload.toml", options);
 }
 double metric(const MemoryRun& r, const std::string& name) {
   for (const run::Metric& m : r.data.metrics) {

@@ -312,8 +312,8 @@ TEST(Loop, EveryPolicyKeepsTheConservationLawsWithOneOrSeveralCopiesOfTheExperts
 }
 
 TEST(Loop, SaysHowOftenAPolicyMayHaveWantedWhatTheTraceDoesNotHold) {
-  std::string model =
-      switchyard::read_file(SWITCHYARD_SOURCE_DIR "/tests/sim/data/worked_model.json");
+  std::string model = switchyard::read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                            "/tests/sim/data/worked_model.json");
   const std::string experts = "\"num_local_experts\": 8";
   model.replace(model.find(experts), experts.size(), "\"num_local_experts\": 128");
   switchyard::write_file("model_128.json", model);
@@ -638,7 +638,7 @@ namespace {
 
 /// Mixtral 8x7B on the 8 GPUs of an HGX H100, tp = ep = 8 unless the settings say otherwise.
 switchyard::scenario::Scenario mixtral_tp(std::vector<std::string> settings) {
-  const std::string root = SWITCHYARD_SOURCE_DIR "/scenarios/";
+  const std::string root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/";
   settings.insert(settings.begin(), {"model.file=" + root + "models/mixtral_8x7b.json",
                                      "hardware.file=" + root + "hardware/hgx_h100.toml",
                                      "parallel.attention=tp", "parallel.dp=1", kUniform});

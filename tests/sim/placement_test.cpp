@@ -36,8 +36,8 @@ std::string message_of(const std::function<void()>& f) {
 
 /// [26 layers][64 experts] choices of DeepSeek-V2-Lite on the task law.
 std::vector<std::vector<double>> law_loads() {
-  std::istringstream in(
-      read_file(SWITCHYARD_SOURCE_DIR "/tests/sim/data/placement/deepseek_v2_lite_law.csv"));
+  std::istringstream in(read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                  "/tests/sim/data/placement/deepseek_v2_lite_law.csv"));
   std::vector<std::vector<double>> out(26, std::vector<double>(64, -1));
   std::string line;
   std::getline(in, line);

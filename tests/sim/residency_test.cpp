@@ -23,8 +23,8 @@ scenario::Scenario offload(std::vector<std::string> settings = {}) {
   scenario::ReadOptions options;
   options.settings = std::move(settings);
   options.require_trace = false;
-  return scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/tests/sim/data/residency/offload.toml",
-                                 options);
+  return scenario::read_scenario(
+      std::string(SWITCHYARD_SOURCE_DIR) + "/tests/sim/data/residency/offload.toml", options);
 }
 
 /// One token a step on GPU 0, both layers; all experts on GPU 0 and 1 by halves.
@@ -52,8 +52,8 @@ std::string message(const std::vector<std::string>& settings) {
 
 /// The decode trace of GPT-OSS-20B in tests/sim/data/residency: one sequence, a step a token.
 RoutingTrace gpt_oss_trace() {
-  const std::string text =
-      read_file(SWITCHYARD_SOURCE_DIR "/tests/sim/data/residency/gpt_oss_20b_tulu3_if.txt");
+  const std::string text = read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                     "/tests/sim/data/residency/gpt_oss_20b_tulu3_if.txt");
   const std::size_t tokens = text.size() / 97;
   std::vector<std::vector<std::vector<std::uint16_t>>> choices(24);
   for (std::size_t l = 0; l < 24; ++l) {
@@ -233,9 +233,9 @@ TEST(Residency, GivesTheHitRatesOfGptOssInsideTheSimulator) {
         "memory.residency={ policy = \"lru\", slots = " + std::to_string(slots) + " }",
         "run.detail=summary"};
     options.require_trace = false;
-    options.presets_root = SWITCHYARD_SOURCE_DIR "/scenarios";
-    const auto s =
-        scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/scenarios/offload_lru.toml", options);
+    options.presets_root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios";
+    const auto s = scenario::read_scenario(
+        std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/offload_lru.toml", options);
     const MemoryRun r = run_in_memory(s, &trace);
     EXPECT_TRUE(r.result.violations.empty());
     EXPECT_DOUBLE_EQ(metric(r, "expert hit rate"), hits / 19968.0) << slots;

@@ -18,8 +18,9 @@ inline scenario::Scenario worked_scenario(std::vector<std::string> settings = {}
   scenario::ReadOptions options;
   options.settings = std::move(settings);
   options.require_trace = false;
-  options.presets_root = SWITCHYARD_SOURCE_DIR "/scenarios";
-  return scenario::read_scenario(SWITCHYARD_SOURCE_DIR "/tests/sim/data/worked.toml", options);
+  options.presets_root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios";
+  return scenario::read_scenario(std::string(SWITCHYARD_SOURCE_DIR) + "/tests/sim/data/worked.toml",
+                                 options);
 }
 
 /// One decode step of T tokens (sequence t, one row each): choices[layer][token] = ordered experts.
