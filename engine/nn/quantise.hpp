@@ -68,7 +68,7 @@ struct QuantisedPart {
     std::uint64_t values = 0;
     double bits = 0, squared_error = 0, squared_weight = 0;
   };
-  std::map<std::string, Tensor> by_tensor;
+  std::map<std::string, Tensor> by_tensor = {};
   /// Sets the sums from by_tensor.
   void add_up();
   /// sqrt(squared_error / squared_weight); 0 for a part of zeros.
