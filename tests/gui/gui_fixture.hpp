@@ -23,12 +23,14 @@ inline void writeText(const std::string& name, const std::string& text) {
 }
 
 /// Self-contained but for the model and the hardware that ship.
-inline const char* const kTinyScenario = R"(# A comment that stays.
+inline const std::string kTinyScenario = R"(# A comment that stays.
 [model]
-file = ")" SWITCHYARD_SOURCE_DIR R"(/scenarios/models/mixtral_8x7b.json"   # Mixtral
+file = ")" + std::string(SWITCHYARD_SOURCE_DIR) +
+                                         R"(/scenarios/models/mixtral_8x7b.json"   # Mixtral
 
 [hardware]
-file = ")" SWITCHYARD_SOURCE_DIR R"(/scenarios/hardware/hgx_h100.toml"
+file = ")" + std::string(SWITCHYARD_SOURCE_DIR) +
+                                         R"(/scenarios/hardware/hgx_h100.toml"
 
 [workload]
 kind = "decode"
