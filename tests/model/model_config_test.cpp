@@ -203,7 +203,7 @@ TEST(ModelConfig, MistakesNameFileAndPointer) {
   EXPECT_EQ(error_of(with(mixtral(), "torch_dtype", "bfloat61")),
             "config.json: /torch_dtype: unknown number format \"bfloat61\"; known: fp64, fp32, "
             "fp16, bf16, fp8, fp8_e5m2, int64, int32, int16, int8, uint8, bool, int4, int4_g128, "
-            "mxfp4, q8_0, q4_0, q4_k");
+            "mxfp4, q8_0, q4_0, q4_k, q6_k");
   EXPECT_EQ(error_of(with(mixtral(), "tie_word_embeddings", 1)),
             "config.json: /tie_word_embeddings: expected true or false, found 1");
   EXPECT_EQ(error_of(json::array()), "config.json: /: expected an object, found a list");
