@@ -132,6 +132,7 @@ void ChildJob::ended(int code, QProcess::ExitStatus status) {
 }
 
 void ChildJob::stop(const QString& message) {
+  m_patience.stop();  // it was for this process
   m_busy = false;
   if (m_cancelling) {
     emit cancelled();

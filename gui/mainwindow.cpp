@@ -843,7 +843,25 @@ void MainWindow::chooseFile(Role role) {
   if (!files.isEmpty()) openFiles(files, role);
 }
 
+bool MainWindow::editsMayGo() {
+  const ScenarioDocument* document = m_form->document();
+  if (!m_persistent || document == nullptr || !document->changed()) return true;
+  const auto answer = QMessageBox::question(
+      this, tr("Unsaved scenario"),
+      tr("%1 has changes that are not saved.").arg(qs(document->path().string())),
+      QMessageBox::Save | QMessageBox::Discard | QMessageBox::Cancel, QMessageBox::Save);
+  if (answer == QMessageBox::Save) {
+    m_form->saveButton()->click();
+    return !m_form->document()->changed();  // a refusal is shown in the form
+  }
+  return answer == QMessageBox::Discard;
+}
+
 void MainWindow::closeEvent(QCloseEvent* event) {
+  if (!editsMayGo()) {
+    event->ignore();
+    return;
+  }
   if (m_persistent) {
     QSettings settings;
     settings.setValue(QStringLiteral("geometry"), saveGeometry());

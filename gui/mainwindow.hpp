@@ -87,7 +87,8 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] ChildJob* job() const { return m_job; }
 
   [[nodiscard]] ScenarioForm* form() const { return m_form; }
-  /// Opens a scenario in the form; the message bar says why if it cannot be.
+  /// Opens a scenario in the form; the message bar says why if it cannot be. Asks first when the
+  /// form has unsaved edits.
   void openScenario(const QString& file);
 
   /// What becomes of a run when it is there: A, or B beside the A there is.
@@ -184,6 +185,9 @@ class MainWindow : public QMainWindow {
   QLabel *m_hover = nullptr, *m_windowLabel = nullptr, *m_cursorLabel = nullptr;
   QAction *m_reload = nullptr, *m_export = nullptr, *m_dark = nullptr;
   QList<QAction*> m_runActions;
+  /// Whether the form's unsaved edits may go: saved, discarded, or there are none. Asks in the real
+  /// application only.
+  bool editsMayGo();
   QStackedWidget* m_stack = nullptr;
   Welcome* m_welcome = nullptr;
   ScenarioForm* m_form = nullptr;

@@ -365,6 +365,7 @@ void MainWindow::runEntry(const QString& id) {
 }
 
 void MainWindow::openScenario(const QString& file) {
+  if (!editsMayGo()) return;
   try {
     m_form->open(file);
   } catch (const InputError& e) {

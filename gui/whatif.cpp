@@ -138,15 +138,23 @@ QStringList WhatIf::settings() const {
     for (const ScenarioDocument::Entry& e : document.entries()) {
       const QString key = qs(e.key);
       if (!key.startsWith(QStringLiteral("hardware.link_types.")) ||
-          !key.endsWith(QStringLiteral(".bandwidth"))) {
+          !key.endsWith(QStringLiteral(".bandwidth")) || key.contains(QStringLiteral(".source."))) {
         continue;
       }
       // "450 GB/s" → "900 GB/s"
-      const QString value = qs(e.value);
+      // What the shown run set itself goes before the file.
+      QString value = qs(e.value);
+      for (const QString& s : m_settings) {
+        if (s.startsWith(key + QLatin1Char('=')))
+          value = s.mid(key.size() + 1).remove(QLatin1Char('"'));
+      }
       const qsizetype space = value.indexOf(QLatin1Char(' '));
       bool ok = false;
       const double rate = value.left(space).toDouble(&ok);
-      if (!ok || space < 0) continue;
+      if (!ok || space < 0) {
+        throw InputError(e.key, "\"" + value.toStdString() + "\" is no rate that could be scaled",
+                         "e.g. 450 GB/s");
+      }
       out << QStringLiteral("%1=%2%3")
                  .arg(key)
                  .arg(rate * factor, 0, 'g', 10)

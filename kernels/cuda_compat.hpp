@@ -17,7 +17,8 @@
 #include <cuda_runtime.h>
 #define SWITCHYARD_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)  // 1: no spills
 #define SWITCHYARD_DEVICE __device__ __forceinline__
-#define SWITCHYARD_SHARED(type, name, count) __shared__ type name[count]
+// 16: cp.async and loads of pairs go there, whatever the type.
+#define SWITCHYARD_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define SWITCHYARD_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #define SWITCHYARD_UNROLL _Pragma("unroll")
 #elif defined(SWITCHYARD_DEVICE_HOST)
@@ -125,7 +126,8 @@ template <class... P, class... A>
 Status launch_kernel(const char*, void (*kernel)(P...), Grid grid, unsigned threads,
                      std::size_t shared, Stream stream, A... arguments) {
   kernel<<<dim3(static_cast<unsigned>(grid.x), grid.y), threads, shared, stream>>>(arguments...);
-  return cudaGetLastError() == cudaSuccess ? Status::kOk : Status::kLaunchFailed;
+  // Only a look: Device::error() takes the error with its text.
+  return cudaPeekAtLastError() == cudaSuccess ? Status::kOk : Status::kLaunchFailed;
 }
 
 #elif defined(SWITCHYARD_DEVICE_HOST)

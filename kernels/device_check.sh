@@ -3,13 +3,15 @@
 # What a GPU has to confirm, packed here and run there.
 #   kernels/device_check.sh pack OUT.tar.gz    builds switchyard-device (preset cuda), collects the libraries that
 #                                              a bare machine lacks and the shipped checkpoint; at most 40 MiB
-#   device_check.sh run [DIR] [--small]        on the GPU machine, in the unpacked folder; under 8 minutes. Writes
+#   device_check.sh run [DIR] [--small] [--device NAME --hbm "4.8 TB/s" --peak "989 TFLOP/s"]
+#                                              on the GPU machine, in the unpacked folder; under 8 minutes. Writes
 #                                              DIR/results: device.json, calibration.toml, and, where the tools are
-#                                              there, sanitizer.txt and torch.json. --small: few shapes, toy layers
+#                                              there, memcheck.txt, racecheck.txt and torch.json. --small: few shapes, toy layers.
+#                                              The other three are of the calibration; without them an H200's
 # Exit: 0 all agreed · 1 something did not · 2 a mistake in the arguments or the folder · 3 no GPU.
 set -euo pipefail
 export LC_ALL=C
-usage() { sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '3,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 LIMIT_MIB=40
 LIMIT_SECONDS=480
 
@@ -39,11 +41,12 @@ pack() {
 }
 
 run() {
-  local dir=. small=()
+  local dir=. small=() of=() tool
   if [ $# -gt 0 ] && [ "${1#--}" = "$1" ]; then dir=$1; shift; fi
   while [ $# -gt 0 ]; do
     case $1 in
       --small) small=(--small); shift ;;
+      --device | --hbm | --peak) [ $# -ge 2 ] || usage; of=("${of[@]}" "$1" "$2"); shift 2 ;;
       *) echo "unknown: $1" >&2; usage ;;
     esac
   done
@@ -54,14 +57,18 @@ run() {
   export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   local start=$SECONDS code=0
   timeout $LIMIT_SECONDS bin/switchyard-device --model checkpoint --out results/device.json \
-    --calibration results/calibration.toml "${small[@]}" || code=$?
+    --calibration results/calibration.toml "${small[@]}" "${of[@]}" || code=$?
   [ $code -eq 124 ] && { echo "not done after $LIMIT_SECONDS s" >&2; code=1; }
   local left=$((LIMIT_SECONDS - (SECONDS - start)))
-  # Memory errors of small shapes; the tool comes with CUDA.
-  if [ $code -eq 0 ] && [ $left -gt 90 ] && command -v compute-sanitizer >/dev/null; then
-    timeout 90 compute-sanitizer --error-exitcode 9 bin/switchyard-device --small >results/sanitizer.txt 2>&1 || code=1
-    tail -n 1 results/sanitizer.txt
-  fi
+  # Memory errors and races in shared memory, of small shapes; the tool comes with CUDA.
+  for tool in memcheck racecheck; do
+    left=$((LIMIT_SECONDS - (SECONDS - start)))
+    if [ $code -eq 0 ] && [ $left -gt 90 ] && command -v compute-sanitizer >/dev/null; then
+      SWITCHYARD_SANITIZE=1 timeout 90 compute-sanitizer --tool $tool --error-exitcode 9 bin/switchyard-device --small \
+        >results/$tool.txt 2>&1 || code=1
+      tail -n 1 results/$tool.txt
+    fi
+  done
   left=$((LIMIT_SECONDS - (SECONDS - start)))
   if [ $code -eq 0 ] && [ $left -gt 60 ] && [ ${#small[@]} -eq 0 ] && python3 -c 'import torch' 2>/dev/null; then
     timeout 60 python3 - >results/torch.json <<'PYTHON' || code=1

@@ -32,8 +32,15 @@ class CudaDevice final : public Device {
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
   }
   bool copy_in(void* device, const void* host, std::size_t bytes) override {
-    // From pageable memory: the call returns when the bytes are staged.
-    return good(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    if (!good(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_))) {
+      return false;
+    }
+    // From pageable memory the call returns when the bytes are staged; pinned and managed memory
+    // (all of switchyard-device's) may be read later.
+    cudaPointerAttributes from{};
+    const bool staged = cudaPointerGetAttributes(&from, host) == cudaSuccess &&
+                        from.type == cudaMemoryTypeUnregistered;
+    return staged || good(cudaStreamSynchronize(stream_));
   }
   bool copy_out(void* host, const void* device, std::size_t bytes) override {
     return good(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_)) &&

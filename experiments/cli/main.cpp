@@ -195,9 +195,11 @@ int run(int argc, char** argv) {
                    "--prompts, --perplexity: texts that run together; without a policy it changes "
                    "none")
       ->capture_default_str();
-  v_generate->add_option("--oracle", generate.oracle,
-                         "--perplexity: compare the router with the sets of least loss, on this "
-                         "many tokens (claims: 512)");
+  v_generate
+      ->add_option("--oracle", generate.oracle,
+                   "--perplexity: compare the router with the sets of least loss, on this "
+                   "many tokens (claims: 512)")
+      ->check(CLI::PositiveNumber);
   v_generate->add_flag("--per-token", generate.per_token, "--perplexity: a row for every token");
   v_generate->add_option("--max-new", generate.max_new, "new tokens")->capture_default_str();
   v_generate->add_option("--temperature", generate.temperature, "0: greedy")->capture_default_str();

@@ -90,9 +90,13 @@ CapacityBars capacityBars(const RunStore& run, std::uint32_t layer, StepSpan spa
       return out;
     }
   }
-  span.end = std::min(span.end, span.first + kCapacitySteps);
+  if (span.end - span.first > kCapacitySteps) {
+    out.missing = "select at most " + std::to_string(kCapacitySteps) + " steps";
+    return out;
+  }
   out.bars.resize(run.experts());
   double steps = 0;
+  std::vector<double> limited(run.experts(), 0);  // steps in which the expert had a capacity
   for (std::uint64_t s = span.first; s < span.end; ++s) {
     if (span.whole && run.data().steps[static_cast<std::size_t>(s)].warmup) continue;
     const ExpertRow r = run.expertRow(layer, s);
@@ -105,16 +109,20 @@ CapacityBars capacityBars(const RunStore& run, std::uint32_t layer, StepSpan spa
       b.rerouted += moved;
       b.queued += r.queued[e];
       b.dropped += r.dropped[e];
-      if (r.capacity[e] != run::kUnlimited) b.capacity = std::max(b.capacity, 0.0) + r.capacity[e];
+      if (r.capacity[e] != run::kUnlimited) {
+        b.capacity = std::max(b.capacity, 0.0) + r.capacity[e];
+        ++limited[e];
+      }
     }
   }
-  for (CapacityBar& b : out.bars) {
+  for (std::size_t e = 0; e < out.bars.size(); ++e) {
+    CapacityBar& b = out.bars[e];
     if (steps == 0) continue;
     b.own /= steps;
     b.rerouted /= steps;
     b.queued /= steps;
     b.dropped /= steps;
-    if (b.capacity > 0) b.capacity /= steps;
+    if (limited[e] > 0) b.capacity /= limited[e];
   }
   return out;
 }
