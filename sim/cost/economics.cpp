@@ -11,8 +11,9 @@ std::vector<run::Metric> energy_metrics(const scenario::Scenario& s, const run::
   double tokens = 0;
   for (const run::StepScalars& step : run.steps) {
     if (step.warmup) continue;
-    if (begin < 0) begin = step.start_ps;
-    end = step.end_ps;
+    // Replicas record their steps as they are planned: the last one need not end last.
+    begin = begin < 0 ? step.start_ps : std::min(begin, step.start_ps);
+    end = std::max(end, step.end_ps);
     tokens += static_cast<double>(step.tokens);
   }
   if (begin < 0 || end <= begin) return {};

@@ -205,9 +205,14 @@ class Examiner {
   }
 
   [[nodiscard]] double time_all() const {
-    return run_.steps.empty()
-               ? time_
-               : static_cast<double>(run_.steps.back().end_ps - run_.steps.front().start_ps);
+    if (run_.steps.empty()) return time_;
+    // Replicas record their steps as they are planned: the last one need not end last.
+    std::int64_t begin = run_.steps.front().start_ps, end = run_.steps.front().end_ps;
+    for (const run::StepScalars& s : run_.steps) {
+      begin = std::min(begin, s.start_ps);
+      end = std::max(end, s.end_ps);
+    }
+    return static_cast<double>(end - begin);
   }
   [[nodiscard]] const run::Event* first_event(run::EventKind kind) const {
     const auto it = std::find_if(run_.events.begin(), run_.events.end(),

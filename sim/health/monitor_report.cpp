@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "sim/health/alarm_board.hpp"
 #include "sim/run/metrics.hpp"
@@ -38,6 +41,13 @@ std::string state_of(HealthSignal signal, const std::vector<scenario::AlarmRule>
   return state;
 }
 
+/// Of the text of an alarm that is raised: `alarm "name" raised`; empty of any other text.
+std::string raised_name(const std::string& text) {
+  constexpr std::string_view kRaised = "\" raised: ";
+  const std::size_t at = text.find(kRaised);
+  return at == std::string::npos ? std::string() : text.substr(0, at + kRaised.size());
+}
+
 }  // namespace
 
 MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::AlarmRule>& rules,
@@ -47,6 +57,8 @@ MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::A
   std::vector<HealthSample> samples;
   std::vector<Line> lines;
   std::vector<std::size_t> raised(rules.size(), 0);
+  std::set<std::pair<std::uint32_t, std::string>> of_rules;  // step, raised_name()
+  std::size_t recorded = 0;
   ExpertSums whole;
   MonitorReport report;
   for (std::uint32_t s = 0; s < steps.size(); ++s) {
@@ -55,6 +67,7 @@ MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::A
       if (c.kind == AlarmChange::Kind::kRepeated) continue;
       const bool up = c.kind == AlarmChange::Kind::kRaised;
       raised[c.rule] += up ? 1 : 0;
+      if (up) of_rules.emplace(c.step, raised_name(c.text));
       const auto action = static_cast<std::size_t>(rules[c.rule].action);
       lines.push_back({c.time_ps,
                        {std::to_string(c.step), format_time(SimTime::from_ps(c.time_ps)), "rule",
@@ -116,6 +129,11 @@ MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::A
 
   for (const run::Event& e : run.events) {
     if (e.kind == run::EventKind::kOverflow) continue;
+    // The run had other rules, or saw what it did not keep (the experts' times of a step).
+    if (e.kind == run::EventKind::kAlarm) {
+      const std::string which = raised_name(e.text);
+      recorded += !which.empty() && !of_rules.contains({e.step, which}) ? 1 : 0;
+    }
     const Place place{e.gpu, e.link, e.layer, e.expert};
     lines.push_back({e.time_ps,
                      {e.step == run::kNone ? "-" : std::to_string(e.step),
@@ -132,6 +150,18 @@ MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::A
   for (Line& l : lines) alarms.rows.push_back(std::move(l.cells));
   for (const std::size_t n : raised) report.raised += n;
   alarms.notes.push_back(fmt::format("{} rules, {} alarms raised", rules.size(), report.raised));
+  if (recorded > 0) {
+    alarms.notes.push_back(fmt::format("{} more that the run raised itself", recorded));
+    report.raised += recorded;
+  }
+  for (const scenario::AlarmRule& r : rules) {
+    // Of the default rules the health table says so: state n/a.
+    if (r.signal != HealthSignal::kExpertLatency || r.where == "default") continue;
+    alarms.notes.push_back(
+        fmt::format("rule \"{}\" cannot be decided here: a run keeps the experts' times of all its "
+                    "steps together; a simulation with the rule in monitor.alarms raises it itself",
+                    r.name));
+  }
   report.tables = {std::move(health), std::move(alarms)};
   return report;
 }

@@ -17,7 +17,8 @@ struct MonitorReport {
   /// "health": every signal's mean, p95, worst value with step and place, and state. "alarms": what
   /// the rules raise and clear, and what the run recorded itself, in the order of time.
   std::vector<Table> tables;
-  std::size_t raised = 0;  ///< Alarms that the rules raised.
+  /// Alarms that the rules raised, and those that the run raised itself and the rules did not.
+  std::size_t raised = 0;
 };
 
 /// All steps, warm-up included (a leak begins there too). `name` stands for the run in messages.

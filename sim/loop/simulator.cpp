@@ -482,12 +482,22 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   std::int64_t end = 0;
   for (;; ++step) {
     const bool heals = faults_ != nullptr || board_ != nullptr;
-    if (heals && (step < batch_->steps() || !batch_->can_move())) {
+    const auto heal = [&] {
       reset_healing();
       if (faults_ != nullptr) begin_faults(step);
       if (board_ != nullptr) take_actions(step);
-    }
+    };
+    const bool moves = batch_->can_move();
+    if (heals && moves && step < batch_->steps()) heal();
     if (!batch_->next(step, plan_)) break;
+    if (heals && !moves) {
+      // Only the plan tells whether there is one more step, and when: faults after the last one
+      // are none, and those of an idle time have begun when the step does.
+      for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+        ready_[g] = std::max(ready_[g], plan_.earliest_ps);
+      }
+      heal();
+    }
     begin_step(step, inv);
     describe_new();
     compose_step();

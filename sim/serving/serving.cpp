@@ -62,7 +62,9 @@ struct Rank {
   std::set<Key> waiting, running;
   std::set<std::uint32_t> resident;                // requests with pages here
   std::map<std::uint32_t, std::uint64_t> leaving;  // request → tokens whose pages travel away
-  [[nodiscard]] std::size_t queue() const { return waiting.size() + running.size(); }
+  // Requests whose pages travel here. They count: a whole batch is handed over before any arrives.
+  std::uint32_t travelling = 0;
+  [[nodiscard]] std::size_t queue() const { return waiting.size() + running.size() + travelling; }
 };
 
 struct Flight {
@@ -77,6 +79,8 @@ struct Engine {
   std::uint32_t failures = 0;
   std::uint64_t swapped_bytes = 0;  // before the next step, largest of its ranks
   std::vector<Flight> flight;
+  std::uint32_t step = 0;  // that `flight` is of
+  bool warmup = false;
 };
 
 enum class EventKind : std::uint8_t {
@@ -172,16 +176,9 @@ class ServingBatch final : public BatchSource {
       data.events.push_back(std::move(e));
     }
     notes_.clear();
-    if (s_.run.detail != scenario::Detail::kTokens || plan.warmup) return;
-    for (const Flight& f : engine.flight) {
-      if (!f.samples) continue;
-      run::TokenRecord t;
-      t.request = f.id;
-      t.index = requests_[f.id].generated;
-      t.step = static_cast<std::uint32_t>(step);
-      t.time_ps = end;
-      data.tokens.push_back(t);
-    }
+    engine.step = static_cast<std::uint32_t>(step);
+    engine.warmup = plan.warmup;
+    give_tokens(data);
   }
 
   void holders(std::uint32_t gpu, std::vector<std::uint64_t>& tokens) const override {
@@ -386,6 +383,7 @@ class ServingBatch final : public BatchSource {
       if (r.state == State::kHandover) {
         handovers_.erase(std::find(handovers_.begin(), handovers_.end(), id));
       }
+      if (r.state == State::kTravelling) --k.travelling;
       hold(id, 0);
       anew_ += r.computed;
       r.computed = r.in_step = 0;
@@ -702,6 +700,11 @@ class ServingBatch final : public BatchSource {
     return true;
   }
 
+  void give_tokens(run::RunData& data) {
+    data.tokens.insert(data.tokens.end(), tokens_.begin(), tokens_.end());
+    tokens_.clear();
+  }
+
   void end_step(std::uint32_t e) {
     Engine& engine = engines_[e];
     engine.busy = false;
@@ -717,6 +720,15 @@ class ServingBatch final : public BatchSource {
       r.in_step = 0;
       if (!f.samples) continue;
       ++sampled_;
+      // Not when the step is planned: a breaker may throw it away while it is under way.
+      if (s_.run.detail == scenario::Detail::kTokens && !engine.warmup) {
+        run::TokenRecord t;
+        t.request = f.id;
+        t.index = r.generated;
+        t.step = engine.step;
+        t.time_ps = now_;
+        tokens_.push_back(t);
+      }
       ++r.generated;
       if (r.first < 0) {
         r.first = now_;
@@ -761,6 +773,7 @@ class ServingBatch final : public BatchSource {
       r.rank = to;
       r.held = 0;
       r.state = State::kTravelling;
+      ++ranks_[to].travelling;
       hold(id, r.computed);
       const std::uint64_t pages = bytes(r.computed);
       const std::int64_t end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
@@ -778,7 +791,10 @@ class ServingBatch final : public BatchSource {
     source.used -= bytes(it->second);
     source.leaving.erase(it);
     engines_[source.engine].may_work = true;
-    if (requests_[id].epoch == epoch) enqueue(id, requests_[id].rank);
+    // With another epoch its destination lost it on the way, and evacuate() has counted it out.
+    if (requests_[id].epoch != epoch) return;
+    --ranks_[requests_[id].rank].travelling;
+    enqueue(id, requests_[id].rank);
   }
 
   // ---- results ----
@@ -808,6 +824,7 @@ class ServingBatch final : public BatchSource {
   std::vector<KvChange> kv_;
   std::vector<std::uint32_t> ended_;
   std::vector<run::Event> notes_;
+  std::vector<run::TokenRecord> tokens_;  // of steps that ended since the last done()
   mutable std::vector<std::uint64_t> page_bytes_;
 
   // Counts.
@@ -844,6 +861,7 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
   }
   for (run::Event& e : notes_) data.events.push_back(std::move(e));
   notes_.clear();
+  give_tokens(data);
   for (std::uint32_t id = 0; id < requests_.size(); ++id) {
     const Request& r = requests_[id];
     run::RequestRecord q;

@@ -4,8 +4,9 @@
 //
 // Front end. An arriving request goes to one rank (a GPU, or a tensor-parallel group) of a replica
 // whose circuit breaker is closed: in turn (replicas first, then ranks), or to the rank with the
-// fewest requests, waiting and running, the first one in that order. A tier over its rate, a rank with
-// max_waiting requests, and a request that could never hold its pages reject it.
+// fewest requests (waiting, running, and those whose pages travel there), the first one in that
+// order. A tier over its rate, a rank with max_waiting requests, and a request that could never
+// hold its pages reject it.
 //
 // Batch of a rank (iteration-level scheduling, Yu et al., Orca, OSDI 2022; the order is vLLM's): a
 // step has at most token_budget tokens and max_sequences sequences. First those that run, oldest

@@ -207,6 +207,34 @@ TEST(Monitor, PrintsHealthAndAlarms) {
   test::expect_golden("monitor.txt", render_all(report.tables, TableFormat::kText));
 }
 
+TEST(Monitor, CountsAlarmsThatOnlyTheRunCouldRaise) {
+  run::RunData run = run::testing::sample_run(12, run::Detail::kLayers);
+  AlarmRule sick;
+  sick.name = "sick";
+  sick.signal = HealthSignal::kExpertLatency;
+  sick.threshold = sick.clear = 0.5;
+  auto rules = scenario::default_alarms(0.92);
+  rules.push_back(sick);
+  const MonitorReport before = monitor_run(run, rules, "sample.h5");
+  EXPECT_EQ(before.raised, 1U);  // drops, in step 5
+  ASSERT_EQ(before.tables[1].notes.size(), 2U);
+  EXPECT_NE(before.tables[1].notes[1].find("rule \"sick\" cannot be decided here"),
+            std::string::npos);
+  const auto record = [&](std::uint32_t step, const std::string& text) {
+    run::Event e;
+    e.step = step;
+    e.kind = run::EventKind::kAlarm;
+    e.text = text;
+    run.events.push_back(e);
+  };
+  // The board's own one does not count again; an alarm that clears is none.
+  record(5, "alarm \"drops\" raised: mean of drop_share over 1 step 6.3 % > 0 %");
+  record(6, "alarm \"sick\" cleared: expert_latency over 1 step 0.4, limit 0.5");
+  EXPECT_EQ(monitor_run(run, rules, "sample.h5").raised, 1U);
+  record(4, "alarm \"sick\" raised: expert_latency over 1 step 3 > 0.5");
+  EXPECT_EQ(monitor_run(run, rules, "sample.h5").raised, 2U);
+}
+
 TEST(Monitor, RefusesARunWithoutSteps) {
   const run::RunData run = run::testing::sample_run(12, run::Detail::kSummary);
   EXPECT_THROW((void)monitor_run(run, scenario::default_alarms(0.92), "sample.h5"), InputError);

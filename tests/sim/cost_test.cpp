@@ -205,6 +205,14 @@ TEST(Economics, OneCardForAYear) {
   EXPECT_NEAR(metrics[2].value, 300.0 / 85, 1e-9);
   EXPECT_NEAR(metrics[3].value, 3648.69 / (85 * 31.536), 1e-3);
   EXPECT_NEAR(metrics[4].value, 0.0864, 1e-4);
+  // Steps of two replicas, recorded as they were planned: the second one ends first.
+  step.start_ps = 100'000'000'000'000;
+  step.end_ps = 400'000'000'000'000;
+  step.tokens = 0;
+  run.steps.push_back(step);
+  const auto two = sim::energy_metrics(s, run);
+  ASSERT_EQ(two.size(), 5U);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_DOUBLE_EQ(two[i].value, metrics[i].value) << i;
 }
 
 TEST(Economics, PowerFollowsTheBusyShare) {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
@@ -347,6 +348,24 @@ TEST(Replicas, ABreakerOpensAndTheWorkStartsAgainElsewhere) {
   }
 }
 
+TEST(Replicas, TokensThatABreakerThrowsAwayAreNotRecorded) {
+  // Replica 0's first step lasts 1 s; its breaker opens at 100 ms and the request goes elsewhere.
+  const auto s = trace_scenario(
+      {at_ms(0, 16, 4), at_ms(0, 16, 4)},
+      {"parallel.ep=4", "run.detail=\"tokens\"",
+       "workload.front_end={ replicas = 2, failures = 1, health_interval = \"100 ms\", "
+       "outages = [{ replica = 0, from = \"5 ms\", until = \"3 s\" }] }"});
+  const Result r = drive(
+      s, 8, 100, [](const sim::StepPlan& p) { return p.engine == 0 ? 1000 * kMs : 10 * kMs; });
+  std::map<std::pair<std::uint64_t, std::uint32_t>, int> seen;
+  for (const run::TokenRecord& t : r.data.tokens) {
+    EXPECT_EQ(++seen[std::pair(t.request, t.index)], 1) << t.request << " " << t.index;
+    EXPECT_EQ(t.time_ps, r.starts[t.step] + 10 * kMs);
+    EXPECT_EQ(r.plans[t.step].engine, 1U);
+  }
+  EXPECT_EQ(r.data.tokens.size(), 8U);
+}
+
 TEST(Disaggregation, PagesTravelOverTheLinks) {
   // GPU 0's rank to a decode rank: 2 links of 100 GB/s and 1 µs each. 1600 B are 16 ns + 2 µs.
   const auto s = trace_scenario(
@@ -368,6 +387,47 @@ TEST(Disaggregation, PagesTravelOverTheLinks) {
     return plan.engine == 0 ? 50 * kMs : 10 * kMs;
   });
   EXPECT_NEAR(p.metric("ITL max"), 10.00200016, 1e-9);
+}
+
+TEST(Disaggregation, RequestsOnTheirWayCountInTheQueue) {
+  // 64 prompts end in one step. Decode: 3 replicas of 2 ranks, 10 or 11 requests each.
+  const auto s = trace_scenario(
+      std::vector<scenario::TracedRequest>(64, at_ms(0, 16, 3)),
+      {"parallel.ep=2", "workload.front_end={ replicas = 4, prefill_replicas = 1 }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  std::map<std::uint32_t, int> served;
+  for (const auto& q : r.data.requests) ++served[q.replica];
+  EXPECT_EQ(served, (std::map<std::uint32_t, int>{{1, 22}, {2, 21}, {3, 21}}));
+  // 6 prompts end in one step, the 2 decode ranks take one sequence each: the others stay.
+  const auto one = trace_scenario(std::vector<scenario::TracedRequest>(6, at_ms(0, 16, 3)),
+                                  {"parallel.ep=2", "workload.batching={ max_sequences = 1 }",
+                                   "workload.front_end={ replicas = 4, prefill_replicas = 3 }"});
+  const Result few = drive(one, 8, 100, ten_ms);
+  int travelled = 0;
+  for (const sim::StepPlan& p : few.plans) {
+    for (const sim::KvChange& c : p.kv) travelled += c.gpu >= 6 && c.before == 0 ? 1 : 0;
+    if (p.engine == 3) break;
+  }
+  EXPECT_EQ(travelled, 2);
+}
+
+TEST(Disaggregation, ABreakerForgetsRequestsOnTheirWay) {
+  // Request 0 travels from 10 ms on, for more than 2 us; its destination's breaker opens 1 us
+  // later. Of five later ones the ranks of replica 1 get as many as if it had never been on its
+  // way.
+  std::vector<scenario::TracedRequest> requests(6, at_ms(100, 16, 3));
+  requests[0] = at_ms(0, 16, 3);
+  const auto s = trace_scenario(
+      requests, {"parallel.ep=2",
+                 "workload.front_end={ replicas = 4, prefill_replicas = 1, failures = 1, "
+                 "health_interval = \"10001 us\", outages = [{ replica = 1, from = \"5 ms\", "
+                 "until = \"15 ms\" }] }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  EXPECT_EQ(r.metric("tokens computed anew"), 16);
+  EXPECT_EQ(r.data.requests[0].replica, 2U);
+  std::map<std::uint32_t, int> served;
+  for (std::size_t i = 1; i < 6; ++i) ++served[r.data.requests[i].replica];
+  EXPECT_EQ(served, (std::map<std::uint32_t, int>{{1, 2}, {2, 2}, {3, 1}}));
 }
 
 TEST(ClosedLoop, ObeysTheInteractiveResponseTimeLaw) {
@@ -460,6 +520,30 @@ TEST(ServingLoop, PromptsAndAnswersFollowTheirRowsOfATrace) {
               run_in_memory(worked_scenario(settings("1")), &trace);
             }).find("no prefill token"),
             std::string::npos);
+}
+
+TEST(ServingLoop, FaultsBeginWithAStep) {
+  // Two steps at 0, two at 100 ms. A fault in between begins with the third step, not with the
+  // fourth; one of a fifth step never does.
+  const auto s =
+      trace_scenario({at_ms(0, 8, 2), at_ms(100, 8, 2)},
+                     {"faults.events=[{kind=\"host_stall\",stall=\"1 ms\",time=\"50 ms\",lasts=1},"
+                      "{kind=\"host_stall\",stall=\"1 ms\",step=4}]"});
+  const MemoryRun r = run_in_memory(s, nullptr);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+  ASSERT_EQ(r.data.steps.size(), 4U);
+  std::vector<run::Event> faults;
+  for (const run::Event& e : r.data.events) {
+    if (e.kind == run::EventKind::kFault && !e.text.ends_with(": over")) faults.push_back(e);
+  }
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_EQ(faults[0].step, 2U);
+  EXPECT_EQ(faults[0].time_ps, 100 * kMs);
+  EXPECT_GE(r.data.steps[2].end_ps - r.data.steps[2].start_ps, kMs);
+  const auto counted = std::find_if(r.data.metrics.begin(), r.data.metrics.end(),
+                                    [](const run::Metric& m) { return m.name == "faults"; });
+  ASSERT_NE(counted, r.data.metrics.end());
+  EXPECT_EQ(counted->value, 1);
 }
 
 TEST(ServingLoop, TwoRunsAreTheSame) {
