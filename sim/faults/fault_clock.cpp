@@ -82,6 +82,12 @@ bool FaultClock::repair(FaultKind kind, std::uint32_t target) {
   return n > 0;
 }
 
+bool FaultClock::active(FaultKind kind, std::uint32_t target) const {
+  return std::any_of(active_.begin(), active_.end(), [&](const Active& a) {
+    return s_.faults.events[a.rule].kind == kind && a.target == target;
+  });
+}
+
 double FaultClock::expert_factor(std::uint32_t layer, std::uint32_t expert) const {
   double factor = 1;
   for (const Active& a : active_) {

@@ -28,9 +28,11 @@ class FaultClock {
   /// begins, each in the order of the rules, then of the targets.
   std::vector<FaultChange> advance(std::uint64_t step, std::int64_t now_ps);
   /// Ends faults early (a repair); true when there was one. slow_expert and bit_flip of an expert
-  /// in a layer (index), or a loss or leak of a GPU.
+  /// in a layer (index); a loss or leak of a GPU, a cable that is down.
   bool repair_expert(std::uint32_t layer, std::uint32_t expert);
   bool repair(scenario::FaultKind kind, std::uint32_t target);
+  /// Whether a fault of this kind is there: a GPU may have several causes to be gone.
+  [[nodiscard]] bool active(scenario::FaultKind kind, std::uint32_t target) const;
 
   /// Kernels of the GPU take this times as long, >= 1.
   [[nodiscard]] double gpu_factor(std::uint32_t gpu) const { return gpu_factor_[gpu]; }

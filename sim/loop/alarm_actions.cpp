@@ -40,6 +40,7 @@ void Simulator::make_board(const run::Inventory& inventory) {
       throw InputError(r.where, "the policy needs more candidates than there are",
                        "use a policy with as many experts per token as the scenario's");
     }
+    refuse_groups_of_copies(r.policy, r.where + ": policy.groups");
     if (r.policy.table.on() || r.policy.soft.on() || r.policy.pinned.on()) {
       throw InputError(r.where,
                        "a policy that is decided by request (table, soft, pinned) is unsupported "

@@ -53,6 +53,24 @@ void Simulator::beside(const std::vector<std::uint64_t>& matrix, std::vector<std
   floor += highest;
 }
 
+/// How much longer a chunk's slow experts hold the GPU: the kernel of each takes its factor, and
+/// every chunk runs one.
+SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const {
+  SimTime more;
+  const ExpertMap::Row& row = map_.row(moe);
+  for (std::size_t c = 0; c < row.rank.size(); ++c) {
+    if (row.rank[c] != gpu % s_.parallel.ep) continue;
+    const double factor = faults_->expert_factor(moe, row.expert[c]);
+    if (factor == 1) continue;
+    for (const auto& wave : traffic_.waves) {
+      const std::uint64_t n = part(wave[gpu][row.local[c]], chunk, s_.network.chunks);
+      const SimTime alone = cost_[gpu].expert_alone(static_cast<std::uint32_t>(n));
+      more += SimTime::from_seconds(alone.seconds() * (factor - 1));
+    }
+  }
+  return more;
+}
+
 void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before) {
   const std::uint32_t k = s_.network.chunks;
   run::LayerRecord& out = record_.layers[moe];
@@ -67,6 +85,7 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   std::vector<std::int64_t> done = ready_, busy(gpus_, 0);
   std::vector<std::vector<std::int64_t>> done_at;
   const double slowdown = 1 / (1 - s_.network.comm_sms);
+  const bool slow = faults_ != nullptr && faults_->any_slow_expert();
   std::vector<std::uint32_t> rows;
   for (std::uint32_t i = 0; i < k; ++i) {
     if (i > 0) beside(chunk_of(to, i, k), wire, out.dispatch_ps, out.dispatch_floor_ps);
@@ -79,6 +98,7 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
           rows.push_back(static_cast<std::uint32_t>(part(n, i, k)));
         cost += cost_[g].experts(rows);
       }
+      if (slow) cost.time += slow_extra(moe, g, i);
       cost.time = SimTime::from_seconds(cost.time.seconds() * slowdown);
       const std::int64_t start = std::max(done[g], i == 0 ? ready_[g] : wire[g]);
       // The record's time is that of all chunks; its place is kept by the clocks here.

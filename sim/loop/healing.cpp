@@ -10,12 +10,15 @@
 //            its healthy GPUs travel over the links.
 //            When the GPU is back it loads its weights from host memory, then its experts and
 //            sequences return over the links.
-//   restart  everybody waits for faults.restart and until the GPU's weights are loaded.
+//   restart  everybody waits for faults.restart and until the GPU's weights are loaded; GPUs lost
+//            in the same step restart side by side. A cable without which the GPU is cut off is
+//            repaired meanwhile.
+// A GPU is back when the last of its causes is over (its loss, every cable that cut it off).
 // Loads from host memory run side by side: bytes / faults.reload each, or in closed form over the
 // links from the nearest CPU of each GPU. They delay the GPUs that load, so the next exchange.
 //
 // A damaged expert (bit_flip) is found by the check of every faults.check_every steps and loaded
-// anew by its holders.
+// anew by its holders. A step checks before its faults begin, so damage runs in one step at least.
 //
 // Not modelled: loads from host memory beside other traffic, spare GPUs, time to agree on the new
 // layout (part of faults.detection).
@@ -48,9 +51,10 @@ void Simulator::event(run::EventKind kind, std::int64_t time, std::uint64_t step
 }
 
 std::vector<std::uint32_t> Simulator::unit_of(std::uint32_t gpu) const {
-  const std::uint32_t size = s_.parallel.ep < gpus_ && (layers_ > 0 || sharded())
-                                 ? std::max(s_.parallel.ep, s_.parallel.tp)
-                                 : 1;
+  // Shards need each other even where one group is all GPUs; copies of whole experts do not.
+  const std::uint32_t size = sharded() ? std::max(s_.parallel.ep, s_.parallel.tp)
+                             : s_.parallel.ep < gpus_ && layers_ > 0 ? s_.parallel.ep
+                                                                     : 1;
   std::vector<std::uint32_t> members(size);
   std::iota(members.begin(), members.end(), gpu / size * size);
   return members;
@@ -97,6 +101,7 @@ void Simulator::begin_faults(std::uint64_t step) {
   const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
   std::vector<std::uint32_t> lost, back;
   bool wires = false;
+  if (faults_->any_damaged() && step % s_.faults.check_every == 0) check_weights(step, now);
   for (const FaultChange& c : faults_->advance(step, now)) {
     const FaultRule& r = s_.faults.events[c.rule];
     faults_seen_ += c.begins ? 1 : 0;
@@ -123,13 +128,25 @@ void Simulator::begin_faults(std::uint64_t step) {
     sink_.data().events.push_back(std::move(e));
     wires = wires || of_link;
     if (r.kind == FaultKind::kGpuLoss) (c.begins ? lost : back).push_back(c.target);
-    if (r.kind == FaultKind::kLinkDown && c.begins) hang_ps_ = s_.faults.detection.ps();
+    if (r.kind == FaultKind::kLinkDown && c.begins) {
+      hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
+    }
   }
   if (wires) rewire(lost, back);
-  for (const std::uint32_t g : back) return_gpu(step, g);
-  for (const std::uint32_t g : lost) lose_gpu(step, g);
-  if (!lost.empty() || !back.empty()) place_again(step);
-  if (faults_->any_damaged() && step % s_.faults.check_every == 0) check_weights(step, now);
+  // Losses first: sequences that come home must not leave pages behind on a GPU that goes now.
+  const std::vector<std::uint8_t> before = lost_;
+  std::vector<MovedSequence> moved;
+  if (s_.faults.reaction == FaultReaction::kRestart) {
+    restart_gpus(lost);
+  } else {
+    lose_gpus(step, lost, moved);
+  }
+  for (const std::uint32_t g : back) return_gpu(step, g, moved);
+  // A sequence that a loss and a return both move travels once, from where its pages are.
+  std::map<std::uint32_t, MovedSequence> trips;
+  for (const MovedSequence& m : moved) trips.try_emplace(m.id, m).first->second.to = m.to;
+  for (const auto& [id, trip] : trips) carry_kv(trip);
+  if (lost_ != before) place_again(step);
 }
 
 /// Routes over what the cables are now. A cable without which a GPU is cut off takes it out.
@@ -166,8 +183,14 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
           const std::uint32_t device = s_.hardware.gpus[g];
           const scenario::Link& l = s_.hardware.links[k];
           if (l.a != device && l.b != device) continue;
-          cut_off_[k] = g;
-          if (lost_[g] == 0) lost.push_back(g);
+          if (s_.faults.reaction == FaultReaction::kRestart) {
+            // The GPU comes back with the restart, so its cable must.
+            faults_->repair(FaultKind::kLinkDown, static_cast<std::uint32_t>(k));
+            healing_.push_back(fmt::format("{} is repaired", l.name));
+          } else {
+            cut_off_[k] = g;
+          }
+          lost.push_back(g);
           cut = true;
           break;
         }
@@ -180,30 +203,42 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
   }
 }
 
-void Simulator::lose_gpu(std::uint64_t step, std::uint32_t gpu) {
-  if (lost_[gpu] != 0) return;
-  hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
-  hang_gpu_ = gpu;
-  const std::vector<std::uint32_t> unit = unit_of(gpu);
-  const auto drop_kv = [&](std::uint32_t g) {
-    ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
-  };
-  // The shards of a sequence's pages are of no use without the lost one.
-  const bool all_pages = sharded();
-  if (s_.faults.reaction == FaultReaction::kRestart) {
-    hang_ps_ += s_.faults.restart.ps();
-    host_load_[gpu] +=
+void Simulator::restart_gpus(const std::vector<std::uint32_t>& gpus) {
+  for (auto it = gpus.begin(); it != gpus.end(); ++it) {
+    const std::uint32_t gpu = *it;
+    if (std::find(gpus.begin(), it, gpu) != it) continue;  // Of two causes.
+    hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps() + s_.faults.restart.ps());
+    hang_gpu_ = gpu;
+    host_load_[gpu] =
         ledger_.live(gpu, MemoryCategory::kWeights) + ledger_.live(gpu, MemoryCategory::kExperts);
+    // The shards of a sequence's pages are of no use without the lost one.
+    const bool all_pages = sharded();
+    const std::vector<std::uint32_t> unit = unit_of(gpu);
     for (const std::uint32_t g : unit) {
-      if (g == gpu || all_pages) drop_kv(g);
+      if (g == gpu || all_pages) {
+        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+      }
     }
     batch_->lose_kv(all_pages ? unit.front() : gpu);
     faults_->repair(FaultKind::kGpuLoss, gpu);
     healing_.push_back(fmt::format("{} restarts", s_.hardware.gpu(gpu).name));
-    return;
   }
-  lost_[gpu] = 1;
-  for (const std::uint32_t g : unit) out_[g] = 1;
+}
+
+void Simulator::lose_gpus(std::uint64_t step, const std::vector<std::uint32_t>& gpus,
+                          std::vector<MovedSequence>& moved) {
+  // First all that go, so that nothing moves to one of them and no pages travel from one.
+  std::vector<std::uint32_t> gone;
+  for (const std::uint32_t gpu : gpus) {
+    if (lost_[gpu] != 0) continue;
+    lost_[gpu] = 1;
+    gone.push_back(gpu);
+    for (const std::uint32_t g : unit_of(gpu)) out_[g] = 1;
+    hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
+    hang_gpu_ = gpu;
+    host_load_[gpu] = 0;  // A check may have asked for a load.
+  }
+  if (gone.empty()) return;
   std::vector<std::uint32_t> others;
   for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.tp) {
     if (out_[g] == 0) others.push_back(g);
@@ -213,25 +248,36 @@ void Simulator::lose_gpu(std::uint64_t step, std::uint32_t gpu) {
                      fmt::format("step {}: no GPU is left that could take over", step),
                      "use faults.reaction = \"restart\"");
   }
-  std::size_t sequences = 0;
-  for (const std::uint32_t g : unit) {
-    const bool keep = g != gpu && !all_pages;
-    if (!keep) drop_kv(g);
-    for (const MovedSequence& m : batch_->evacuate(g, others, keep)) {
-      ++sequences;
-      carry_kv(m);
+  for (const std::uint32_t gpu : gone) {
+    std::size_t sequences = 0;
+    for (const std::uint32_t g : unit_of(gpu)) {
+      // The shards of a sequence's pages are of no use without the lost one.
+      const bool keep = lost_[g] == 0 && !sharded();
+      if (!keep) {
+        // Nothing is left of it when the unit's next lost GPU comes by here.
+        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+      }
+      const std::vector<MovedSequence> leave = batch_->evacuate(g, others, keep);
+      sequences += leave.size();
+      moved.insert(moved.end(), leave.begin(), leave.end());
     }
+    for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
+      const auto category = static_cast<MemoryCategory>(c);
+      ledger_.release(gpu, category, ledger_.live(gpu, category), ready_[gpu]);
+    }
+    leaked_[gpu] = 0;
+    healing_.push_back(fmt::format("{} sequences leave {}", sequences, s_.hardware.gpu(gpu).name));
   }
-  for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
-    const auto category = static_cast<MemoryCategory>(c);
-    ledger_.release(gpu, category, ledger_.live(gpu, category), ready_[gpu]);
-  }
-  leaked_[gpu] = 0;
-  healing_.push_back(fmt::format("{} sequences leave {}", sequences, s_.hardware.gpu(gpu).name));
 }
 
-void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu) {
+void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu,
+                           std::vector<MovedSequence>& moved) {
   if (lost_[gpu] == 0) return;
+  // It stays away while another of its causes holds.
+  if (faults_->active(FaultKind::kGpuLoss, gpu)) return;
+  for (const auto& [cable, without] : cut_off_) {
+    if (without == gpu) return;
+  }
   lost_[gpu] = 0;
   const std::uint64_t weights = backbone_bytes();
   ledger_.allocate(gpu, MemoryCategory::kWeights, weights, ready_[gpu],
@@ -252,10 +298,9 @@ void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu) {
   std::size_t sequences = 0;
   for (const std::uint32_t g : unit) {
     out_[g] = 0;
-    for (const MovedSequence& m : batch_->come_home(g)) {
-      ++sequences;
-      carry_kv(m);
-    }
+    const std::vector<MovedSequence> home = batch_->come_home(g);
+    sequences += home.size();
+    moved.insert(moved.end(), home.begin(), home.end());
   }
   healing_.push_back(
       fmt::format("{} is back, {} sequences return", s_.hardware.gpu(gpu).name, sequences));
@@ -353,7 +398,8 @@ void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
 void Simulator::reload_expert(std::uint32_t layer, std::uint32_t expert) {
   for (std::uint32_t i = 0; i < map_.row(layer).copies(expert); ++i) {
     for (std::uint32_t q = 0; q < gpus_ / s_.parallel.ep; ++q) {
-      host_load_[map_.gpu_of(layer, expert, q * s_.parallel.ep, i)] += expert_bytes();
+      const std::uint32_t g = map_.gpu_of(layer, expert, q * s_.parallel.ep, i);
+      if (lost_[g] == 0) host_load_[g] += expert_bytes();
     }
   }
 }

@@ -64,7 +64,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       policy_ = trace->header.policy;
       policy_from_trace_ = true;
     }
-    refuse_groups_of_copies();
+    refuse_groups_of_copies(policy_, "policy.groups");
     validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
     const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
     weights_ = model::load_policy_weights(policy_, s_.policy_files, source_->gate(), numbers,
@@ -155,9 +155,10 @@ void Simulator::refuse_unsupported() const {
   }
 }
 
-void Simulator::refuse_groups_of_copies() const {
-  if (policy_.groups.by == GroupBy::kPlacement && map_.most_copies > 1) {
-    throw InputError("policy.groups",
+void Simulator::refuse_groups_of_copies(const RoutingPolicy& policy,
+                                        const std::string& where) const {
+  if (policy.groups.by == GroupBy::kPlacement && map_.most_copies > 1) {
+    throw InputError(where,
                      "by = \"placement\" with several copies of an expert is "
                      "unsupported",
                      "use a placement without redundant slots");

@@ -60,7 +60,7 @@ class Simulator {
   static std::vector<std::uint64_t> capacities(const scenario::Scenario& s);
   void refuse_unsupported() const;
   /// A token that keeps to one GPU's experts must not be served by copies elsewhere.
-  void refuse_groups_of_copies() const;
+  void refuse_groups_of_copies(const RoutingPolicy& policy, const std::string& where) const;
   [[nodiscard]] bool hub() const { return s_.parallel.attention == AttentionPlacement::kHub; }
   /// Whether a GPU belongs to the engine of the step.
   [[nodiscard]] bool of_engine(std::uint32_t gpu) const {
@@ -149,6 +149,7 @@ class Simulator {
   void count_bytes(const std::vector<std::uint64_t>& matrix);
   // chunks.cpp
   void chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before);
+  [[nodiscard]] SimTime slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const;
   void shared_experts(const std::vector<std::int64_t>& before);
   void beside(const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
               std::int64_t& duration, std::int64_t& floor);
@@ -167,8 +168,12 @@ class Simulator {
   void end_faults(std::uint64_t step);
   void note_faults(SimulationResult& result);
   void rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32_t>& back);
-  void lose_gpu(std::uint64_t step, std::uint32_t gpu);
-  void return_gpu(std::uint64_t step, std::uint32_t gpu);
+  /// All that are lost in one step at a time: none of them takes over from another. What moves is
+  /// added to `moved`.
+  void lose_gpus(std::uint64_t step, const std::vector<std::uint32_t>& gpus,
+                 std::vector<MovedSequence>& moved);
+  void restart_gpus(const std::vector<std::uint32_t>& gpus);
+  void return_gpu(std::uint64_t step, std::uint32_t gpu, std::vector<MovedSequence>& moved);
   void place_again(std::uint64_t step);
   void check_weights(std::uint64_t step, std::int64_t now);
   void reload_expert(std::uint32_t layer, std::uint32_t expert);

@@ -1428,6 +1428,16 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
                          hint);
       }
     };
+    if (r.action == AlarmAction::kPolicy) {
+      // As for the scenario's own policy: experts move when a GPU goes, its groups with them.
+      const bool loses =
+          std::any_of(out.faults.events.begin(), out.faults.events.end(), [](const FaultRule& f) {
+            return f.kind == FaultKind::kGpuLoss || f.kind == FaultKind::kLinkDown;
+          });
+      refuse(loses && r.policy.groups.by == GroupBy::kPlacement,
+             "with groups.by = \"placement\" is unsupported with gpu_loss and link_down",
+             "use groups by block");
+    }
     if (r.action == AlarmAction::kMigrateKv) {
       refuse(out.workload.serves(), "is unsupported with this workload.kind",
              "use decode or prefill");

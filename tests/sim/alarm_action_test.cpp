@@ -131,6 +131,25 @@ TEST(AlarmActions, AReloadCuresASickExpert) {
   EXPECT_LT(phase(r, 2), phase(sick, 2));
 }
 
+TEST(AlarmActions, APolicyIsRefusedForWhatTheScenariosOwnIs) {
+  write_file("by_place.toml", "[groups]\nby = \"placement\"\n");
+  const std::string rule =
+      R"({signal="step_time",above="1 ms",action="policy",policy="by_place.toml"})";
+  EXPECT_NE(refusal(rule, {"faults.reload=10 GB/s",
+                           "faults.events=[{kind=\"gpu_loss\",gpu=\"gpu3\",step=2}]"})
+                .find("groups.by = \"placement\" is unsupported with gpu_loss"),
+            std::string::npos);
+  const scenario::Scenario copies =
+      watched(rule, {"parallel.placement=eplb", "parallel.placement_options.redundant=8"});
+  try {
+    (void)test::run_in_memory(copies, nullptr);
+    ADD_FAILURE() << "no error";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("with several copies of an expert"), std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(AlarmActions, AreRefusedWhereTheyMeanNothing) {
   EXPECT_NE(refusal(R"({signal="runtime_memory",above="1 %",action="reclaim"})")
                 .find("monitor.alarms[0].action = \"reclaim\" means nothing: nothing leaks"),

@@ -63,6 +63,15 @@ TEST(Chunks, TakeTheTimeOfThePipelineFormula) {
   EXPECT_EQ(two.data.layer_steps.expert_ps[0], 2 * 14'595'200);
 }
 
+TEST(Chunks, SlowExpertsTakeTheirFactorInEveryChunk) {
+  const MemoryRun well = even({"network.chunks=2"});
+  const MemoryRun sick =
+      even({"network.chunks=2",
+            "faults.events=[{kind=\"slow_expert\",expert=6,layer=1,factor=4,step=0}]"});
+  // Two chunks of one row, 12,595,200 ps each beside their launches, three times more.
+  EXPECT_EQ(duration(sick) - duration(well), 2 * 3 * 12'595'200);
+}
+
 TEST(Chunks, CommunicationTakesItsShareOfTheSms) {
   const MemoryRun two = even({"network.chunks=2"});
   const MemoryRun half = even({"network.chunks=2", "network.comm_sms=50 %"});

@@ -242,6 +242,65 @@ TEST(GpuLoss, TakesItsGroupOutOfServiceAndSavesWhatIsHealthy) {
   EXPECT_EQ(sent(3), 0U);
 }
 
+TEST(GpuLoss, AStandInMayGoAsTheFirstComesBack) {
+  // Sequence 0 waits on GPU 1 when both change: its pages are lost, and released once.
+  const MemoryRun r =
+      run_of(R"({kind="gpu_loss",gpu="gpu0",step=3,lasts=5},{kind="gpu_loss",gpu="gpu1",step=8})",
+             {"workload.steps=11"});
+  EXPECT_EQ(memory(r, 9, 1, run::MemoryCategory::kKv), 0U);
+  EXPECT_EQ(r.data.gpus.bytes_out[8 * 8 + 1], 0U) << events_of(r);
+  EXPECT_GT(phase(r, 9, 0, Phase::kExpert), 0);
+  EXPECT_EQ(r.data.steps[10].tokens, 16U);
+}
+
+TEST(GpuLoss, TwoOfAGroupAtATimeSendNothing) {
+  const MemoryRun r =
+      run_of(R"({kind="gpu_loss",gpu="gpu0",step=3},{kind="gpu_loss",gpu="gpu1",step=3})",
+             {"parallel.ep=4"});
+  // Sequences 0, 1, 8 and 9 had 1,027 tokens; those of GPUs 2 and 3 travel (1,040 in pages).
+  EXPECT_EQ(metric(r, "tokens recomputed"), 4 * 1027);
+  const auto sent = [&](std::uint32_t g) { return r.data.gpus.bytes_out[3 * 8 + g]; };
+  EXPECT_EQ(sent(0) + sent(1), 0U);
+  EXPECT_EQ(sent(2) + sent(3), 4 * 1040 * 2048ULL);
+  EXPECT_EQ(metric(r, "tokens lost"), 16);
+}
+
+TEST(GpuLoss, IsOverWithTheLastOfItsCauses) {
+  for (const char* events : {R"({kind="gpu_loss",gpu="gpu3",step=2,lasts=5},)"
+                             R"({kind="link_down",link="gpu3--switch",step=3,lasts=1})",
+                             R"({kind="link_down",link="gpu3--switch",step=2,lasts=5},)"
+                             R"({kind="gpu_loss",gpu="gpu3",step=3,lasts=1})"}) {
+    const MemoryRun r = run_of(events);
+    EXPECT_EQ(phase(r, 5, 3, Phase::kExpert), 0) << events_of(r);
+    EXPECT_GT(phase(r, 7, 3, Phase::kExpert), 0) << events_of(r);
+  }
+}
+
+TEST(Restart, OfOneShardLosesThePagesOfAll) {
+  const MemoryRun r =
+      run_of(kLoss, {"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8",
+                     "faults.reaction=restart", "faults.restart=2 ms"});
+  EXPECT_EQ(metric(r, "tokens recomputed"), 16 * 1026);
+}
+
+TEST(Restart, OfTwoGpusIsSideBySide) {
+  const std::vector<std::string> restart{"faults.reaction=restart", "faults.restart=2 ms"};
+  const MemoryRun one = run_of(kLoss, restart);
+  const MemoryRun two = run_of(kLoss + R"(,{kind="gpu_loss",gpu="gpu4",step=2})", restart);
+  EXPECT_EQ(metric(two, "recovery time"), metric(one, "recovery time"));
+  EXPECT_EQ(metric(two, "tokens recomputed"), 4 * 1026);
+}
+
+TEST(Restart, RepairsTheCableThatCutItsGpuOff) {
+  const std::vector<std::string> restart{"faults.reaction=restart", "faults.restart=2 ms"};
+  const MemoryRun loss = run_of(kLoss, restart);
+  const MemoryRun down = run_of(R"({kind="link_down",link="gpu3--switch",step=2})", restart);
+  for (std::uint32_t s = 0; s < loss.data.steps.size(); ++s) {
+    EXPECT_EQ(duration(loss, s), duration(down, s)) << s;
+  }
+  EXPECT_NE(events_of(down).find("gpu3--switch is repaired"), std::string::npos);
+}
+
 TEST(LinkDown, CutsItsGpuOffAndItsReturnBringsItBack) {
   const MemoryRun loss = run_of(R"({kind="gpu_loss",gpu="gpu3",step=2,lasts=3})");
   const MemoryRun down = run_of(R"({kind="link_down",link="gpu3--switch",step=2,lasts=3})");
@@ -274,6 +333,15 @@ TEST(BitFlip, CountsWhatRanOnDamagedWeightsUntilACheck) {
   EXPECT_GT(kept, 0U);
   EXPECT_EQ(metric(r, "assignments on damaged weights"), static_cast<double>(kept));
   EXPECT_NEAR(metric(r, "recovery time"), kExpert / 1e10 * 1e3, 1e-6);
+}
+
+TEST(BitFlip, OfACheckStepIsFoundByTheNextCheck) {
+  const MemoryRun r =
+      run_of(R"({kind="bit_flip",expert=2,layer=0,step=4})", {"faults.check_every=4"});
+  std::uint64_t kept = 0;
+  for (std::uint32_t s = 4; s < 8; ++s) kept += r.data.layer_experts[0].kept[s * 8 + 2];
+  EXPECT_GT(kept, 0U);
+  EXPECT_EQ(metric(r, "assignments on damaged weights"), static_cast<double>(kept));
 }
 
 TEST(HostStall, AddsToTheHostOfOneGpuOrOfAll) {
