@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -78,6 +79,44 @@ void page_in(std::span<const std::byte> mapped) {
   for (std::size_t at = 0; at < mapped.size(); at += page) {
     static_cast<void>(*static_cast<const volatile std::byte*>(mapped.data() + at));
   }
+}
+
+std::size_t into_huge_pages(std::span<const std::byte> mapped) {
+  constexpr std::size_t kBlock = std::size_t{2} << 20U;
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t first = (begin + kBlock - 1) / kBlock * kBlock;
+  const std::uintptr_t last = (begin + mapped.size()) / kBlock * kBlock;
+  if (last <= first) {
+    return 0;
+  }
+  // Few pieces, since each is an entry in the kernel's list; small ones, since each is held twice.
+  const std::size_t step = std::clamp<std::size_t>((last - first) / 64 / kBlock, 1, 16) * kBlock;
+  for (std::uintptr_t at = first; at < last; at += step) {
+    const std::size_t bytes = std::min<std::size_t>(step, last - at);
+    // Room for an aligned start: a moved block stays huge only between aligned addresses.
+    void* room = ::mmap(nullptr, bytes + kBlock, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+      return at - first;
+    }
+    const auto start = reinterpret_cast<std::uintptr_t>(room);
+    const std::uintptr_t aligned = (start + kBlock - 1) / kBlock * kBlock;
+    auto* copy = reinterpret_cast<void*>(aligned);
+    auto* place = reinterpret_cast<void*>(at);
+    bool moved = ::madvise(copy, bytes, MADV_HUGEPAGE) == 0;
+    if (moved) {
+      std::memcpy(copy, place, bytes);
+      moved = ::mprotect(copy, bytes, PROT_READ) == 0 &&
+              ::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place;
+    }
+    if (!moved) {
+      ::munmap(room, bytes + kBlock);
+      return at - first;
+    }
+    ::munmap(room, aligned - start);
+    ::munmap(reinterpret_cast<void*>(aligned + bytes), start + kBlock - aligned);
+  }
+  return last - first;
 }
 
 }  // namespace switchyard::model

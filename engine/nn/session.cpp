@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "engine/base/error.hpp"
 #include "engine/base/units.hpp"
@@ -109,6 +113,41 @@ double physical_memory() {
          static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
+/// Moves matrices that lie in the checkpoint's files into huge pages; `taken`: its tensors. Packed
+/// matrices stay: widening them costs more than reading them.
+void settle(ModelWeights& weights, bool tied, std::vector<std::span<const std::byte>> taken) {
+  const auto before = [](const std::span<const std::byte>& a, const std::span<const std::byte>& b) {
+    return std::less<>()(a.data(), b.data());
+  };
+  std::sort(taken.begin(), taken.end(), before);
+  std::vector<std::span<const std::byte>> kept;
+  for_each_view(weights, tied, [&](WeightView& view) {
+    if (is_packed(view)) {
+      return;
+    }
+    const std::span bytes{static_cast<const std::byte*>(view.data),
+                          view.rows * view.cols * weight_bytes(view.type)};
+    const auto next = std::upper_bound(taken.begin(), taken.end(), bytes, before);
+    if (next == taken.begin()) {
+      return;
+    }
+    const auto& holder = *std::prev(next);
+    if (!std::less<>()(holder.data() + holder.size(), bytes.data() + bytes.size())) {
+      kept.push_back(bytes);
+    }
+  });
+  std::sort(kept.begin(), kept.end(), before);
+  for (std::size_t i = 0; i < kept.size();) {
+    std::span<const std::byte> run = kept[i];
+    // Files pad between tensors.
+    for (++i; i < kept.size() && kept[i].data() - run.data() < std::ssize(run) + 4096; ++i) {
+      const std::byte* end = std::max(run.data() + run.size(), kept[i].data() + kept[i].size());
+      run = {run.data(), end};
+    }
+    (void)model::into_huge_pages(run);
+  }
+}
+
 /// Norms of the latents keep their class's own default, whatever rms_norm_eps says.
 constexpr float kLatentEps = 1e-6F;
 
@@ -142,9 +181,15 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
   require_runnable(checkpoint.config(), checkpoint.config_place());
   const std::uint64_t total = checkpoint.total_bytes();
   const bool fits = static_cast<double>(total) < 0.8 * physical_memory();
+  // Ranks on one machine share the page cache's copy, so only a process alone takes its own; the
+  // cache may hold the file beside it until it needs the room.
+  const bool own_copy = grid.ranks() == 1 && !options.quantise.any() &&
+                        static_cast<double>(total) < 0.5 * physical_memory();
+  std::vector<std::span<const std::byte>> taken;
   std::uint64_t done = 0;
   if (grid.ranks() == 1) {
     checkpoint.on_take([&](const model::TensorView& tensor) {
+      taken.push_back(tensor.data);
       if (fits) {
         model::page_in(tensor.data);
       }
@@ -162,6 +207,9 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
   out.quantised = quantise(out.weights, checkpoint.config().tie_word_embeddings, options.quantise);
   if (rounded) {
     cut_experts(out.weights, share);
+  }
+  if (own_copy) {
+    settle(out.weights, checkpoint.config().tie_word_embeddings, std::move(taken));
   }
   return out;
 }

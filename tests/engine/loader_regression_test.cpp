@@ -237,6 +237,30 @@ TEST(LoaderRow12, RowsBeyondFourGibibytesAreWidenedFromTheRightPlace) {
   fs::remove("beyond.bin");
 }
 
+TEST(Loader, HugePagesHoldTheBytesOfTheFileAtTheSameAddresses) {
+  std::string content(std::size_t{11} << 20U, '\0');
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    content[i] = static_cast<char>(i * 2654435761U >> 13U);
+  }
+  write_plain("pages.bin", content);
+  const model::Mapping file("pages.bin");
+  const auto bytes = file.bytes();
+  const std::size_t moved = model::into_huge_pages(bytes.subspan(12345, content.size() - 20000));
+  EXPECT_EQ(moved % (std::size_t{2} << 20U), 0U);
+  EXPECT_GE(moved, std::size_t{6} << 20U);  // at most the two blocks at the ends are not whole
+  EXPECT_EQ(model::into_huge_pages(bytes.first(std::size_t{1} << 20U)), 0U);
+  // What was moved no longer depends on the file.
+  write_plain("other.bin", std::string(content.size(), 'x'));
+  fs::copy_file("other.bin", "pages.bin", fs::copy_options::overwrite_existing);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < content.size(); i += 4096) {
+    kept += bytes[i] == static_cast<std::byte>(content[i]) ? 1U : 0U;
+  }
+  EXPECT_GE(kept * 4096, moved);
+  fs::remove("other.bin");
+  fs::remove("pages.bin");
+}
+
 // DeepSeek-MoE 16B (model_type "deepseek") can be accounted and simulated, not run.
 TEST(Loader, DeepSeekOfTheFirstGenerationIsRefusedByName) {
   const auto folder = fresh_folder("deepseek_v1");
