@@ -21,7 +21,7 @@ namespace {
 using scenario::Node;
 
 constexpr std::array<std::string_view, kVerdictCount> kVerdictNames{
-    "reproduced", "direction", "contradicted", "needs-silicon", "out-of-scope"};
+    "reproduced", "direction", "contradicted", "needs-silicon", "out-of-scope", "not-decided"};
 constexpr std::array<std::string_view, 7> kDecidedByNames{
     "arithmetic", "engine", "replay", "coupled", "simulation", "silicon", "human"};
 constexpr std::array<std::string_view, 3> kToleranceNames{"arithmetic", "ratio", "absolute"};
@@ -259,7 +259,10 @@ Verdict verdict(const Claim& claim, const Measured& measured) {
   if (claim.sign == Sign::kNone) {
     return value_passes ? Verdict::kReproduced : Verdict::kContradicted;
   }
-  const double trend = measured.trend.value_or(0);
+  if (!measured.trend) {
+    return Verdict::kNotDecided;
+  }
+  const double trend = *measured.trend;
   const bool sign_passes = claim.sign == Sign::kUp ? trend > 0 : trend < 0;
   if (!sign_passes) {
     return Verdict::kContradicted;

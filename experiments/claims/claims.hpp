@@ -10,9 +10,10 @@
 //                relation "<=", ">=": ours on that side of claimed, no slack
 //   sign test    sign "+" or "-" of the trend: for a series Spearman's rank correlation of ours
 //   over
-//                the points, for a single value ours - reference. An undefined or zero trend fails.
+//                the points, for a single value ours - reference. A zero trend fails.
 //   verdict      no sign: value test -> reproduced, else contradicted.
-//                with sign: both -> reproduced; sign only -> direction; else contradicted.
+//                with sign: both -> reproduced; sign only -> direction; else contradicted;
+//                a series that is the same at every point has no trend -> not-decided.
 //                decided_by human -> out-of-scope; silicon without a device result ->
 //                needs-silicon.
 //
@@ -38,9 +39,10 @@ enum class Verdict : std::uint8_t {
   kDirection,
   kContradicted,
   kNeedsSilicon,
-  kOutOfScope
+  kOutOfScope,
+  kNotDecided
 };
-inline constexpr std::size_t kVerdictCount = 5;
+inline constexpr std::size_t kVerdictCount = 6;
 [[nodiscard]] std::string_view name_of(Verdict verdict);
 
 enum class DecidedBy : std::uint8_t {

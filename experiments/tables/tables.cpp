@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -121,7 +122,8 @@ Table claims_table(const std::string& table, const std::vector<claims::Judged>& 
   if (with_sign) {
     t.notes.emplace_back(
         "sign seen: over a series Spearman's rank correlation, else ours against the reference; "
-        "value and sign hold: reproduced; sign only: direction; else contradicted");
+        "value and sign hold: reproduced; sign only: direction; no trend at all: not-decided; else "
+        "contradicted");
   }
   return t;
 }
@@ -131,9 +133,6 @@ Table verdicts_table(const std::string& table, const std::vector<claims::Judged>
   t.name = table + "-verdicts";
   t.title = "verdicts: atomic rows per claim";
   t.columns = {"claim", "rows"};
-  for (std::size_t v = 0; v < claims::kVerdictCount; ++v) {
-    t.columns.emplace_back(name_of(static_cast<claims::Verdict>(v)));
-  }
   std::vector<std::string> order;
   std::map<std::string, std::array<std::uint64_t, claims::kVerdictCount>> counts;
   for (const auto& j : judged) {
@@ -142,30 +141,27 @@ Table verdicts_table(const std::string& table, const std::vector<claims::Judged>
     }
     ++counts[j.claim.id][static_cast<std::size_t>(j.verdict)];
   }
-  // A series that does not change has no sign to judge: contradicted, and counted apart.
-  std::map<std::string, std::uint64_t> without_sign;
-  for (const auto& j : judged) {
-    if (j.claim.sign != claims::Sign::kNone && j.measured.value && !j.measured.trend) {
-      ++without_sign[j.claim.id];
-    }
+  // not-decided is the last verdict; its column is there when a row has it.
+  const bool undecided = std::any_of(judged.begin(), judged.end(), [](const claims::Judged& j) {
+    return j.verdict == claims::Verdict::kNotDecided;
+  });
+  const std::size_t shown = undecided ? claims::kVerdictCount : claims::kVerdictCount - 1;
+  for (std::size_t v = 0; v < shown; ++v) {
+    t.columns.emplace_back(name_of(static_cast<claims::Verdict>(v)));
   }
-  if (!without_sign.empty()) {
-    t.columns.emplace_back("of them sign n/a");
+  if (undecided) {
     t.notes.emplace_back(
-        "sign n/a: read this way, the quantity is the same at every point, so the claim's trend "
-        "cannot hold; these rows count as contradicted");
+        "not-decided: read this way, the quantity is the same at every point, so there is no trend "
+        "(sign n/a) to hold against the claim's");
   }
   for (const std::string& id : order) {
     std::uint64_t sum = 0;
     std::vector<std::string> row = {id, ""};
-    for (const std::uint64_t n : counts[id]) {
-      row.push_back(fmt::to_string(n));
-      sum += n;
+    for (std::size_t v = 0; v < shown; ++v) {
+      row.push_back(fmt::to_string(counts[id][v]));
+      sum += counts[id][v];
     }
     row[1] = fmt::to_string(sum);
-    if (!without_sign.empty()) {
-      row.push_back(fmt::to_string(without_sign[id]));
-    }
     t.rows.push_back(std::move(row));
   }
   return t;

@@ -31,7 +31,7 @@ std::vector<FaultChange> FaultClock::advance(std::uint64_t step, std::int64_t no
   std::erase_if(active_, [&](const Active& a) { return a.until <= step; });
   const auto begin = [&](std::size_t rule, std::uint32_t target) {
     const FaultRule& r = s_.faults.events[rule];
-    active_.push_back({rule, target, r.lasts == 0 ? UINT64_MAX : step + r.lasts});
+    active_.push_back({rule, target, r.lasts == 0 ? UINT64_MAX : step + r.lasts, {}});
     changes.push_back({rule, true, target});
   };
   for (std::size_t i = 0; i < s_.faults.events.size(); ++i) {
@@ -64,14 +64,27 @@ std::vector<FaultChange> FaultClock::advance(std::uint64_t step, std::int64_t no
   return changes;
 }
 
+bool FaultClock::hits(const Active& a, std::uint32_t layer, std::uint32_t expert) const {
+  const FaultRule& r = s_.faults.events[a.rule];
+  return of_expert(r.kind) && r.expert == expert &&
+         (r.layer == kAnyTarget ? !a.repaired.contains(layer) : r.layer == layer);
+}
+
 bool FaultClock::repair_expert(std::uint32_t layer, std::uint32_t expert) {
-  const std::size_t n = std::erase_if(active_, [&](const Active& a) {
+  bool any = false;
+  for (Active& a : active_) {
+    if (!hits(a, layer, expert)) continue;
+    any = true;
+    a.repaired.insert(layer);
+  }
+  const std::size_t layers = s_.model.num_moe_layers();
+  std::erase_if(active_, [&](const Active& a) {
     const FaultRule& r = s_.faults.events[a.rule];
-    return of_expert(r.kind) && r.expert == expert &&
-           (layer == kAnyTarget || r.layer == kAnyTarget || r.layer == layer);
+    return r.layer == kAnyTarget ? of_expert(r.kind) && a.repaired.size() >= layers
+                                 : a.repaired.contains(r.layer);
   });
   refresh();
-  return n > 0;
+  return any;
 }
 
 bool FaultClock::repair(FaultKind kind, std::uint32_t target) {
@@ -92,19 +105,14 @@ double FaultClock::expert_factor(std::uint32_t layer, std::uint32_t expert) cons
   double factor = 1;
   for (const Active& a : active_) {
     const FaultRule& r = s_.faults.events[a.rule];
-    if (r.kind == FaultKind::kSlowExpert && r.expert == expert &&
-        (r.layer == kAnyTarget || r.layer == layer)) {
-      factor *= r.factor;
-    }
+    if (r.kind == FaultKind::kSlowExpert && hits(a, layer, expert)) factor *= r.factor;
   }
   return factor;
 }
 
 bool FaultClock::damaged(std::uint32_t layer, std::uint32_t expert) const {
   return std::any_of(active_.begin(), active_.end(), [&](const Active& a) {
-    const FaultRule& r = s_.faults.events[a.rule];
-    return r.kind == FaultKind::kBitFlip && r.expert == expert &&
-           (r.layer == kAnyTarget || r.layer == layer);
+    return s_.faults.events[a.rule].kind == FaultKind::kBitFlip && hits(a, layer, expert);
   });
 }
 

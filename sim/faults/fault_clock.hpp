@@ -6,6 +6,7 @@
 // Not modelled: faults that cause others.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "sim/scenario/scenario.hpp"
@@ -28,7 +29,8 @@ class FaultClock {
   /// begins, each in the order of the rules, then of the targets.
   std::vector<FaultChange> advance(std::uint64_t step, std::int64_t now_ps);
   /// Ends faults early (a repair); true when there was one. slow_expert and bit_flip of an expert
-  /// in a layer (index); a loss or leak of a GPU, a cable that is down.
+  /// in one layer (index; a rule for all layers goes on in the others, and is over when each layer
+  /// has been repaired); a loss or leak of a GPU, a cable that is down.
   bool repair_expert(std::uint32_t layer, std::uint32_t expert);
   bool repair(scenario::FaultKind kind, std::uint32_t target);
   /// Whether a fault of this kind is there: a GPU may have several causes to be gone.
@@ -53,9 +55,12 @@ class FaultClock {
   struct Active {
     std::size_t rule;
     std::uint32_t target;
-    std::uint64_t until;  // Ends with the step of this number.
+    std::uint64_t until;                    // Ends with the step of this number.
+    std::set<std::uint32_t> repaired = {};  // Layers of a rule for all of them.
   };
   void refresh();
+  /// Whether an active fault is one of this expert in this layer.
+  [[nodiscard]] bool hits(const Active& a, std::uint32_t layer, std::uint32_t expert) const;
 
   const scenario::Scenario& s_;
   std::vector<Active> active_;

@@ -41,9 +41,13 @@ std::string state_of(HealthSignal signal, const std::vector<scenario::AlarmRule>
   return state;
 }
 
-/// Of the text of an alarm that is raised: `alarm "name" raised`; empty of any other text.
+/// Of the text of an alarm that is raised: `alarm "name" raised`, or all of it where a circuit
+/// breaker opens; empty of any other text.
 std::string raised_name(const std::string& text) {
   constexpr std::string_view kRaised = "\" raised: ";
+  if (text.starts_with("circuit breaker ") && text.find(" opens after ") != std::string::npos) {
+    return text;
+  }
   const std::size_t at = text.find(kRaised);
   return at == std::string::npos ? std::string() : text.substr(0, at + kRaised.size());
 }

@@ -17,7 +17,8 @@ struct MonitorReport {
   /// "health": every signal's mean, p95, worst value with step and place, and state. "alarms": what
   /// the rules raise and clear, and what the run recorded itself, in the order of time.
   std::vector<Table> tables;
-  /// Alarms that the rules raised, and those that the run raised itself and the rules did not.
+  /// Alarms that the rules raised, and those that the run raised itself (circuit breakers that
+  /// opened among them) and the rules did not.
   std::size_t raised = 0;
 };
 

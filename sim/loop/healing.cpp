@@ -152,9 +152,22 @@ void Simulator::begin_faults(std::uint64_t step) {
 /// Routes over what the cables are now. A cable without which a GPU is cut off takes it out.
 void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32_t>& back) {
   const std::vector<double>& factor = faults_->link_factor();
-  // Cables that are up again bring their GPU back.
+  const auto ends_at = [&](std::size_t k, std::uint32_t g) {
+    const scenario::Link& l = s_.hardware.links[k];
+    return l.a == s_.hardware.gpus[g] || l.b == s_.hardware.gpus[g];
+  };
+  const auto all_down = [&](std::uint32_t g) {
+    for (std::size_t k = 0; k < factor.size(); ++k) {
+      if (factor[k] > 0 && ends_at(k, g)) return false;
+    }
+    return true;
+  };
+  const auto without_cable = [&](std::uint32_t g) {
+    return std::any_of(cut_off_.begin(), cut_off_.end(), [&](auto& c) { return c.second == g; });
+  };
+  // A cable that is up again brings its GPU back.
   for (auto it = cut_off_.begin(); it != cut_off_.end();) {
-    if (factor[it->first] > 0) {
+    if (!all_down(it->second)) {
       back.push_back(it->second);
       it = cut_off_.erase(it);
     } else {
@@ -180,13 +193,12 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
       for (std::size_t k = 0; k < factor.size() && !cut; ++k) {
         if (factor[k] > 0 || cut_off_.contains(k)) continue;
         for (std::uint32_t g = 0; g < gpus_; ++g) {
-          const std::uint32_t device = s_.hardware.gpus[g];
-          const scenario::Link& l = s_.hardware.links[k];
-          if (l.a != device && l.b != device) continue;
+          // Another GPU at this cable may have more of them: it is not the one that is cut off.
+          if (!ends_at(k, g) || !all_down(g) || without_cable(g)) continue;
           if (s_.faults.reaction == FaultReaction::kRestart) {
             // The GPU comes back with the restart, so its cable must.
             faults_->repair(FaultKind::kLinkDown, static_cast<std::uint32_t>(k));
-            healing_.push_back(fmt::format("{} is repaired", l.name));
+            healing_.push_back(fmt::format("{} is repaired", s_.hardware.links[k].name));
           } else {
             cut_off_[k] = g;
           }

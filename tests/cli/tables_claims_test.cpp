@@ -51,7 +51,7 @@ TEST(Verdict, SignAndValueTogetherDecide) {
   EXPECT_EQ(at(up, 10, -0.9), Verdict::kContradicted);
   EXPECT_EQ(at(up, 20, -0.9), Verdict::kContradicted);
   EXPECT_EQ(at(up, 10, 0.0), Verdict::kContradicted);
-  EXPECT_EQ(at(up, 10, std::nullopt), Verdict::kContradicted);
+  EXPECT_EQ(at(up, 10, std::nullopt), Verdict::kNotDecided) << "there is no trend to judge";
   Claim flipped = up;
   flipped.sign = Sign::kDown;
   EXPECT_EQ(at(flipped, 10, 0.9), Verdict::kContradicted);
@@ -129,6 +129,18 @@ TEST(Claims, ASeriesIsJudgedPointByPointWithOneTrend) {
   for (const auto& j : judge(claims, falling)) {
     EXPECT_EQ(j.verdict, Verdict::kContradicted);
   }
+  Measurements level;
+  level.add_series("activation", {1, 16, 64}, {1.2, 1.2, 1.2}, "");
+  judged = judge(claims, level);
+  for (const auto& j : judged) {
+    EXPECT_EQ(j.verdict, Verdict::kNotDecided);
+  }
+  const Table counted = tables::verdicts_table("t", judged);
+  EXPECT_EQ(counted.columns.back(), "not-decided");
+  EXPECT_EQ(counted.rows.at(0),
+            (std::vector<std::string>{"C06", "3", "0", "0", "0", "0", "0", "3"}));
+  EXPECT_EQ(counted.notes.size(), 1U);
+  EXPECT_EQ(tables::verdicts_table("t", judge(claims, falling)).columns.back(), "out-of-scope");
   Measurements few;
   few.add_series("activation", {1, 16}, {1.2, 50}, "");
   EXPECT_EQ(judge(claims, few).size(), 2U) << "a point that was not measured is left out";

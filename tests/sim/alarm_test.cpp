@@ -233,6 +233,10 @@ TEST(Monitor, CountsAlarmsThatOnlyTheRunCouldRaise) {
   EXPECT_EQ(monitor_run(run, rules, "sample.h5").raised, 1U);
   record(4, "alarm \"sick\" raised: expert_latency over 1 step 3 > 0.5");
   EXPECT_EQ(monitor_run(run, rules, "sample.h5").raised, 2U);
+  // A circuit breaker is an alarm of the run as well: once when it opens, not when it closes.
+  record(7, "circuit breaker of replica 1 opens after 3 failed checks; 4 requests start again");
+  record(8, "circuit breaker of replica 1 closes");
+  EXPECT_EQ(monitor_run(run, rules, "sample.h5").raised, 3U);
 }
 
 TEST(Monitor, RefusesARunWithoutSteps) {

@@ -310,6 +310,51 @@ TEST(LinkDown, CutsItsGpuOffAndItsReturnBringsItBack) {
   }
 }
 
+/// A second cable for some GPUs, from one to the next.
+std::string ring(const std::string& more) {
+  return R"(hardware.links=[{from="gpu[0-7]",to="switch",type="cable"},)" + more + "]";
+}
+
+TEST(LinkDown, OfSeveralNamesTheGpuThatHasNoCableLeft) {
+  // GPU 0 still has a cable to GPU 1; the way to the others leads through it.
+  const MemoryRun r = run_of(R"({kind="link_down",link="gpu0--switch",step=2},)"
+                             R"({kind="link_down",link="gpu3--switch",step=2})",
+                             {ring(R"({from="gpu0",to="gpu1",type="cable"})")});
+  const std::string text = events_of(r);
+  EXPECT_NE(text.find("2 sequences leave gpu3"), std::string::npos) << text;
+  EXPECT_EQ(text.find("leave gpu0"), std::string::npos) << text;
+  EXPECT_GT(phase(r, 4, 0, Phase::kExpert), 0);
+  EXPECT_EQ(phase(r, 4, 3, Phase::kExpert), 0);
+}
+
+TEST(LinkDown, OfAllCablesOfAGpuIsOverWithTheFirstThatIsUpAgain) {
+  const MemoryRun r = run_of(R"({kind="link_down",link="gpu3--switch",step=2,lasts=5},)"
+                             R"({kind="link_down",link="gpu2--gpu3",step=2,lasts=2})",
+                             {ring(R"({from="gpu2",to="gpu3",type="cable"})")});
+  EXPECT_EQ(phase(r, 3, 3, Phase::kExpert), 0) << events_of(r);
+  EXPECT_GT(phase(r, 5, 3, Phase::kExpert), 0) << events_of(r);
+}
+
+TEST(FaultClock, RepairsAnExpertInOneLayerAtATime) {
+  for (const char* kind : {R"(kind="bit_flip")", R"(kind="slow_expert",factor=3)"}) {
+    const scenario::Scenario s = faulty("{" + std::string(kind) + ",expert=2,step=0}");
+    FaultClock clock(s);
+    (void)clock.advance(0, 0);
+    const bool flip = s.faults.events[0].kind == scenario::FaultKind::kBitFlip;
+    const auto wrong = [&](std::uint32_t layer) {
+      return flip ? clock.damaged(layer, 2) : clock.expert_factor(layer, 2) > 1;
+    };
+    EXPECT_TRUE(wrong(0) && wrong(1));
+    EXPECT_TRUE(clock.repair_expert(0, 2));
+    EXPECT_FALSE(wrong(0));
+    EXPECT_TRUE(wrong(1)) << "the rule names no layer: the others are still ill";
+    EXPECT_FALSE(clock.repair_expert(0, 2));
+    EXPECT_TRUE(clock.repair_expert(1, 2));
+    EXPECT_FALSE(wrong(1));
+    EXPECT_FALSE(clock.any_damaged() || clock.any_slow_expert()) << "nothing of the rule is left";
+  }
+}
+
 TEST(SlowExpert, CostsItsFactorAndIsFoundByDiagnose) {
   const MemoryRun healthy = run_of("");
   const MemoryRun slow = run_of(R"({kind="slow_expert",expert=6,layer=1,factor=4,step=0})");
