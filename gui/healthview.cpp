@@ -2,6 +2,7 @@
 #include "gui/healthview.hpp"
 
 #include <array>
+#include <exception>
 
 #include <QHeaderView>
 #include <QStandardItemModel>
@@ -11,6 +12,9 @@
 namespace switchyard::gui {
 
 HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), m_state(state) {
+  m_judge = [](const RunStore& run, const std::atomic<bool>& stop) {
+    return run.path().empty() ? healthOf(run.data(), run.name()) : healthOf(run.path(), &stop);
+  };
   setDocumentMode(true);
   for (const QString& name : {tr("Signals"), tr("Alarms"), tr("Findings")}) {
     auto* table = new TableView(this);
@@ -21,12 +25,16 @@ HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), 
   connect(state, &ViewState::runChanged, this, &HealthView::runChanged);
 }
 
-HealthView::~HealthView() = default;
+HealthView::~HealthView() {
+  for (Job& job : m_jobs) job.stop = true;
+  m_jobs.clear();
+}
 
 TableView* HealthView::table(int i) const { return static_cast<TableView*>(widget(i)); }
 
 void HealthView::runChanged() {
   ++m_job;  // what is under way is of another run
+  for (Job& job : m_jobs) job.stop = true;
   m_done = m_busy = false;
   fill({});
   if (isVisible()) start();
@@ -40,24 +48,31 @@ void HealthView::showEvent(QShowEvent* event) {
 void HealthView::start() {
   if (m_done || m_busy || m_state->run() == nullptr) return;
   m_busy = true;
-  const int job = ++m_job;
   HealthReport waiting;
   waiting.missing = tr("reading the run …").toStdString();
   fill(waiting);
-  const auto run = m_state->runPointer();
-  m_thread = std::jthread([this, job, run] {
-    const HealthReport report =
-        run->path().empty() ? healthOf(run->data(), run->name()) : healthOf(run->path());
-    QMetaObject::invokeMethod(
-        this,
-        [this, job, report] {
-          if (job != m_job) return;
-          m_busy = false;
-          m_done = true;
-          fill(report);
-        },
-        Qt::QueuedConnection);
-  });
+  Job& job = m_jobs.emplace_back();
+  job.id = ++m_job;
+  job.thread =
+      std::jthread([this, &job, id = job.id, run = m_state->runPointer(), judge = m_judge] {
+        HealthReport report;
+        // Whatever goes wrong in here is a line in the dock, never the end of the window.
+        try {
+          report = judge(*run, job.stop);
+        } catch (const std::exception& e) {
+          report.missing = e.what();
+        }
+        QMetaObject::invokeMethod(
+            this,
+            [this, id, report = std::move(report)] {
+              m_jobs.remove_if([id](const Job& j) { return j.id == id; });
+              if (id != m_job) return;
+              m_busy = false;
+              m_done = true;
+              fill(report);
+            },
+            Qt::QueuedConnection);
+      });
 }
 
 void HealthView::fill(const HealthReport& report) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Health of run A: signals, alarms and findings, computed in a worker thread when the dock is first
-// seen.
+// Health of run A: signals, alarms, findings, and how long the experts' kernels took. Computed in a
+// worker thread when the dock is first seen. Another run drops what is under way at once: its
+// thread ends by itself, and nothing waits for it but the destructor.
 #pragma once
+#include <atomic>
+#include <functional>
+#include <list>
 #include <memory>
 #include <thread>
 
@@ -17,8 +21,15 @@ namespace switchyard::gui {
 class HealthView : public QTabWidget {
   Q_OBJECT
  public:
+  /// Judges a run. `stop` becomes true when nobody wants the result any more.
+  using Judge = std::function<HealthReport(const RunStore& run, const std::atomic<bool>& stop)>;
+
   explicit HealthView(ViewState* state, QWidget* parent = nullptr);
   ~HealthView() override;
+  /// In place of healthOf(): for tests. What it throws is shown as the reason why there is nothing.
+  void setJudge(Judge judge) { m_judge = std::move(judge); }
+  /// Threads that have not ended yet.
+  [[nodiscard]] std::size_t threads() const { return m_jobs.size(); }
   [[nodiscard]] bool busy() const { return m_busy; }
   /// signals, alarms, findings
   [[nodiscard]] TableView* table(int i) const;
@@ -30,8 +41,14 @@ class HealthView : public QTabWidget {
   void runChanged();
   void start();
   void fill(const HealthReport& report);
+  struct Job {
+    int id = 0;
+    std::atomic<bool> stop{false};
+    std::jthread thread;
+  };
   ViewState* m_state;
-  std::jthread m_thread;
+  Judge m_judge;
+  std::list<Job> m_jobs;
   int m_job = 0;
   bool m_busy = false, m_done = false;
 };

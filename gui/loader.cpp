@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/loader.hpp"
 
+#include <exception>
 #include <new>
 
-#include "engine/base/error.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -13,6 +13,11 @@ namespace {
 struct Stopped {};
 
 }  // namespace
+
+RunLoader::RunLoader(QObject* parent)
+    : QObject(parent), m_open([](const std::filesystem::path& path, const LoadProgress& progress) {
+        return std::make_shared<const RunStore>(path, progress);
+      }) {}
 
 RunLoader::~RunLoader() {
   for (Job& job : m_jobs) job.stop = true;
@@ -49,7 +54,7 @@ void RunLoader::work(Job& job, std::vector<std::filesystem::path> paths) {
     std::vector<RunPointer> runs;
     int told = -1;
     for (std::size_t i = 0; i < paths.size(); ++i) {
-      runs.push_back(std::make_shared<const RunStore>(paths[i], [&](double share) {
+      runs.push_back(m_open(paths[i], [&](double share) {
         if (job.stop) throw Stopped{};
         const auto permille = static_cast<int>(1000 * (static_cast<double>(i) + share) /
                                                static_cast<double>(paths.size()));
@@ -63,15 +68,16 @@ void RunLoader::work(Job& job, std::vector<std::filesystem::path> paths) {
       emit loaded(runs);
     });
   } catch (const Stopped&) {
-  } catch (const InputError& e) {
-    post([this, text = QString::fromUtf8(e.what())] {
-      m_current = 0;
-      emit failed(text);
-    });
   } catch (const std::bad_alloc&) {
     post([this] {
       m_current = 0;
       emit failed(tr("not enough memory for this run"));
+    });
+  } catch (const std::exception& e) {
+    // InputError, and whatever a library throws: a message, never the end of the program.
+    post([this, text = QString::fromUtf8(e.what())] {
+      m_current = 0;
+      emit failed(text);
     });
   }
   QMetaObject::invokeMethod(

@@ -7,6 +7,7 @@
 #pragma once
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <memory>
 #include <thread>
@@ -24,10 +25,15 @@ using RunPointer = std::shared_ptr<const RunStore>;
 class RunLoader : public QObject {
   Q_OBJECT
  public:
-  explicit RunLoader(QObject* parent = nullptr) : QObject(parent) {}
+  /// Opens one file in the worker thread.
+  using Open = std::function<RunPointer(const std::filesystem::path&, const LoadProgress&)>;
+
+  explicit RunLoader(QObject* parent = nullptr);
   /// Cancels, and waits for the threads.
   ~RunLoader() override;
   void load(const std::vector<std::filesystem::path>& paths);
+  /// In place of RunStore's constructor: for tests. Not while a load is under way.
+  void setOpen(Open open) { m_open = std::move(open); }
   /// Nothing more is heard of the load under way but cancelled().
   void cancel();
   [[nodiscard]] bool busy() const { return m_current != 0; }
@@ -51,6 +57,7 @@ class RunLoader : public QObject {
   void work(Job& job, std::vector<std::filesystem::path> paths);
   void ended(int id);
 
+  Open m_open;
   std::list<Job> m_jobs;
   int m_current = 0, m_last = 0;
 };

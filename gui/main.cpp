@@ -12,6 +12,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "gui/application.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/render.hpp"
 
@@ -20,7 +21,7 @@ namespace {
 using switchyard::CapabilityError;
 using switchyard::InputError;
 
-constexpr int kOk = 0, kInput = 2, kCapability = 3;
+constexpr int kOk = 0, kFailed = 1, kInput = 2, kCapability = 3;
 
 bool given(int argc, char** argv, std::string_view option) {
   for (int i = 1; i < argc; ++i) {
@@ -57,7 +58,7 @@ int start(int argc, char** argv) {
     throw CapabilityError(
         "switchyard-gui: no display here; use --render OUT.png RUN, or set DISPLAY");
   }
-  QApplication app(argc, argv);
+  switchyard::gui::Application app(argc, argv);
   QApplication::setOrganizationName(QStringLiteral("switchyard"));
   QApplication::setApplicationName(QStringLiteral("switchyard-gui"));
   QApplication::setWindowIcon(QIcon(QStringLiteral(":/desktop/switchyard.svg")));
@@ -195,6 +196,7 @@ int start(int argc, char** argv) {
   }
   switchyard::gui::applyTheme(dark);
   switchyard::gui::MainWindow w(true);
+  app.setProblem([&w](const QString& message) { w.messageBar()->showMessage(message); });
   if (parser.isSet(theme)) w.setDark(dark);
   w.show();
   if (parser.isSet(scenario)) {
@@ -216,5 +218,8 @@ int main(int argc, char** argv) {
   } catch (const CapabilityError& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return kCapability;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "switchyard-gui: %s\n", e.what());
+    return kFailed;
   }
 }

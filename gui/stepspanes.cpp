@@ -42,7 +42,7 @@ QString MemoryPane::detail() const {
   if (run == nullptr || run->gpus() == 0) return {};
   return tr("GPU %1, the fullest; dashed: watermark %2 %")
       .arg(gpu())
-      .arg(qRound(watermarkOf(*run) * 100));
+      .arg(qRound(watermarkOf(run->data()) * 100));
 }
 
 std::vector<TimePane::LegendItem> MemoryPane::legend() const {
@@ -91,7 +91,7 @@ void MemoryPane::drawContent(QPainter& painter, const QRect& plot) {
       }
     }
   }
-  drawReference(painter, plot, watermarkOf(run) * memory);
+  drawReference(painter, plot, watermarkOf(run.data()) * memory);
 }
 
 QString MemoryPane::valueText(double value) const { return qs(bytesText(value)); }

@@ -166,8 +166,8 @@ std::vector<std::uint32_t> histogram(const std::vector<double>& values, std::siz
   return out;
 }
 
-double watermarkOf(const RunStore& run) {
-  for (const auto& [key, value] : run::scenario_entries(run.data().meta.scenario_text)) {
+double watermarkOf(const run::RunData& run) {
+  for (const auto& [key, value] : run::scenario_entries(run.meta.scenario_text)) {
     if (key != "memory.watermark") continue;
     const double percent = std::strtod(value.c_str() + (value.starts_with('"') ? 1 : 0), nullptr);
     if (percent > 0 && percent <= 100) return percent / 100;

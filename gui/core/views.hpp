@@ -63,6 +63,6 @@ std::vector<std::uint32_t> histogram(const std::vector<double>& values, std::siz
                                      double& top);
 
 /// Share of the memory whose crossing is recorded, as the run's scenario says; 0.92 if it does not.
-double watermarkOf(const RunStore& run);
+double watermarkOf(const run::RunData& run);
 
 }  // namespace switchyard::gui

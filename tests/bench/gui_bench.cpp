@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The window on a long run: 256 experts in one layer on 8 GPUs, 16 links. Time to the first picture
 // (opening included), a zoom step and a cursor move of all panes, and the peak of resident memory.
-//   gui_bench [STEPS = 100000] [FILE]    FILE is made when it is not there and kept
+//   gui_bench [STEPS = 100000] [FILE]    FILE is kept; it is made when it is not there, or when
+//                                        another version of this program made it
 // Targets at 100 000 steps: first picture < 1 s, zoom <= 33 ms, cursor <= 16 ms, 600 MB. They are
 // judged only with --judge (exit 1), since they mean a machine that does nothing else. In every
 // case exit 1 if a step of overflow is not seen, or a cursor move draws content again.
@@ -18,6 +19,8 @@
 #include <QApplication>
 #include <QPixmap>
 
+#include "engine/base/error.hpp"
+#include "engine/base/version.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/theme.hpp"
 #include "sim/run/run_file.hpp"
@@ -29,6 +32,21 @@ namespace run = switchyard::run;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kExperts = 256, kGpus = 8;
+/// Of writeRun(): raise it when what it writes changes.
+constexpr int kGenerator = 1;
+
+/// What a file says about its maker; a file of another version of product or generator is stale.
+std::string maker() { return fmt::format("{} gui_bench {}", switchyard::version(), kGenerator); }
+
+bool usable(const std::filesystem::path& file, std::uint32_t steps) {
+  if (!std::filesystem::exists(file)) return false;
+  try {
+    const run::RunReader reader(file);
+    return reader.base().meta.product_version == maker() && reader.steps() == steps;
+  } catch (const switchyard::InputError&) {
+    return false;  // cut short, or of another schema
+  }
+}
 
 double since(Clock::time_point t) {
   return std::chrono::duration<double, std::milli>(Clock::now() - t).count();
@@ -51,7 +69,7 @@ void writeRun(const std::filesystem::path& file, std::uint32_t steps) {
   inv.moe_layers = {0};
   for (std::uint32_t e = 0; e < kExperts; ++e) inv.placement.push_back(e / (kExperts / kGpus));
   run::RunMeta meta;
-  meta.product_version = "bench";
+  meta.product_version = maker();
   meta.scenario_name = "gui_bench";
   meta.detail = run::Detail::kSteps;
   run::RunWriter writer(file, meta, inv);
@@ -110,7 +128,7 @@ int main(int argc, char** argv) {
   }
   const bool mine = file.empty();
   if (mine) file = fmt::format("gui_bench_{}.h5", steps);
-  if (!std::filesystem::exists(file)) writeRun(file, steps);
+  if (!usable(file, steps)) writeRun(file, steps);
   fmt::print("{} steps x {} experts x {} GPUs, {:.1f} MB\n", steps, kExperts, kGpus,
              static_cast<double>(std::filesystem::file_size(file)) / 1e6);
   QApplication app(argc, argv);

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # real_window_test.sh GUI WRITE_DEMO_RUN: the window on a virtual screen with a window manager, two
 # runs on the command line, a real mouse and keyboard. Each gesture must change the screen; Ctrl+Q
-# ends with 0 and an empty log; a second start has the layout that the first one left.
+# ends with 0 and an empty log; a second start has the layout that the first one left, and "Restore
+# default layout" brings back the shipped one.
 set -euo pipefail
 gui=$1
 write_demo_run=$2
@@ -24,6 +25,8 @@ log=
 
 fail() { echo "failed: $*" >&2; [ -z "$log" ] || cat "$log" >&2; exit 1; }
 picture() { import -window root rgb:- | md5sum; }
+# Title and header of the dock at the top left: "Run", or "Experts" where the run dock is hidden.
+docks() { import -window root -crop 190x32+4+100 rgb:- | md5sum; }
 # Waits until the screen stays the same for a moment.
 settled() {
   local now before=
@@ -83,12 +86,24 @@ changes "a click in the heat map" xdotool mousemove 640 240 click 1
 changes "the key W" xdotool key w
 changes "a drag" bash -c "xdotool mousemove 560 250 mousedown 1 mousemove 620 250 mousemove 720 252 mouseup 1"
 changes "Escape on the menu" xdotool key Escape
+xdotool mousemove 700 440
+settled
+shipped=$(docks)
 changes "Ctrl+1" xdotool key ctrl+1
+hidden=$(docks)
+[ "$hidden" != "$shipped" ] || fail "Ctrl+1 left the docks as they were"
 quit
 grep -q '^layout=' "$XDG_CONFIG_HOME/switchyard/switchyard-gui.conf" || fail "no layout was saved"
 start second a.h5 b.h5
-# The first start hid the run dock: showing it again changes the screen, twice in a row it does not
-# stay hidden.
-changes "Ctrl+1 after a restart" xdotool key ctrl+1
+xdotool mousemove 700 440
+settled
+# The first start hid the run dock, so it is hidden now.
+[ "$(docks)" = "$hidden" ] || fail "the second start does not have the layout of the first one"
+# The last entry of the Window menu.
+changes "the Window menu" xdotool key alt+w
+changes "Restore default layout" xdotool key Up key Return
+xdotool mousemove 700 440
+settled
+[ "$(docks)" = "$shipped" ] || fail "\"Restore default layout\" did not bring back the docks"
 quit
 echo "the window works with a real mouse and keyboard"

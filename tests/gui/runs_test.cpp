@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 
 #include <QApplication>
 #include <QComboBox>
@@ -22,6 +23,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gui/application.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/recent.hpp"
 #include "gui/text.hpp"
@@ -152,6 +154,37 @@ TEST_F(RunsTest, TheSecondRunIsDrawnDashedOverTheFirst) {
   EXPECT_EQ(window.state()->run()->name(), "a.h5");
   EXPECT_EQ(window.state()->other()->name(), "b.h5");
   EXPECT_NE(alone, picture());
+}
+
+// Not only InputError: what a library throws in the worker is a message as well.
+TEST_F(RunsTest, AnyExceptionOfTheWorkerIsAMessageAndKeepsTheOldRun) {
+  window.showRun(
+      std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun(9)), "old.h5"));
+  window.loader()->setOpen([](const std::filesystem::path&, const LoadProgress&) -> RunPointer {
+    throw std::length_error("vector::reserve");
+  });
+  window.openFiles({QStringLiteral("any.h5")});
+  finish();
+  EXPECT_EQ(window.messageBar()->text(), QStringLiteral("vector::reserve"));
+  EXPECT_EQ(window.state()->run()->name(), "old.h5");
+  window.loader()->setOpen([](const std::filesystem::path&, const LoadProgress&) -> RunPointer {
+    throw std::bad_alloc();
+  });
+  window.openFiles({QStringLiteral("any.h5")});
+  finish();
+  EXPECT_EQ(window.messageBar()->text(), QStringLiteral("not enough memory for this run"));
+  EXPECT_TRUE(wait([&] { return window.loader()->threads() == 0; }, 2000));
+}
+
+// A slot that throws ends in the message bar; the window goes on.
+TEST_F(RunsTest, AnExceptionInTheWindowsThreadIsAMessage) {
+  auto* app = static_cast<Application*>(qApp);
+  app->setProblem([this](const QString& text) { window.messageBar()->showMessage(text); });
+  QMetaObject::invokeMethod(
+      &window, [] { throw std::runtime_error("the disk went away"); }, Qt::QueuedConnection);
+  QApplication::processEvents();
+  app->setProblem({});
+  EXPECT_EQ(window.messageBar()->text(), QStringLiteral("the disk went away"));
 }
 
 TEST_F(RunsTest, OneBadFileOfTwoOpensNeither) {

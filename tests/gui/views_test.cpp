@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views that are not over steps: reroutes, capacity, requests, health, the tour, the what-if strip.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <stdexcept>
+#include <thread>
 
 #include <QAbstractItemModelTester>
 #include <QApplication>
@@ -206,6 +211,63 @@ TEST_F(ViewsTest, HealthIsReadInTheBackgroundAndNamesWhatIsWrong) {
   }
   EXPECT_TRUE(alarm);
   EXPECT_GT(h.table(2)->model()->rowCount(), 0);
+}
+
+// The old judge is still at work when another run is shown: the window must not wait for it.
+TEST_F(ViewsTest, AnotherRunDoesNotWaitForTheHealthOfTheOldOne) {
+  HealthView& h = *window.health();
+  std::atomic<bool> stopped{false};
+  std::atomic<int> started{0};
+  h.setJudge([&](const RunStore&, const std::atomic<bool>& stop) {
+    if (++started == 1) {
+      while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));  // it takes its time to notice
+      stopped = true;
+    }
+    HealthReport r;
+    r.missing = "judged";
+    return r;
+  });
+  window.dock(QStringLiteral("health"))->raise();
+  window.showRun(std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun(8)),
+                                                  "slow.h5"));
+  ASSERT_TRUE(wait([&] { return started == 1; }, 5000));
+  window.showRun(std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun(9)),
+                                                  "next.h5"));
+  EXPECT_FALSE(stopped) << "the window waited for the thread";
+  ASSERT_TRUE(wait([&] { return started == 2 && !h.busy(); }, 5000));
+  EXPECT_EQ(h.table(0)->model()->index(0, 0).data().toString(), QStringLiteral("judged"));
+  EXPECT_TRUE(wait([&] { return h.threads() == 0; }, 5000));
+  EXPECT_TRUE(stopped);
+}
+
+TEST_F(ViewsTest, AnExceptionWhileJudgingIsALineInTheHealthDock) {
+  HealthView& h = *window.health();
+  h.setJudge([](const RunStore&, const std::atomic<bool>&) -> HealthReport {
+    throw std::runtime_error("out of ideas");
+  });
+  window.dock(QStringLiteral("health"))->raise();
+  window.showRun(std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun(9)),
+                                                  "next.h5"));
+  ASSERT_TRUE(wait([&] { return h.isVisible() && !h.busy() && h.threads() == 0; }, 5000));
+  EXPECT_EQ(h.table(2)->model()->index(0, 0).data().toString(), QStringLiteral("out of ideas"));
+}
+
+// Memory of the demo run is between 67 and 77 % of a GPU: an alarm at a watermark of 70 %, none at
+// the 92 % that stand where the scenario says nothing.
+TEST(Health, TakesTheWatermarkOfTheRunsOwnScenario) {
+  const auto stateOfMemory = [](const HealthReport& r) {
+    for (const auto& row : r.watched.rows) {
+      if (row.front() == "memory" || row.front().starts_with("memory ")) return row[6];
+    }
+    return std::string("no such signal");
+  };
+  run::RunData run = demoRun(100);
+  EXPECT_DOUBLE_EQ(watermarkOf(run), 0.92);
+  EXPECT_EQ(stateOfMemory(healthOf(run, "demo")), "ok");
+  run.meta.scenario_text += "memory.watermark = \"70 %\"\n";
+  EXPECT_DOUBLE_EQ(watermarkOf(run), 0.7);
+  EXPECT_EQ(stateOfMemory(healthOf(run, "demo")), "ALARM");
 }
 
 TEST_F(ViewsTest, MemoryAndEntropyPanesAppearWhenAskedFor) {
