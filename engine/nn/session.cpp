@@ -113,22 +113,26 @@ double physical_memory() {
          static_cast<double>(::sysconf(_SC_PAGESIZE));
 }
 
-/// Moves matrices that lie in the checkpoint's files into huge pages; `taken`: its tensors. Packed
-/// matrices stay: widening them costs more than reading them.
-void settle(ModelWeights& weights, bool tied, std::vector<std::span<const std::byte>> taken) {
+/// Moves matrices that lie in the checkpoint's files into huge pages. Packed matrices stay:
+/// widening them costs more than reading them.
+void settle(ModelWeights& weights, const model::Checkpoint& checkpoint) {
   const auto before = [](const std::span<const std::byte>& a, const std::span<const std::byte>& b) {
     return std::less<>()(a.data(), b.data());
   };
-  std::sort(taken.begin(), taken.end(), before);
+  std::vector<std::span<const std::byte>> held;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    held.push_back(tensor.data);
+  }
+  std::sort(held.begin(), held.end(), before);
   std::vector<std::span<const std::byte>> kept;
-  for_each_view(weights, tied, [&](WeightView& view) {
+  for_each_view(weights, checkpoint.config().tie_word_embeddings, [&](WeightView& view) {
     if (is_packed(view)) {
       return;
     }
     const std::span bytes{static_cast<const std::byte*>(view.data),
                           view.rows * view.cols * weight_bytes(view.type)};
-    const auto next = std::upper_bound(taken.begin(), taken.end(), bytes, before);
-    if (next == taken.begin()) {
+    const auto next = std::upper_bound(held.begin(), held.end(), bytes, before);
+    if (next == held.begin()) {
       return;
     }
     const auto& holder = *std::prev(next);
@@ -162,7 +166,13 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
   const RankGrid grid = make_grid(options.job != nullptr ? options.job->size() : 1,
                                   options.job != nullptr ? options.job->rank() : 0, options.tp);
   const bool alone = grid.ranks() == 1;
-  Engine engine(read(folder, options, grid), std::move(backend), options.quantise);
+  Reread source = read(folder, options, grid);
+  // Ranks on one machine share the page cache's copy, so only a process alone takes its own; the
+  // cache may hold the file beside it until it needs the room.
+  if (alone && static_cast<double>(source.checkpoint->total_bytes()) < 0.5 * physical_memory()) {
+    settle(source.weights, *source.checkpoint);
+  }
+  Engine engine(std::move(source), std::move(backend), options.quantise);
   if (!alone) {  // reads what this rank holds
     engine.weight_hash_ =
         require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);
@@ -181,15 +191,9 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
   require_runnable(checkpoint.config(), checkpoint.config_place());
   const std::uint64_t total = checkpoint.total_bytes();
   const bool fits = static_cast<double>(total) < 0.8 * physical_memory();
-  // Ranks on one machine share the page cache's copy, so only a process alone takes its own; the
-  // cache may hold the file beside it until it needs the room.
-  const bool own_copy = grid.ranks() == 1 && !options.quantise.any() &&
-                        static_cast<double>(total) < 0.5 * physical_memory();
-  std::vector<std::span<const std::byte>> taken;
   std::uint64_t done = 0;
   if (grid.ranks() == 1) {
     checkpoint.on_take([&](const model::TensorView& tensor) {
-      taken.push_back(tensor.data);
       if (fits) {
         model::page_in(tensor.data);
       }
@@ -207,9 +211,6 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
   out.quantised = quantise(out.weights, checkpoint.config().tie_word_embeddings, options.quantise);
   if (rounded) {
     cut_experts(out.weights, share);
-  }
-  if (own_copy) {
-    settle(out.weights, checkpoint.config().tie_word_embeddings, std::move(taken));
   }
   return out;
 }

@@ -67,6 +67,8 @@ const std::vector<TableEntry>& table_entries() {
        "C45: perplexity with part of the expert weights masked, by the engine",
        make_effective_parameters},
       {"fits", "does the recipe of each article fit into its memory", make_fits},
+      {"gumbel", "C22: noise and Gumbel numbers on the router's logits, by the engine",
+       make_gumbel},
       {"long-context",
        "C66: routing at the tail of a context beyond the trained length, by the engine",
        make_long_context},
@@ -74,6 +76,8 @@ const std::vector<TableEntry>& table_entries() {
        make_mixed_fabric},
       {"quantisation", "C44, C87: rounded routers and experts: agreement and perplexity",
        make_quantisation},
+      {"temperature", "C16: the router's temperature, before and after, and its controller",
+       make_temperature},
   };
   return entries;
 }

@@ -42,8 +42,10 @@ std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
 std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_fits(const TableContext& context);
+std::vector<Table> make_gumbel(const TableContext& context);
 std::vector<Table> make_long_context(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
+std::vector<Table> make_temperature(const TableContext& context);
 
 }  // namespace switchyard::tables

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables `quantisation` and `bit-flips`: their counts by hand, on small models, and verdicts
-// that follow from what was measured.
+// The tables `quantisation`, `bit-flips`, `temperature`, `gumbel`: their counts by hand, on small
+// models, and verdicts that follow from what was measured.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "experiments/tables/bit_flips.hpp"
 #include "experiments/tables/quantisation.hpp"
+#include "experiments/tables/router_noise.hpp"
 #include "tests/engine/fixture_model.hpp"
 
 namespace switchyard::tables {
@@ -133,6 +135,120 @@ TEST(BitFlipTable, FindsWhatEachCheckSeesAndLeavesTheModelAsItWas) {
   const auto judged = claims::judge(claims::claims_of("bit-flips"), measure_bit_flips(fp16));
   EXPECT_EQ(verdict_of(judged, "C18a-bf16"), claims::Verdict::kContradicted);
   EXPECT_EQ(verdict_of(judged, "C18c-bf16"), claims::Verdict::kReproduced);
+}
+
+Texts two_texts() {
+  Texts texts(2);
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    texts[0].push_back((i * i * 7 + 3) % 128);
+    texts[1].push_back(i < 20 ? 5 : (i * 31 + i * i) % 128);
+  }
+  return texts;
+}
+
+TEST(RoutingEffect, CountsSharesRunsAndLoadsOfTheTraceByHand) {
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  const Texts texts = two_texts();
+  const RoutingEffect e = routing_effect(engine, texts, {}, 2, 7);
+  const ForcedRun whole = forced_run(engine, texts, 2);
+  EXPECT_EQ(e.tokens, 80U);
+  EXPECT_EQ(e.predicted, 78U);
+  EXPECT_NEAR(e.perplexity, whole.perplexity(), 1e-6);
+  // From the other run: [T, L, k] in order of texts.
+  const std::size_t layers = whole.layers;
+  double share_max = 0;
+  double cv = 0;
+  double runs = 0;
+  for (std::size_t l = 0; l < layers; ++l) {
+    std::vector<double> first(engine.gate().experts);
+    std::vector<double> load(engine.gate().experts);
+    int length = 0;
+    for (std::size_t t = 0; t < 80; ++t) {
+      const auto* slot = &whole.chosen[(t * layers + l) * 2];
+      first[slot[0]] += 1.0 / 80;
+      load[slot[0]] += 1;
+      load[slot[1]] += 1;
+      const bool again = t % 40 != 0 && slot[0] == *(slot - 2 * layers);
+      length = again ? length + 1 : 1;
+      runs += length >= 5 ? 1.0 / 80 / static_cast<double>(layers) : 0;
+    }
+    share_max = std::max(share_max, *std::max_element(first.begin(), first.end()));
+    const double mean = 160.0 / static_cast<double>(load.size());
+    double squares = 0;
+    for (const double n : load) {
+      squares += (n - mean) * (n - mean);
+    }
+    cv +=
+        std::sqrt(squares / static_cast<double>(load.size())) / mean / static_cast<double>(layers);
+  }
+  EXPECT_NEAR(e.top1_share_max, share_max, 1e-12);
+  EXPECT_NEAR(e.load_cv, cv, 1e-12);
+  EXPECT_NEAR(e.runs_share, runs, 1e-12);
+  EXPECT_GT(e.runs_share, 0);
+}
+
+/// Choices of the first layer.
+std::vector<std::uint16_t> first_layer(const RoutingEffect& e) {
+  return {e.first.begin(), e.first.begin() + static_cast<std::ptrdiff_t>(2 * e.tokens)};
+}
+
+TEST(TemperatureTable, ATemperatureAloneKeepsTheFirstLayersChoicesAndVerdictsFollowTheRun) {
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  EffectRun run = run_temperature(engine, two_texts());
+  const auto row = [&](const std::string& condition, double t) -> EffectRow& {
+    const auto it = std::find_if(run.rows.begin(), run.rows.end(), [&](const EffectRow& r) {
+      return r.condition == condition && r.value == t;
+    });
+    EXPECT_NE(it, run.rows.end()) << condition;
+    return *it;
+  };
+  for (const double t : {0.1, 0.5, 1.2}) {
+    EXPECT_EQ(first_layer(row("after", t).effect), first_layer(run.plain)) << t;
+    EXPECT_EQ(first_layer(row("before", t).effect), first_layer(run.plain)) << t;
+    EXPECT_NE(row("after", t).effect.weights, run.plain.weights) << t;
+  }
+  EXPECT_NE(first_layer(row("before, load penalty", 0.1).effect),
+            first_layer(row("after, load penalty", 0.1).effect));
+  // Five equal tokens in a row raise T, which changes weights.
+  EXPECT_NE(row("before, controller", 0.1).effect.weights, row("before", 0.1).effect.weights);
+  const auto claims = claims::claims_of("temperature");
+  const auto judge = [&] { return claims::judge(claims, measure_temperature(run)); };
+  row("before", 0.1).effect.top1_share_max = 0.3;
+  row("before", 1.0).effect.top1_share_max = 0.35;
+  row("before, controller", 0.1).effect.top1_share_max = 0.29;
+  EXPECT_EQ(verdict_of(judge(), "C16a-before"), claims::Verdict::kContradicted);
+  EXPECT_EQ(verdict_of(judge(), "C16b-before"), claims::Verdict::kContradicted);
+  EXPECT_EQ(verdict_of(judge(), "C16c-before"), claims::Verdict::kContradicted);
+  row("before", 0.1).effect.top1_share_max = 0.97;
+  EXPECT_EQ(verdict_of(judge(), "C16a-before"), claims::Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judge(), "C16b-before"), claims::Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judge(), "C16c-before"), claims::Verdict::kReproduced);
+  EXPECT_EQ(effect_tables("temperature", run, judge()).front().rows.size(), run.rows.size() + 1);
+}
+
+TEST(GumbelTable, TauOfAllKeepsTheFirstLayersChoicesAndVerdictsFollowTheRun) {
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  EffectRun run = run_gumbel(engine, two_texts());
+  std::map<std::string, std::vector<EffectRow*>> rows;
+  for (EffectRow& row : run.rows) {
+    rows[row.condition].push_back(&row);
+  }
+  ASSERT_EQ(rows["tau_all"].size(), 2U);
+  ASSERT_EQ(rows["tau_noise"].size(), 2U);
+  EXPECT_EQ(first_layer(rows["tau_all"][0]->effect), first_layer(rows["tau_all"][1]->effect));
+  EXPECT_NE(first_layer(rows["tau_noise"][0]->effect), first_layer(rows["tau_noise"][1]->effect));
+  // At tau = 1 both readings are one.
+  EXPECT_EQ(rows["tau_all"][0]->effect.first, rows["tau_noise"][0]->effect.first);
+  const auto claims = claims::claims_of("gumbel");
+  rows["tau_noise"][0]->effect.load_cv = 0.40;
+  rows["tau_noise"][1]->effect.load_cv = 0.13;
+  auto judged = claims::judge(claims, measure_gumbel(run));
+  EXPECT_EQ(verdict_of(judged, "C22a-tau_noise@1"), claims::Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C22a-tau_noise@1.2"), claims::Verdict::kReproduced);
+  rows["tau_noise"][1]->effect.load_cv = 0.45;
+  judged = claims::judge(claims, measure_gumbel(run));
+  EXPECT_EQ(verdict_of(judged, "C22a-tau_noise@1.2"), claims::Verdict::kContradicted);
+  EXPECT_EQ(effect_tables("gumbel", run, judged).front().rows.size(), run.rows.size() + 1);
 }
 
 }  // namespace
