@@ -16,6 +16,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/nn/gguf_export.hpp"
+#include "experiments/cli/run_rows.hpp"
 #include "sim/run/run_file.hpp"
 
 namespace switchyard::cli {
@@ -66,6 +67,26 @@ int export_placement(const ExportOptions& options) {
   return 0;
 }
 
+/// Rows of a run, for spreadsheets and data frames.
+int export_csv(const ExportOptions& options) {
+  if (!options.type.empty()) {
+    throw InputError("--type", "means nothing with csv", "--what names the rows");
+  }
+  const run::RunReader reader(options.input);
+  const Table rows = run_rows(reader, options.what.empty() ? "requests" : options.what);
+  write_file(options.output, render(rows, TableFormat::kCsv));
+  if (!options.quiet) {
+    Table table;
+    table.name = "export";
+    table.title = "Rows of a run";
+    table.columns = {"quantity", "value"};
+    table.rows = {{rows.name, std::to_string(rows.rows.size())},
+                  {"columns", std::to_string(rows.columns.size())}};
+    fmt::print("{}", render(table, options.format));
+  }
+  return 0;
+}
+
 }  // namespace
 
 int run_export(const ExportOptions& options) {
@@ -75,7 +96,12 @@ int run_export(const ExportOptions& options) {
     throw InputError("export", fmt::format("unknown kind \"{}\"", options.kind),
                      suggest_name(options.kind, kKinds));
   }
+  if (!options.what.empty() && options.kind != "csv") {
+    throw InputError("--what", fmt::format("means nothing with {}", options.kind),
+                     "it names the rows of export csv");
+  }
   if (options.kind == "placement") return export_placement(options);
+  if (options.kind == "csv") return export_csv(options);
   if (options.kind != "gguf") {
     throw CapabilityError(
         fmt::format("unsupported: export {} is not in this version", options.kind));

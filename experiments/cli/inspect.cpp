@@ -18,6 +18,7 @@
 #include "experiments/cli/inspect_run.hpp"
 #include "experiments/cli/inspect_trace.hpp"
 #include "experiments/cli/routing_table.hpp"
+#include "experiments/cli/run_rows.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/cluster/report.hpp"
 #include "sim/scenario/hardware.hpp"
@@ -64,6 +65,15 @@ int run_inspect(const InspectOptions& options) {
   if (options.profile && !is_run) {
     throw InputError("--profile", "works on runs only",
                      "a trace records no times; switchyard sim writes a run");
+  }
+  if (options.requests && !is_run) {
+    throw InputError("--requests", "works on runs only", "switchyard sim writes a run");
+  }
+  if (options.requests && (options.profile || options.activation)) {
+    throw InputError("--requests", "cannot be joined with --profile", "ask for one of them");
+  }
+  if (!options.requests && (options.first != 0 || options.rows != 50)) {
+    throw InputError("--first, --rows", "say which requests --requests lists");
   }
   if (options.window > 0 && (is_run || is_toml || is_gguf)) {
     throw InputError("--window", "works on routing traces only");
@@ -119,6 +129,9 @@ int run_inspect(const InspectOptions& options) {
     throw InputError("--topology", "works on hardware files (.toml) only");
   } else if (is_gguf) {
     tables = inspect_gguf(options.file);
+  } else if (options.requests) {
+    const run::RunReader reader(options.file, h5::ReadOptions{!options.no_verify});
+    tables = {request_rows(reader, options.first, options.rows)};
   } else if (options.profile) {
     tables = inspect_profile(options.file.string(), !options.no_verify);
   } else if (is_run) {

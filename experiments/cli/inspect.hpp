@@ -12,9 +12,12 @@ namespace switchyard::cli {
 
 struct InspectOptions {
   std::filesystem::path file;
-  bool topology = false;         ///< Only for hardware files, where it is what is shown anyway.
-  bool activation = false;       ///< Traces only: every activation rate and routing statistic.
-  bool profile = false;          ///< Runs only: where time and bytes went.
+  bool topology = false;    ///< Only for hardware files, where it is what is shown anyway.
+  bool activation = false;  ///< Traces only: every activation rate and routing statistic.
+  bool profile = false;     ///< Runs only: where time and bytes went.
+  bool requests = false;    ///< Runs only: a row a request, from `first` on, `rows` of them.
+  std::uint64_t first = 0;
+  std::uint64_t rows = 50;       ///< 0: all.
   std::uint64_t window = 0;      ///< Traces: W of load_cv in tokens; 0: all tokens.
   std::filesystem::path policy;  ///< Traces without decisions: the policy file of the run.
   std::string model;             ///< --activation: the trace's model, for parameters and bytes.

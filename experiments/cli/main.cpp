@@ -304,6 +304,11 @@ int run(int argc, char** argv) {
                       "traces: the eight activation rates and every routing statistic");
   v_inspect->add_flag("--profile", inspect.profile,
                       "runs: time by kernel, memory and communication rates, largest copies");
+  v_inspect->add_flag("--requests", inspect.requests, "runs: a row a request");
+  v_inspect->add_option("--first", inspect.first, "--requests: first one listed")
+      ->capture_default_str();
+  v_inspect->add_option("--rows", inspect.rows, "--requests: how many, 0: all")
+      ->capture_default_str();
   v_inspect->add_option("--window", inspect.window, "traces: W of load_cv in tokens; 0: all tokens")
       ->capture_default_str();
   v_inspect->add_option("--model", inspect.model,
@@ -382,13 +387,15 @@ int run(int argc, char** argv) {
 
   ExportOptions export_options;
   auto* v_export =
-      app.add_subcommand("export", "write other tools' files (this version: gguf, placement)");
-  v_export->add_option("kind", export_options.kind, "gguf or placement")->required();
+      app.add_subcommand("export", "write other tools' files (this version: gguf, placement, csv)");
+  v_export->add_option("kind", export_options.kind, "gguf, placement or csv")->required();
   v_export
       ->add_option("input", export_options.input,
                    "gguf: checkpoint folder or .gguf file; placement: run file")
       ->required();
   v_export->add_option("-o,--output", export_options.output, "file to write")->required();
+  v_export->add_option("--what", export_options.what,
+                       "csv: requests (default), steps or events of a run");
   v_export->add_option("--type", export_options.type,
                        "gguf: format of the matrices, f32, bf16 (default), f16, q8_0, q4_0 or "
                        "q4_k");

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -90,8 +92,27 @@ std::uint64_t Simulator::kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
   return mine * block + (place == whole % round ? n % block : 0);
 }
 
+std::uint64_t Simulator::kv_layer_page() const {
+  return model::dtype_bytes(s_.dtype.kv,
+                            s_.memory.kv_block * model::kv_values_per_token_layer(shard_));
+}
+
+std::uint64_t Simulator::expert_kv_bytes(std::uint32_t gpu) {
+  const std::uint64_t block = s_.memory.kv_block;
+  std::uint64_t pages = 0;
+  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+    for (std::uint32_t m = 0; m < layers_; ++m) pages += (kv_count(b, m, gpu) + block - 1) / block;
+  }
+  return pages * kv_layer_page();
+}
+
 std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
                                      std::uint64_t tokens) const {
+  if (kv_by_expert()) {
+    // Layers without experts keep theirs at home; keep_kv() sees to the others.
+    const std::uint64_t pages = (tokens + s_.memory.kv_block - 1) / s_.memory.kv_block;
+    return gpu == home ? pages * (s_.model.layers.size() - layers_) * kv_layer_page() : 0;
+  }
   if (!spread_kv()) return holds_kv(gpu, home) ? kv_bytes_of(tokens) : 0;
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t held = (tokens + block - 1) / block * block;
@@ -108,6 +129,11 @@ std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
 void Simulator::grow_kv(std::uint64_t step) {
   const std::int64_t now = ready_[plan_.first_gpu];
   const auto index = static_cast<std::uint32_t>(step);
+  if (kv_by_expert() && step == 0) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      ledger_.allocate(g, MemoryCategory::kKv, expert_kv_bytes(g), now, index, "KV pages");
+    }
+  }
   for (const KvChange& c : plan_.kv) {
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       const std::uint64_t have = c.before == 0 ? 0 : kv_bytes_on(g, c.gpu, c.before);
@@ -121,7 +147,82 @@ void Simulator::grow_kv(std::uint64_t step) {
   }
 }
 
-void Simulator::move_kv(std::size_t layer) {
+void Simulator::place_context_kv(const RoutingTrace* trace) {
+  if (!kv_by_expert()) return;
+  kv_on_.assign(std::size_t{s_.workload.batch} * layers_ * gpus_, 0);
+  if (s_.workload.context == 0) return;
+  // A source of its own: these rows do not count as taken.
+  const auto source = make_routing_source(s_, trace);
+  const bool decode = s_.workload.kind == WorkloadKind::kDecode;
+  StepTokens tokens;
+  Candidates found;
+  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+    const std::uint32_t home =
+        hub() ? s_.parallel.hub : b % (gpus_ / s_.parallel.tp) * s_.parallel.tp;
+    const std::size_t n = s_.workload.context;
+    tokens.sequence.assign(n, b);
+    tokens.position.resize(n);
+    std::iota(tokens.position.begin(), tokens.position.end(), 0U);
+    tokens.ordinal = tokens.position;
+    tokens.phase.assign(n, 0);
+    tokens.rank.assign(n, static_cast<std::uint16_t>(home));
+    // The rows that a trace has for this workload: the answers' in decode.
+    tokens.answer.assign(n, decode ? 1 : 0);
+    for (std::uint32_t m = 0; m < layers_; ++m) {
+      source->candidates(tokens, m, found);
+      for (std::size_t t = 0; t < n; ++t) {
+        const std::uint16_t e = found.ids[t * found.width];
+        ++kv_count(b, m, e < experts_ ? map_.gpu_of(m, e, home) : home);
+      }
+    }
+  }
+}
+
+void Simulator::keep_kv(std::uint32_t moe) {
+  const std::uint64_t block = s_.memory.kv_block;
+  const std::uint64_t each =
+      model::dtype_bytes(s_.dtype.kv, model::kv_values_per_token_layer(shard_));
+  std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pages(gpus_, 0);
+  for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    const std::uint32_t home = tokens_.rank[t];
+    const std::uint32_t served = slots_ > 0 ? traffic_.gpu[t * slots_] : kNoGpu;
+    const std::uint32_t to = served == kNoGpu ? home : served;  // Dropped: it stays at home.
+    std::uint32_t& n = kv_count(tokens_.sequence[t], moe, to);
+    pages[to] += n % block == 0 ? 1 : 0;
+    ++n;
+    if (to != home) bytes[std::size_t{home} * gpus_ + to] += each;
+  }
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.allocate(g, MemoryCategory::kKv, pages[g] * kv_layer_page(), ready_[g],
+                     static_cast<std::uint32_t>(step_), "KV pages");
+  }
+  std::int64_t duration = 0, floor = 0;
+  exchange(run::Phase::kCollective, run::kNone, {bytes}, duration, floor);
+}
+
+void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
+  if (kv_by_expert()) {
+    if (moe == run::kNone) return;
+    const std::uint64_t each = model::kv_values_per_token_layer(shard_);
+    std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
+    for (const PlannedSequence& q : plan_.sequences) {
+      std::uint64_t kept = 0;
+      for (std::uint32_t g = 0; g < gpus_; ++g) {
+        const std::uint64_t here = kv_count(q.id, moe, g);
+        kept += here;
+        if (g == q.gpu) continue;
+        const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, each * here);
+        bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
+        pulled[q.gpu] += pull;
+      }
+      if (kept != q.had) {
+        violation("memory", fmt::format("step {}, MoE layer {}", step_, moe),
+                  fmt::format("sequence {} has {} tokens cached, {} are kept", q.id, q.had, kept));
+      }
+    }
+    pull_kv(bytes, pulled);
+    return;
+  }
   const std::uint64_t window = s_.model.layers[layer].sliding_window;
   const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
   const auto kept = [&](std::uint64_t n) { return window == 0 ? n : std::min(n, window); };
@@ -138,6 +239,11 @@ void Simulator::move_kv(std::size_t layer) {
       bytes[std::size_t{q.gpu} * gpus_ + g] += model::dtype_bytes(s_.dtype.kv, per_token * fresh);
     }
   }
+  pull_kv(bytes, pulled);
+}
+
+void Simulator::pull_kv(const std::vector<std::uint64_t>& bytes,
+                        const std::vector<std::uint64_t>& pulled) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     ledger_.allocate(g, MemoryCategory::kBuffers, pulled[g], ready_[g],
                      static_cast<std::uint32_t>(step_), "pulled keys and values");

@@ -94,7 +94,7 @@ void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool all_in_h
     s.host.push_back(nearest(g, cluster::DeviceKind::kCpu));
     s.ssd.push_back(nearest(g, cluster::DeviceKind::kSsd));
   }
-  s.copies = std::make_unique<TransferQueue>(std::move(routes), gpus, s.sharing);
+  s.copies = std::make_unique<TransferQueue>(std::move(routes), 2 * gpus, s.sharing);
 }
 
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
@@ -125,7 +125,9 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   const network::Model model = network::model_of(scenario.network.model);
   s.algorithm = algorithm;
   const scenario::MemorySpec& memory = scenario.memory;
-  if (memory.residency.on() || memory.loading.on()) {
+  const bool swaps =
+      scenario.workload.serves() && scenario.workload.serving.batching.swaps_over_links();
+  if (memory.residency.on() || memory.loading.on() || swaps) {
     s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
                 : model == network::Model::kBottleneck ? Sharing::kRefused
                                                        : Sharing::kTask;

@@ -62,8 +62,9 @@ class ExchangeTimer {
   /// GPU rank at an end of a link, or UINT32_MAX.
   [[nodiscard]] std::uint32_t gpu_at_start(std::size_t link) const;
   [[nodiscard]] std::uint32_t gpu_at_end(std::size_t link) const;
-  /// Copies from host memory and SSDs beside the exchanges; null unless memory.residency or
-  /// memory.loading is on.
+  /// Copies from and to host memory and SSDs beside the exchanges; null unless memory.residency or
+  /// memory.loading is on or preempted requests swap over the links. Lanes: GPU g's copy engine
+  /// towards the GPU is g, the one away from it GPUs + g.
   [[nodiscard]] TransferQueue* copies();
   /// [G] endpoints of copies(): the cpu and the ssd that a GPU loads from. The nearest, in this
   /// order: same server, fewest links, lowest device. ssd_of: UINT32_MAX where no host tier needs

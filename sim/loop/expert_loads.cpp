@@ -93,7 +93,7 @@ void Simulator::queue_loads(std::uint32_t gpu, const LayerLoads& found,
     (load.passing ? passing : kept) += x.bytes_each;
     (load.from_ssd ? x.step[gpu].from_ssd : x.step[gpu].from_host) += 1;
     ids.push_back(
-        x.queue.add(gpu, load.from_ssd ? x.ssd[gpu] : x.host[gpu], gpu, x.bytes_each, ready_[gpu]));
+        copy(gpu, load.from_ssd ? x.ssd[gpu] : x.host[gpu], gpu, x.bytes_each, ready_[gpu]));
   }
   if (kept > 0) {
     ledger_.allocate(gpu, MemoryCategory::kExperts, kept, ready_[gpu], index, "experts from host");
@@ -108,11 +108,7 @@ void Simulator::queue_loads(std::uint32_t gpu, const LayerLoads& found,
 /// The layer's experts are known: what is missing is asked for, then what the next layer may need.
 void Simulator::ask_experts(std::uint32_t moe) {
   ExpertLoads& x = *loads_;
-  if (plan_.first_gpu != 0 || plan_.last_gpu != gpus_) {
-    throw InputError("memory.residency", "several engines are unsupported with it",
-                     "let all GPUs step together");
-  }
-  x.queue.advance(*std::min_element(ready_.begin(), ready_.end()));
+  x.queue.advance(earliest());
   const bool measured = !record_.scalars.warmup;
   std::vector<std::vector<std::uint16_t>> asked(gpus_);
   std::vector<std::uint8_t> seen(experts_, 0);  // One GPU holds an expert of a layer in a group.
@@ -166,7 +162,9 @@ void Simulator::ask_experts(std::uint32_t moe) {
       }
     }
   } else {
-    for (std::uint32_t g = 0; g < gpus_; ++g) wanted[g] = x.residency.frequent(next, g);
+    for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+      wanted[g] = x.residency.frequent(next, g);
+    }
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     x.prefetched[g].clear();
@@ -221,17 +219,71 @@ void Simulator::drop_passing() {
   }
 }
 
-/// Bytes of the copies to the step's links, and one event for each GPU that loaded anything.
-void Simulator::end_loads(std::uint64_t step) {
-  ExpertLoads& x = *loads_;
+std::int64_t Simulator::earliest() const {
+  return std::max(plan_.earliest_ps, *std::min_element(ready_.begin(), ready_.end()));
+}
+
+TransferQueue::Id Simulator::copy(std::uint32_t lane, std::uint32_t from, std::uint32_t to,
+                                  std::uint64_t bytes, std::int64_t ready_ps) {
+  TransferQueue& queue = *exchange_.copies();
+  for (const std::uint32_t link : queue.routes().links_of(from, to)) copy_bytes_[link] += bytes;
+  return queue.add(lane, from, to, bytes, ready_ps);
+}
+
+/// Bytes of the copies to the step's links. Where all GPUs step together those that moved until
+/// its end; where replicas do by themselves, another step may share that time: all bytes of the
+/// copies that the step asked for.
+void Simulator::count_copies() {
+  TransferQueue& queue = *exchange_.copies();
   std::vector<std::uint64_t> bytes(record_.link_bytes.size(), 0);
-  x.queue.count_bytes(record_.scalars.end_ps, bytes);
+  if (plan_.last_gpu - plan_.first_gpu == gpus_) {
+    queue.count_bytes(record_.scalars.end_ps, bytes);
+  } else {
+    queue.count_bytes(plan_.earliest_ps, bytes);
+    bytes = copy_bytes_;
+  }
+  std::fill(copy_bytes_.begin(), copy_bytes_.end(), 0);
   for (std::size_t k = 0; k < bytes.size(); ++k) {
     record_.link_bytes[k] += bytes[k];
     record_.link_busy_ps[k] +=
         SimTime::from_seconds(static_cast<double>(bytes[k]) / exchange_.links()[k].bandwidth.value)
             .ps();
   }
+}
+
+void Simulator::swap_pages() {
+  TransferQueue& queue = *exchange_.copies();
+  queue.advance(earliest());
+  std::vector<std::vector<TransferQueue::Id>> awaited(gpus_);
+  for (const KvSwap& w : plan_.swaps) {
+    for (std::uint32_t g = w.gpu; g < w.gpu + s_.parallel.tp; ++g) {
+      const std::uint32_t host = exchange_.host_of()[g];
+      awaited[g].push_back(w.out ? copy(gpus_ + g, g, host, w.bytes, ready_[g])
+                                 : copy(g, host, g, w.bytes, ready_[g]));
+    }
+  }
+  std::uint32_t latest = run::kNone;
+  std::int64_t longest = 0;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    std::int64_t there = ready_[g];
+    for (const TransferQueue::Id id : awaited[g]) there = std::max(there, queue.end(id));
+    const std::int64_t ps = there - ready_[g];
+    if (ps == 0) continue;
+    wait(g, ps);
+    straggler_ps_[kByHostLoad][g] += ps;
+    if (ps > longest) {
+      longest = ps;
+      latest = g;
+    }
+  }
+  if (latest == run::kNone) return;
+  note_critical(run::kNone, run::Phase::kWait, latest, StragglerReason::kExpertLoadFromHost,
+                ready_[latest] - longest, longest);
+}
+
+/// One event for each GPU that loaded anything.
+void Simulator::end_loads(std::uint64_t step) {
+  ExpertLoads& x = *loads_;
   if (!record_.scalars.warmup) ++x.steps;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     ExpertLoads::Step& s = x.step[g];

@@ -237,6 +237,7 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   decide_layer(moe, index);
   traffic_builder_.build(moe, tokens_, decision_, traffic_);
   check_traffic(moe);
+  if (kv_by_expert()) keep_kv(moe);
   if (sharded()) {
     // Every GPU has the group's tokens already; an all-reduce adds up what their experts gave.
     traffic_.dispatch.clear();

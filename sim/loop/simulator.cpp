@@ -92,6 +92,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
     describe_requests(trace);
   }
   make_expert_loads(trace);
+  place_context_kv(trace);
   if (s_.faults.on()) {
     faults_ = std::make_unique<FaultClock>(s_);
     whole_ = placement_;
@@ -102,6 +103,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
   node_ = nodes(s_);
+  copy_bytes_.assign(exchange_.links().size(), 0);
   duplicates_ = placement::describe(placement::duplicates(placement_));
   if (s_.parallel.rebalance.signal != scenario::RebalanceSignal::kOff &&
       s_.parallel.placement == scenario::PlacementKind::kTopologyHot) {
@@ -136,6 +138,7 @@ void Simulator::refuse_unsupported() const {
   };
   const scenario::MemorySpec& m = s_.memory;
   alone(spread_kv() && s_.faults.on(), "memory.kv.placement = \"by_token\"", "faults");
+  alone(kv_by_expert() && s_.faults.on(), "memory.kv.placement = \"by_expert\"", "faults");
   alone(m.residency.on() && s_.faults.on(), "memory.residency", "faults");
   alone(m.residency.hot && s_.workload.serves(), "memory.residency.initial = \"hot\"",
         "requests that arrive");
@@ -244,6 +247,13 @@ void Simulator::make_batch() {
     machine.kv_capacity.push_back(b.kv > 0 ? b.kv : share > used ? share - used : 0);
   }
   machine.kv_bytes = [this](std::uint64_t tokens) { return kv_bytes_of(tokens); };
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    peak_other_.push_back(ledger_.live(g) - ledger_.live(g, MemoryCategory::kKv));
+    if (s_.memory.watermark_action == scenario::WatermarkAction::kRecord) continue;
+    machine.watermark.push_back(
+        static_cast<std::uint64_t>(s_.memory.watermark * static_cast<double>(ledger_.capacity(g))));
+  }
+  machine.other_bytes = [this](std::uint32_t gpu) { return peak_other_[gpu]; };
   if (s_.workload.serving.front_end.prefill_replicas > 0) {
     machine.routes = network::cluster_of(s_).routes();
   }
@@ -329,7 +339,7 @@ void Simulator::compute_layers() {
   std::uint32_t moe = 0;
   for (std::size_t layer = 0; layer < s_.model.layers.size(); ++layer) {
     std::int64_t slowest = 0;
-    if (spread_kv()) move_kv(layer);
+    if (spread_kv() || kv_by_expert()) move_kv(layer, s_.model.is_moe(layer) ? moe : run::kNone);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       const OpCost c = cost_[g].attention(layer, sequences_[g]);
       transient(
@@ -505,6 +515,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     compose_reduce();
     grow_kv(step);
     if (heals) pay_faults(step);
+    if (!plan_.swaps.empty()) swap_pages();
     if (due) rebalance(step);
     compute_layers();
     end_step(step);

@@ -15,7 +15,7 @@ void Simulator::load_weights() {
   const std::uint64_t shared = backbone_bytes();
   const std::uint64_t per_expert = expert_bytes();
   ledger_.use_allocator(s_.memory.allocator, s_.memory.page, per_expert,
-                        kv_bytes_of(s_.memory.kv_block));
+                        kv_by_expert() ? kv_layer_page() : kv_bytes_of(s_.memory.kv_block));
   std::vector<LoadJob> jobs(gpus_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     LoadJob& job = jobs[g];

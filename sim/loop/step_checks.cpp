@@ -148,7 +148,7 @@ void Simulator::check_step(std::uint64_t step) {
   }
   record_.scalars.bytes_received = std::accumulate(in.begin(), in.end(), std::uint64_t{0});
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    std::uint64_t want = 0;
+    std::uint64_t want = kv_by_expert() ? expert_kv_bytes(g) : 0;
     for (std::uint32_t home = 0; home < gpus_; ++home) {
       if (!spread_kv() && !holds_kv(g, home)) continue;
       batch_->holders(home, held_);
@@ -214,7 +214,15 @@ void Simulator::end_step(std::uint64_t step) {
   if (first_step_end_ps_ < 0) first_step_end_ps_ = sc.end_ps;
   last_step_ps_ = sc.end_ps - start;
   check_step(step);
+  if (exchange_.copies() != nullptr) count_copies();
   if (loads_) end_loads(step);
+  for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu && !peak_other_.empty(); ++g) {
+    peak_other_[g] = 0;
+    for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
+      const auto category = static_cast<MemoryCategory>(c);
+      if (category != MemoryCategory::kKv) peak_other_[g] += ledger_.high_water(g, category);
+    }
+  }
   double sum = 0;
   std::size_t n = 0;
   for (const run::LayerRecord& l : record_.layers) {

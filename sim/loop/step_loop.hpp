@@ -124,14 +124,40 @@ class Simulator {
                                                         : group_first(gpu) == home);
   }
   [[nodiscard]] bool spread_kv() const { return s_.memory.kv_placement == KvPlacement::kByToken; }
+  [[nodiscard]] bool kv_by_expert() const {
+    return s_.memory.kv_placement == KvPlacement::kByExpert;
+  }
   /// by_token: how many of a sequence's first n tokens a GPU keeps.
   [[nodiscard]] std::uint64_t kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
                                            std::uint64_t n) const;
   /// Bytes of pages on a GPU of a sequence with `tokens` > 0 tokens.
   [[nodiscard]] std::uint64_t kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
                                           std::uint64_t tokens) const;
-  /// Keys and values travel between their places and the sequences' homes.
-  void move_kv(std::size_t layer);
+  /// Keys and values travel between their places and the sequences' homes. `moe`: index of the
+  /// layer among the MoE layers, kNone for others.
+  void move_kv(std::size_t layer, std::uint32_t moe);
+  void pull_kv(const std::vector<std::uint64_t>& bytes, const std::vector<std::uint64_t>& pulled);
+  // by_expert.
+  /// Where the tokens are that are cached before the run: GPUs of their first candidates.
+  void place_context_kv(const RoutingTrace* trace);
+  /// The layer is decided: its new keys and values go where the tokens' first choices run.
+  void keep_kv(std::uint32_t moe);
+  [[nodiscard]] std::uint32_t& kv_count(std::uint32_t sequence, std::uint32_t moe,
+                                        std::uint32_t gpu) {
+    return kv_on_[(std::size_t{sequence} * layers_ + moe) * gpus_ + gpu];
+  }
+  /// One page of one layer.
+  [[nodiscard]] std::uint64_t kv_layer_page() const;
+  /// Bytes of the MoE layers' pages on a GPU.
+  [[nodiscard]] std::uint64_t expert_kv_bytes(std::uint32_t gpu);
+  /// Pages of preempted requests to and from host memory; their GPUs wait for them.
+  void swap_pages();
+  /// Nothing begins before: neither in this step nor in a later one.
+  [[nodiscard]] std::int64_t earliest() const;
+  /// A copy to or from a GPU beside the exchanges; its bytes count to the step's links.
+  TransferQueue::Id copy(std::uint32_t lane, std::uint32_t from, std::uint32_t to,
+                         std::uint64_t bytes, std::int64_t ready_ps);
+  void count_copies();
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   // Experts that are loaded on demand (expert_loads.cpp); only with loads_.
   void make_expert_loads(const RoutingTrace* trace);
@@ -203,7 +229,10 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
-  std::vector<LoadTimeline> timelines_;  // [G] of the start-up; empty: the weights are there.
+  std::vector<std::uint32_t> kv_on_;       // by_expert: [sequence][L][G] tokens kept there.
+  std::vector<std::uint64_t> copy_bytes_;  // [links] of copies that this step asked for.
+  std::vector<std::uint64_t> peak_other_;  // [G] at most in its last step, beside KV pages.
+  std::vector<LoadTimeline> timelines_;    // [G] of the start-up; empty: the weights are there.
   std::int64_t first_step_end_ps_ = -1, last_step_ps_ = 0;
   std::unique_ptr<ExpertLoads> loads_;  // Null: all experts are resident.
   std::unique_ptr<RoutingSource> source_;

@@ -35,6 +35,13 @@ struct KvChange {
   std::uint64_t before = 0, after = 0;
 };
 
+/// Pages that go to host memory or come back when the step begins, over the links.
+struct KvSwap {
+  std::uint32_t gpu = 0;    ///< Home.
+  std::uint64_t bytes = 0;  ///< Of each GPU of the home, > 0.
+  bool out = false;
+};
+
 struct StepPlan {
   std::uint32_t engine = 0;
   std::uint32_t first_gpu = 0, last_gpu = 0;
@@ -44,6 +51,7 @@ struct StepPlan {
   bool warmup = false;
   std::vector<PlannedSequence> sequences;
   std::vector<KvChange> kv;
+  std::vector<KvSwap> swaps;
   std::vector<std::uint32_t> ended;  ///< Numbers that no later plan has.
 };
 

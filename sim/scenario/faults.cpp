@@ -181,6 +181,10 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
     if ((of_link || of_expert) && out.memory.residency.on()) {
       e.fail("kind", "unsupported with memory.residency", "keep all experts on the GPUs");
     }
+    if (of_link && out.workload.serves() && out.workload.serving.batching.swaps_over_links()) {
+      e.fail("kind", "unsupported with workload.batching.preemption = \"swap\" over the links",
+             "state batching.swap_bandwidth");
+    }
     f.events.push_back(std::move(r));
   }
   const bool reloads = std::any_of(f.events.begin(), f.events.end(), [](const FaultRule& r) {

@@ -57,8 +57,8 @@ constexpr std::array<std::string_view, 3> kWireNames{"native", "int4", "int2_hal
 constexpr std::array<std::string_view, 4> kReduceNames{"ring", "direct", "one_shot",
                                                        "hierarchical"};
 constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
-constexpr std::array<std::string_view, 4> kKvNames{"by_sequence", "replicated", "hub", "by_token"};
-constexpr std::array<std::string_view, 1> kKvLater{"by_expert"};
+constexpr std::array<std::string_view, 5> kKvNames{"by_sequence", "replicated", "hub", "by_token",
+                                                   "by_expert"};
 constexpr std::array<std::string_view, 4> kResidencyNames{"all", "lru", "lfu", "static"};
 constexpr std::array<std::string_view, 3> kPrefetchNames{"none", "trace", "frequency"};
 constexpr std::array<std::string_view, 4> kAllocatorNames{"pool", "caching", "paged", "bump"};
@@ -66,8 +66,7 @@ constexpr std::array<std::string_view, 3> kLoadingNames{"resident", "host", "ssd
 constexpr std::array<std::string_view, 2> kOrderNames{"serial", "parallel"};
 constexpr std::array<std::string_view, 2> kStartNames{"ready", "by_layer"};
 constexpr std::array<std::string_view, 2> kInitialNames{"empty", "hot"};
-constexpr std::array<std::string_view, 1> kActionNames{"record"};
-constexpr std::array<std::string_view, 2> kActionLater{"stop_admission", "preempt"};
+constexpr std::array<std::string_view, 3> kActionNames{"record", "stop_admission", "preempt"};
 constexpr std::array<std::string_view, 4> kDetailNames{"summary", "steps", "layers", "tokens"};
 
 std::shared_ptr<const Source> setting_source(const std::string& option) {
@@ -1268,7 +1267,11 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   if (!(m.watermark > 0) || m.watermark > 1) {
     s.violated("watermark", "0 % < watermark <= 100 %");
   }
-  s.choice("watermark_action", kActionNames, 0, kActionLater);
+  m.watermark_action = static_cast<WatermarkAction>(s.choice("watermark_action", kActionNames, 0));
+  if (m.watermark_action != WatermarkAction::kRecord && !out.workload.serves()) {
+    s.fail("watermark_action", "means nothing: a fixed batch admits and preempts nobody",
+           "set workload.kind to open, closed or trace, or use \"record\"");
+  }
   m.reserve = s.bytes("reserve", 0);
   for (const GpuType& type : out.hardware.gpu_types) {
     if (m.reserve >= type.memory_bytes) {
@@ -1278,15 +1281,25 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   }
   Section kv = s.section("kv", {"placement", "block"});
   const bool hub = out.parallel.attention == AttentionPlacement::kHub;
-  m.kv_placement = static_cast<KvPlacement>(kv.choice(
-      "placement", kKvNames,
-      static_cast<std::size_t>(hub ? KvPlacement::kHub : KvPlacement::kBySequence), kKvLater));
+  m.kv_placement = static_cast<KvPlacement>(
+      kv.choice("placement", kKvNames,
+                static_cast<std::size_t>(hub ? KvPlacement::kHub : KvPlacement::kBySequence)));
   if (m.kv_placement != KvPlacement::kBySequence &&
       out.parallel.attention == AttentionPlacement::kTp) {
     kv.fail("placement", "unsupported with parallel.attention = \"tp\"", "supported: by_sequence");
   }
   if (m.kv_placement == KvPlacement::kHub && !hub) {
     kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
+  }
+  if (m.kv_placement == KvPlacement::kByExpert) {
+    if (out.model.num_moe_layers() == 0) {
+      kv.fail("placement", "the model has no MoE layer", "use by_sequence");
+    }
+    if (std::any_of(out.model.layers.begin(), out.model.layers.end(),
+                    [](const model::LayerSpec& l) { return l.sliding_window > 0; })) {
+      kv.fail("placement", "unsupported with sliding-window attention",
+              "use by_token or by_sequence");
+    }
   }
   m.kv_block = static_cast<std::uint32_t>(
       kv.count("block", 1, 65536, m.kv_placement == KvPlacement::kByToken ? 4 : 16));

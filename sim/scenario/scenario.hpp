@@ -8,7 +8,7 @@
 // override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
 //
 // Not modelled, and refused by name: pipeline parallelism, routers off the GPU, prefix caching,
-// watermark actions other than recording, dirichlet routing.
+// dirichlet routing.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -171,11 +171,11 @@ struct NetworkSpec {
   DispatchKind dispatch = DispatchKind::kPerRank;
   Payload payload;
   ReduceAlgorithm collective = ReduceAlgorithm::kRing;  ///< Only with attention = tp.
-  /// Dispatch, experts and combine of a layer run in so many equal chunks, the exchange of one beside
-  /// the experts of another (sim/loop/chunks.cpp). 1: one after the other.
+  /// Dispatch, experts and combine of a layer run in so many equal chunks, the exchange of one
+  /// beside the experts of another (sim/loop/chunks.cpp). 1: one after the other.
   std::uint32_t chunks = 1;
-  /// Share of a GPU's SMs that communication takes from the experts while chunks overlap: their time
-  /// is divided by 1 - comm_sms. [0, 0.9].
+  /// Share of a GPU's SMs that communication takes from the experts while chunks overlap: their
+  /// time is divided by 1 - comm_sms. [0, 0.9].
   double comm_sms = 0;
   MeasuredSpec measured;
 };
@@ -183,8 +183,13 @@ struct NetworkSpec {
 /// by_sequence: on the GPU that runs the sequence's attention. replicated: on every GPU. hub: on
 /// the hub. by_token: blocks of kv.block tokens of a sequence go round the GPUs of one copy of the
 /// experts, its home first; each layer's attention pulls the others' keys and values over the links
-/// and sends new ones to their place.
-enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub, kByToken };
+/// and sends new ones to their place. by_expert: what a MoE layer keeps of a token lies on the GPU
+/// that serves the token's first choice there, so memory follows routing; pulled as by_token.
+enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub, kByToken, kByExpert };
+
+/// What follows when a GPU would go above the watermark (sim/serving/serving.hpp); besides the
+/// event. The last two need requests that arrive.
+enum class WatermarkAction : std::uint8_t { kRecord, kStopAdmission, kPreempt };
 
 /// Which experts a GPU keeps when not all fit (M34; sim/memory/expert_cache.hpp). kAll: all.
 enum class ResidencyPolicy : std::uint8_t { kAll, kLru, kLfu, kStatic };
@@ -224,7 +229,8 @@ struct LoadingSpec {
 enum class AllocatorKind : std::uint8_t { kPool, kCaching, kPaged, kBump };
 
 struct MemorySpec {
-  double watermark = 0.92;    ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
+  double watermark = 0.92;  ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
+  WatermarkAction watermark_action = WatermarkAction::kRecord;
   std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
   KvPlacement kv_placement = KvPlacement::kBySequence;
   std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.

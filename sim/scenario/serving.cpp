@@ -134,11 +134,14 @@ void read_batching(Section& workload, Scenario& out) {
   b.max_waiting = static_cast<std::uint32_t>(s.count("max_waiting", 0, kMaxRequests, 0));
   b.preemption = static_cast<Preemption>(s.choice("preemption", kPreemptionNames, 0));
   if (b.preemption == Preemption::kSwap) {
-    if (!s.has("swap_bandwidth")) {
-      s.fail("swap_bandwidth", "is missing", "preemption = \"swap\" needs it, e.g. \"25 GB/s\"");
+    if (s.has("swap_bandwidth")) {
+      b.swap_bandwidth = s.rate("swap_bandwidth");
+      if (!(b.swap_bandwidth.value > 0)) s.violated("swap_bandwidth", "swap_bandwidth > 0");
+    } else if (std::none_of(out.hardware.devices.begin(), out.hardware.devices.end(),
+                            [](const Device& d) { return d.kind == DeviceKind::kCpu; })) {
+      s.fail("swap_bandwidth", "is missing: the hardware has no cpu to swap to over its links",
+             "write e.g. swap_bandwidth = \"25 GB/s\"");
     }
-    b.swap_bandwidth = s.rate("swap_bandwidth");
-    if (!(b.swap_bandwidth.value > 0)) s.violated("swap_bandwidth", "swap_bandwidth > 0");
   } else if (s.has("swap_bandwidth")) {
     s.fail("swap_bandwidth", "means nothing with preemption = \"recompute\"");
   }
@@ -271,6 +274,19 @@ void check_serving(const Section& workload, const Scenario& scenario) {
   if (f.replicas > 1 && p.rebalance.signal != RebalanceSignal::kOff) {
     refuse("workload.front_end.replicas with parallel.rebalance is unsupported",
            "use one replica, or a fixed placement");
+  }
+  if (scenario.workload.serving.batching.swaps_over_links()) {
+    const auto alone = [&](bool on, const std::string& with) {
+      if (on) {
+        throw InputError(workload.where("batching"),
+                         "workload.batching.preemption = \"swap\" over the links is unsupported "
+                         "with " +
+                             with,
+                         "state batching.swap_bandwidth");
+      }
+    };
+    alone(!scenario.network.measured.points.empty(), "network.measured");
+    alone(scenario.network.chunks > 1, "network.chunks");
   }
   const KvPlacement kv = scenario.memory.kv_placement;
   if (kv != (hub ? KvPlacement::kHub : KvPlacement::kBySequence)) {

@@ -55,7 +55,12 @@ struct Batching {
   std::uint64_t kv = 0;               ///< Bytes for KV pages of a GPU, in place of memory_share.
   std::uint32_t max_waiting = 0;      ///< Further requests are rejected. 0: no limit.
   Preemption preemption = Preemption::kRecompute;
-  BytesPerSecond swap_bandwidth;  ///< Of one GPU to and from host memory, per direction.
+  /// Of one GPU to and from host memory, per direction; 0: over the hardware's links, beside expert
+  /// loads and exchanges.
+  BytesPerSecond swap_bandwidth;
+  [[nodiscard]] bool swaps_over_links() const {
+    return preemption == Preemption::kSwap && swap_bandwidth.value == 0;
+  }
 };
 
 enum class Balance : std::uint8_t { kRoundRobin, kLeastQueue };

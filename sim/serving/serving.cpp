@@ -64,6 +64,7 @@ struct Rank {
   std::map<std::uint32_t, std::uint64_t> leaving;  // request → tokens whose pages travel away
   // Requests whose pages travel here. They count: a whole batch is handed over before any arrives.
   std::uint32_t travelling = 0;
+  bool held_back = false;  // by the watermark, when it last planned
   [[nodiscard]] std::size_t queue() const { return waiting.size() + running.size() + travelling; }
 };
 
@@ -78,6 +79,7 @@ struct Engine {
   bool may_work = false;
   std::uint32_t failures = 0;
   std::uint64_t swapped_bytes = 0;  // before the next step, largest of its ranks
+  std::vector<KvSwap> swaps;        // the same over the links
   std::vector<Flight> flight;
   std::uint32_t step = 0;  // that `flight` is of
   bool warmup = false;
@@ -278,8 +280,18 @@ class ServingBatch final : public BatchSource {
     if (r.held > 0 && tokens == 0) k.resident.erase(id);
     r.held = tokens;
   }
-  [[nodiscard]] bool fits(const Rank& k, const Request& r, std::uint64_t tokens) const {
-    return k.used - bytes(r.held) + bytes(tokens) <= k.capacity;
+  [[nodiscard]] bool fits(const Rank& k, const Request& r, std::uint64_t tokens,
+                          std::uint64_t room) const {
+    return k.used - bytes(r.held) + bytes(tokens) <= room;
+  }
+  /// Bytes of pages that bring no GPU of the rank above its watermark; its capacity without one.
+  [[nodiscard]] std::uint64_t below_mark(const Rank& k) const {
+    std::uint64_t room = k.capacity;
+    for (std::uint32_t g = k.home; g < k.home + width_ && !machine_.watermark.empty(); ++g) {
+      const std::uint64_t other = machine_.other_bytes(g), mark = machine_.watermark[g];
+      room = std::min(room, mark > other ? mark - other : 0);
+    }
+    return room;
   }
 
   // ---- events ----
@@ -485,9 +497,11 @@ class ServingBatch final : public BatchSource {
       const auto rank = static_cast<std::uint32_t>(engine * ranks_each_ + place / count);
       const Rank& k = ranks_[rank];
       if (engines_[engine].open) continue;
-      if (room != nullptr &&
-          (k.used + bytes(room->computed) > k.capacity || k.queue() >= w_.batching.max_sequences)) {
-        continue;
+      if (room != nullptr) {
+        const std::uint64_t most = k.queue() > 0 ? below_mark(k) : k.capacity;
+        if (k.used + bytes(room->computed) > most || k.queue() >= w_.batching.max_sequences) {
+          continue;
+        }
       }
       if (f.balance == Balance::kRoundRobin) {
         turn = place + 1;
@@ -534,19 +548,28 @@ class ServingBatch final : public BatchSource {
 
   // ---- batches ----
 
+  /// The pages of a request go to host memory or come back.
+  void swap(const Rank& k, const Request& r, bool out) {
+    swapped_total_ += bytes(r.computed);
+    if (w_.batching.swaps_over_links()) {
+      engines_[k.engine].swaps.push_back({k.home, bytes(r.computed), out});
+    } else {
+      swap_ += bytes(r.computed);
+    }
+  }
+
   void preempt(Rank& k, std::uint32_t id) {
     Request& r = requests_[id];
-    const bool swap = w_.batching.preemption == scenario::Preemption::kSwap && r.computed > 0;
+    const bool swaps = w_.batching.preemption == scenario::Preemption::kSwap && r.computed > 0;
     if (preemptions_++ < kMostPreemptionEvents) {
       note(run::EventKind::kPreemption, k.engine,
            fmt::format("request {}: {} tokens {}", id, r.computed,
-                       swap ? "move to host memory" : "are computed again later"));
+                       swaps ? "move to host memory" : "are computed again later"));
       notes_.back().gpu = k.home;
       notes_.back().value = r.computed;
     }
-    if (swap) {
-      swap_ += bytes(r.computed);
-      swapped_total_ += bytes(r.computed);
+    if (swaps) {
+      swap(k, r, true);
       r.swapped = true;
     } else {
       anew_ += r.computed;
@@ -563,8 +586,12 @@ class ServingBatch final : public BatchSource {
   /// it had to give up its own.
   bool make_room(Rank& k, std::uint32_t id, std::uint64_t tokens, bool& preempted) {
     const Key own = key(id);
-    while (!fits(k, requests_[id], tokens)) {
+    const bool keeps = s_.memory.watermark_action == scenario::WatermarkAction::kPreempt;
+    const std::uint64_t mark = keeps ? below_mark(k) : k.capacity;
+    // Alone it may go above the mark.
+    while (!fits(k, requests_[id], tokens, k.resident.size() > 1 ? mark : k.capacity)) {
       preempted = true;
+      by_mark_ += fits(k, requests_[id], tokens, k.capacity) ? 1 : 0;
       if (*k.running.rbegin() > own) {
         preempt(k, k.running.rbegin()->id);
         continue;
@@ -607,6 +634,7 @@ class ServingBatch final : public BatchSource {
     bool preempted = false;
     swap_ = 0;
     std::size_t before = plan.sequences.size();
+    bool held_back = false;
     for (auto it = k.running.begin(); it != k.running.end() && budget > 0;) {
       const Key at = *it;
       const Request& r = requests_[at.id];
@@ -626,7 +654,13 @@ class ServingBatch final : public BatchSource {
         if (plan.sequences.size() > before) break;
         tokens = needs;
       }
-      if (!fits(k, r, std::uint64_t{r.computed} + tokens)) {
+      const std::uint64_t total = std::uint64_t{r.computed} + tokens;
+      if (!k.running.empty() && !fits(k, r, total, below_mark(k)) &&
+          fits(k, r, total, k.capacity)) {
+        held_back = true;
+        break;
+      }
+      if (!fits(k, r, total, k.capacity)) {
         // Pages of requests that wait behind it would keep it out for ever if nobody runs.
         if (!k.running.empty()) break;
         std::uint32_t parked = UINT32_MAX;
@@ -641,8 +675,7 @@ class ServingBatch final : public BatchSource {
         continue;
       }
       if (r.swapped) {
-        swap_ += bytes(r.computed);
-        swapped_total_ += bytes(r.computed);
+        swap(k, r, false);
         r.swapped = false;
       }
       k.waiting.erase(at);
@@ -652,6 +685,20 @@ class ServingBatch final : public BatchSource {
       budget -= std::min(tokens, budget);
     }
     engine.swapped_bytes = std::max(engine.swapped_bytes, swap_);
+    note_mark(k, held_back);
+  }
+
+  /// One event when the watermark begins to hold requests back, one when it no longer does.
+  void note_mark(Rank& k, bool held_back) {
+    held_steps_ += held_back ? 1 : 0;
+    if (k.held_back == held_back) return;
+    k.held_back = held_back;
+    if (mark_events_++ >= kMostPreemptionEvents) return;
+    note(run::EventKind::kPolicyAction, k.engine,
+         held_back ? fmt::format("watermark: no admission, {} requests wait", k.waiting.size())
+                   : std::string("watermark: requests are admitted again"));
+    notes_.back().gpu = k.home;
+    notes_.back().value = static_cast<double>(k.waiting.size());
   }
 
   bool plan_step(std::uint32_t e, std::uint64_t step, StepPlan& plan) {
@@ -675,6 +722,8 @@ class ServingBatch final : public BatchSource {
                          .ps();
       engine.swapped_bytes = 0;
     }
+    plan.swaps = std::move(engine.swaps);
+    engine.swaps.clear();
     const bool any_prefill = std::any_of(plan.sequences.begin(), plan.sequences.end(),
                                          [](const PlannedSequence& q) { return q.prefill; });
     const bool any_decode = std::any_of(plan.sequences.begin(), plan.sequences.end(),
@@ -832,7 +881,8 @@ class ServingBatch final : public BatchSource {
   std::uint64_t in_system_ = 0, entered_ = 0, left_ = 0, over_rate_ = 0, too_long_ = 0,
                 queue_full_ = 0, preemptions_ = 0, retries_ = 0, anew_ = 0, processed_ = 0,
                 sampled_ = 0, lost_samples_ = 0, tokens_out_ = 0, swapped_total_ = 0,
-                travelled_bytes_ = 0, travels_ = 0, steps_planned_ = 0, kv_samples_ = 0;
+                travelled_bytes_ = 0, travels_ = 0, steps_planned_ = 0, kv_samples_ = 0,
+                by_mark_ = 0, held_steps_ = 0, mark_events_ = 0;
   std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
   double kv_use_ = 0, kv_most_ = 0;
   std::vector<std::int64_t> itl_ps_;
@@ -1002,6 +1052,11 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
                     fmt::format("{} values, {} definitions", values.size(), definitions.size()));
   for (std::size_t i = 0; i < values.size(); ++i) {
     data.metrics.push_back({definitions[i].name, values[i], definitions[i].unit});
+  }
+  if (!machine_.watermark.empty()) {
+    data.metrics.push_back(
+        {"steps without admission (watermark)", static_cast<double>(held_steps_), ""});
+    data.metrics.push_back({"preemptions at the watermark", static_cast<double>(by_mark_), ""});
   }
 }
 

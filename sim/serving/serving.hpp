@@ -14,8 +14,17 @@
 // the one of lowest priority that arrived last, itself at worst. If nobody was preempted, waiting
 // requests follow by priority, then arrival, as long as budget, sequences and pages last. A chunk
 // that completes the known tokens samples one. Preemption: recompute gives the pages back and
-// starts the tokens anew as a prompt; swap moves them to host memory and back, bytes /
-// swap_bandwidth each way in which the whole replica waits.
+// starts the tokens anew as a prompt; swap moves them to host memory and back. With
+// swap_bandwidth the whole replica waits bytes / swap_bandwidth each way; without, the pages travel
+// over the links between GPU and host, beside expert loads (transfer_queue.hpp), and their GPU
+// waits for them before its step.
+//
+// Watermark (memory.watermark_action). A GPU's level is what it held at most in its last step
+// beside KV pages (each category by itself) plus the pages planned. stop_admission: a waiting
+// request is admitted, and pages are handed to a decode rank, only while that keeps the level at or
+// below the mark. preempt: those that run keep to it as well, so the last one is preempted as if
+// pages had run out. A rank where nobody else holds pages goes on above the mark: nobody waits for
+// ever.
 //
 // Replicas step by themselves, in the order of simulated time. With prefill replicas, a finished
 // prompt (its first token is out then) waits until a decode rank has pages and sequences for it,
@@ -51,6 +60,10 @@ struct ServingMachine {
   /// Bytes of the pages of that many tokens, on each GPU of the sequence's home; ascending.
   std::function<std::uint64_t(std::uint64_t)> kv_bytes;
   std::optional<cluster::RouteTable> routes;  ///< Needed with prefill replicas.
+  /// [G] bytes of the watermark; empty with watermark_action = "record".
+  std::vector<std::uint64_t> watermark;
+  /// What a GPU held at most in its last step beside KV pages; asked with a watermark only.
+  std::function<std::uint64_t(std::uint32_t)> other_bytes;
 };
 
 /// `scenario` is borrowed. Throws InputError when a rank has no room for KV pages.

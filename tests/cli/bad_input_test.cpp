@@ -457,7 +457,7 @@ TEST(BadInput, UnwritableOutput) {
 
 TEST(Capability, KindsOfExportOfLaterVersionsAreRefusedByName) {
   const fs::path f = fresh_folder("later_export");
-  for (const std::string kind : {"perfetto", "csv", "dot", "svg"}) {
+  for (const std::string kind : {"perfetto", "dot", "svg"}) {
     const ProcessResult r =
         run_switchyard({"export", kind, "x.h5", "-o", "z"}, {.folder = f, .environment = {}});
     EXPECT_EQ(r.exit_code, 3) << r.err;

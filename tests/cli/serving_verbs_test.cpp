@@ -3,6 +3,7 @@
 // and two runs compared.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -63,6 +64,36 @@ TEST(ServingVerbs, APublishedTraceIsImportedAndServed) {
       run_switchyard({"inspect", "a.h5"}, {.folder = f, .environment = {}});
   ASSERT_EQ(inspect.exit_code, 0) << inspect.err;
   EXPECT_TRUE(has(inspect.out, "requests per second")) << inspect.out;
+
+  // Row by row: a page of them, and all as CSV.
+  const auto verb = [&](std::vector<std::string> arguments) {
+    return run_switchyard(arguments, {.folder = f, .environment = {}});
+  };
+  const ProcessResult page = verb({"inspect", "a.h5", "--requests", "--first", "1", "--rows", "1"});
+  ASSERT_EQ(page.exit_code, 0) << page.err;
+  EXPECT_TRUE(has(page.out, "requests 1 to 1 of 3; --first 2 goes on")) << page.out;
+  EXPECT_TRUE(has(page.out, "finished")) << page.out;
+  const ProcessResult all = verb({"inspect", "a.h5", "--requests", "--format", "csv"});
+  const ProcessResult csv = verb({"export", "csv", "a.h5", "-o", "rows.csv"});
+  ASSERT_EQ(csv.exit_code, 0) << csv.err;
+  EXPECT_EQ(read_file(f / "rows.csv"), all.out);
+  EXPECT_TRUE(
+      all.out.starts_with("request,arrival [ms],queue wait [ms],TTFT [ms],TPOT [ms],"
+                          "latency [ms],prompt [tokens],answer [tokens],outcome,"))
+      << all.out;
+  EXPECT_EQ(std::count(all.out.begin(), all.out.end(), '\n'), 4);
+  EXPECT_TRUE(has(all.out, ",374,44,finished,0,0,0,yes\n")) << all.out;
+  for (const char* what : {"steps", "events"}) {
+    ASSERT_EQ(verb({"export", "csv", "a.h5", "--what", what, "-o", "more.csv"}).exit_code, 0);
+    EXPECT_GT(read_file(f / "more.csv").size(), 40U) << what;
+  }
+  EXPECT_TRUE(has(verb({"inspect", "a.h5", "--requests", "--first", "3"}).err,
+                  "--first: 3: the run has 3 requests"));
+  EXPECT_TRUE(has(verb({"inspect", "a.h5", "--rows", "3"}).err, "say which requests"));
+  EXPECT_TRUE(has(verb({"inspect", "a.h5", "--requests", "--profile"}).err, "cannot be joined"));
+  EXPECT_TRUE(has(verb({"export", "csv", "a.h5", "--what", "step", "-o", "z.csv"}).err,
+                  "unknown rows \"step\""));
+  EXPECT_FALSE(fs::exists(f / "z.csv"));
 }
 
 TEST(ServingVerbs, ABadTraceIsRefusedAndNothingIsWritten) {

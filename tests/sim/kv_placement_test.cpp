@@ -103,4 +103,91 @@ TEST(KvByToken, SaysWhatItDoesNotTake) {
        "requests that arrive with this memory.kv.placement are unsupported");
 }
 
+namespace {
+
+/// Layer 0: the tokens of sequences 1, 2 and 3 choose expert 1 first; layer 1: GPUs 4 to 7.
+RoutingTrace skewed() {
+  return test::decode_trace({{{0, 1}, {1, 2}, {1, 3}, {1, 4}}, {{4, 5}, {5, 6}, {6, 7}, {7, 0}}},
+                            8);
+}
+std::uint64_t kv_of(const MemoryRun& r, std::size_t g) {
+  return r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv];
+}
+
+}  // namespace
+
+TEST(KvByExpert, FollowsTheFirstChoiceOfEachLayer) {
+  const RoutingTrace trace = skewed();
+  const MemoryRun r = run_in_memory(worked_scenario({"memory.kv.placement=by_expert"}), &trace);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+  // 1,025 tokens take 65 pages of 16 tokens x 1,024 B of one layer.
+  const std::uint64_t one = 65 * 16 * 1024;
+  const std::vector<std::uint64_t> sequences{1, 3, 0, 0, 1, 1, 1, 1};
+  for (std::size_t g = 0; g < 8; ++g) EXPECT_EQ(kv_of(r, g), sequences[g] * one) << g;
+  // Layer 0: GPU 1 sends 1,024 tokens to GPUs 2 and 3 each and gets a new one from both. Layer 1:
+  // four pairs side by side.
+  const std::int64_t mib = 1024 * 1024 * 10, token = 1024 * 10, path = 2'000'000;
+  EXPECT_EQ(collective(r, 0), 2 * mib + 2 * token + mib + token + 4 * path);
+  EXPECT_GE(r.data.totals.pair_bytes[1 * 8 + 2], 1024U * 1024);
+  EXPECT_EQ(r.data.totals.pair_bytes[4 * 8 + 0] >= 1024U * 1024, true);
+}
+
+TEST(KvByExpert, KeepsEveryTokenWhateverTheLayout) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{},
+        {"parallel.ep=2"},
+        {"memory.kv.block=1"},
+        {"parallel.placement=eplb", "parallel.placement_options.redundant=8"},
+        {"parallel.attention=hub", "network.chunks=2"},
+        {"memory.allocator=paged"}}) {
+    std::vector<std::string> set{"memory.kv.placement=by_expert", "workload.steps=5",
+                                 "workload.batch=16", "workload.context=100"};
+    set.insert(set.end(), more.begin(), more.end());
+    const MemoryRun r = spread(set);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+    std::uint64_t sum = 0;
+    for (std::size_t g = 0; g < 8; ++g) sum += kv_of(r, g);
+    // At least the tokens themselves: 105 of 2,048 B for each of 16 sequences.
+    EXPECT_GE(sum, 16U * 105 * 2048);
+    if (!more.empty() && more[0] == "memory.kv.block=1") {
+      EXPECT_EQ(sum, 16U * 105 * 2048);
+    }
+  }
+}
+
+TEST(KvByExpert, IsWhereMemoryFollowsRouting) {
+  // Everybody's first choice is expert 3 of both layers.
+  const RoutingTrace trace =
+      test::decode_trace({{{3, 0}, {3, 1}, {3, 2}, {3, 4}}, {{3, 0}, {3, 1}, {3, 2}, {3, 4}}}, 8);
+  for (const char* place : {"by_sequence", "by_token", "by_expert"}) {
+    const MemoryRun r = run_in_memory(
+        worked_scenario({std::string("memory.kv.placement=") + place, "memory.kv.block=16"}),
+        &trace);
+    std::uint64_t sum = 0;
+    for (std::size_t g = 0; g < 8; ++g) sum += kv_of(r, g);
+    EXPECT_EQ(kv_of(r, 3) == sum, std::string(place) == "by_expert") << place;
+  }
+}
+
+TEST(KvByExpert, SaysWhatItDoesNotTake) {
+  const auto says = [](std::vector<std::string> settings, const char* part) {
+    settings.emplace_back("memory.kv.placement=by_expert");
+    try {
+      spread(std::move(settings));
+      ADD_FAILURE() << "accepted, not: " << part;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  says({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8"},
+       "unsupported with parallel.attention = \"tp\"");
+  says({R"(faults.events=[{ kind = "slow_gpu", factor = 2, gpu = "gpu3", step = 0 }])"},
+       "memory.kv.placement = \"by_expert\": unsupported with faults");
+  says({"model.file=gpt_oss_20b"}, "unsupported with sliding-window attention");
+  says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
+        "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
+        "lengths = { prompt = 16, output = 4 } }"},
+       "requests that arrive with this memory.kv.placement are unsupported");
+}
+
 }  // namespace switchyard::sim

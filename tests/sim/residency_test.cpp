@@ -243,6 +243,97 @@ TEST(Residency, GivesTheHitRatesOfGptOssInsideTheSimulator) {
   }
 }
 
+namespace {
+
+/// Requests on two replicas of one GPU each, all experts on both.
+scenario::Scenario replicas(const std::string& batching, std::vector<std::string> more = {}) {
+  std::vector<std::string> set{
+      "parallel.ep=1", "parallel.dp=2",
+      "workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, arrivals = { per_second "
+      "= 300.0, requests = 30 }, lengths = { prompt = 40, prompt_cv = 0.5, output = 20 }, "
+      "front_end = { replicas = 2 }, batching = { " +
+          batching + " } }"};
+  set.insert(set.end(), more.begin(), more.end());
+  return offload(set);
+}
+std::uint64_t on_links(const MemoryRun& r) {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t b : r.data.totals.link_bytes) sum += b;
+  return sum;
+}
+
+}  // namespace
+
+TEST(Residency, ReplicasLoadBySideOfEachOther) {
+  for (const char* prefetch : {"none", "frequency", "trace"}) {
+    const MemoryRun r = run_in_memory(
+        replicas("token_budget = 64", {std::string("memory.residency.prefetch=") + prefetch}),
+        nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    std::size_t second = 0;
+    for (const auto& s : r.data.steps) second += s.engine;
+    EXPECT_GT(second, 0U);
+    EXPECT_LT(second, r.data.steps.size());
+    // Nothing but experts travels: a replica is one GPU. Those taken back have not moved.
+    const double loaded =
+        metric(r, "experts loaded per step") * static_cast<double>(r.data.steps.size());
+    if (std::string(prefetch) == "none") {
+      EXPECT_NEAR(static_cast<double>(on_links(r)), loaded * kExpertBytes, 1);
+      EXPECT_GT(loaded, 0);
+    }
+    for (const auto& q : r.data.requests) EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+  }
+}
+
+TEST(Residency, PagesThatSwapTakeTheLinksOfTheLoads) {
+  // One GPU's pages for 64 tokens: 2,048 B a token, 16 tokens a page.
+  const std::string few = "token_budget = 64, kv = \"262144 B\", preemption = \"swap\"";
+  const auto run = [&](const std::string& batching, const char* policy) {
+    const MemoryRun r = run_in_memory(
+        replicas(batching, {policy == std::string("all")
+                                ? "memory.residency={ policy = \"all\" }"
+                                : "memory.residency={ policy = \"lru\", slots = 2 }"}),
+        nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    for (const auto& q : r.data.requests) {
+      // Some prompts are longer than the pages of a GPU.
+      EXPECT_TRUE(q.outcome == run::RequestOutcome::kFinished ||
+                  q.outcome == run::RequestOutcome::kRejected);
+    }
+    return r;
+  };
+  const MemoryRun alone = run(few, "all");
+  ASSERT_GT(metric(alone, "preemptions"), 0);
+  EXPECT_NEAR(static_cast<double>(on_links(alone)), metric(alone, "KV swapped") * 1e9, 1);
+  // A page of 32,768 B waits 1 us + 3.2768 us at least, in the phase that says so.
+  std::int64_t waits = 0;
+  for (const auto& s : alone.data.steps) {
+    waits += s.phase_ps[static_cast<std::size_t>(run::Phase::kWait)];
+  }
+  EXPECT_GE(waits, 2 * 4'276'800);
+  const MemoryRun stated = run(few + ", swap_bandwidth = \"10 GB/s\"", "all");
+  EXPECT_EQ(on_links(stated), 0U);
+  const MemoryRun both = run(few, "lru");
+  ASSERT_GT(metric(both, "preemptions"), 0);
+  EXPECT_GT(on_links(both), static_cast<std::uint64_t>(metric(both, "KV swapped") * 1e9));
+}
+
+TEST(Residency, SwappingOverTheLinksSaysWhatItDoesNotTake) {
+  const auto says = [](std::vector<std::string> more, const char* part) {
+    more.emplace_back("memory.residency={ policy = \"all\" }");
+    try {
+      (void)run_in_memory(replicas("preemption = \"swap\"", std::move(more)), nullptr);
+      ADD_FAILURE() << "accepted, not: " << part;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  says({"network.chunks=2"}, "over the links is unsupported with network.chunks");
+  says({"faults.events=[{ kind = \"link_degraded\", link = \"gpu0--cpu\", factor = 0.5, step = 1 "
+        "}]"},
+       "unsupported with workload.batching.preemption = \"swap\" over the links");
+}
+
 TEST(Residency, SaysWhatItDoesNotTake) {
   const auto says = [](const std::vector<std::string>& settings, const char* part) {
     std::vector<std::string> all{"workload.routing={ synthetic = \"uniform\" }"};

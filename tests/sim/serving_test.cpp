@@ -71,7 +71,8 @@ struct Result {
 
 /// One page is 16 tokens and 16 B; `pages` of them on each GPU. `time` gives a step's length.
 Result drive(const scenario::Scenario& s, std::uint32_t gpus, std::uint64_t pages,
-             const std::function<std::int64_t(const sim::StepPlan&)>& time, bool keep = true) {
+             const std::function<std::int64_t(const sim::StepPlan&)>& time, bool keep = true,
+             const std::function<void(sim::ServingMachine&)>& change = {}) {
   sim::ServingMachine machine;
   machine.gpus = gpus;
   machine.kv_capacity.assign(gpus, pages * 16);
@@ -79,6 +80,7 @@ Result drive(const scenario::Scenario& s, std::uint32_t gpus, std::uint64_t page
   if (s.workload.serving.front_end.prefill_replicas > 0) {
     machine.routes = switchyard::cluster::build_cluster(s.hardware).routes();
   }
+  if (change) change(machine);
   const auto batch = sim::make_serving(s, machine);
   Result r;
   sim::StepPlan plan;
@@ -239,6 +241,91 @@ TEST(Preemption, RecomputesWhatItLost) {
   EXPECT_EQ(w.metric("tokens computed anew"), 0);
   EXPECT_DOUBLE_EQ(w.metric("KV swapped"), 64e-9);  // out and in
   EXPECT_EQ(w.end_ms(0), 330);                      // the swap out held the step up
+}
+
+TEST(Preemption, SwapsOverTheLinksWhereNoBandwidthIsStated) {
+  auto s = trace_scenario({at_ms(0, 16, 32), at_ms(0, 16, 32)},
+                          {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  s.workload.serving.batching.preemption = scenario::Preemption::kSwap;
+  const Result r = drive(s, 8, 4, ten_ms);
+  std::vector<std::pair<bool, std::uint64_t>> swaps;
+  for (const sim::StepPlan& p : r.plans) {
+    EXPECT_EQ(p.host_ps, 0);
+    for (const sim::KvSwap& w : p.swaps) swaps.emplace_back(w.out, w.bytes);
+  }
+  // Two pages go and come back.
+  EXPECT_EQ(swaps, (std::vector<std::pair<bool, std::uint64_t>>{{true, 32}, {false, 32}}));
+  EXPECT_DOUBLE_EQ(r.metric("KV swapped"), 64e-9);
+}
+
+/// A GPU with `other` B beside its pages and a watermark at 128 B.
+std::function<void(sim::ServingMachine&)> marked(std::uint64_t other) {
+  return [other](sim::ServingMachine& m) {
+    m.watermark.assign(m.gpus, 128);
+    m.other_bytes = [other](std::uint32_t) { return other; };
+  };
+}
+
+TEST(Watermark, StopsAdmissionWhileSomebodyRuns) {
+  // Room for 2 pages below the mark. The first request holds 2 from its second step on, and may
+  // grow beyond; the second one waits for its end.
+  auto s = trace_scenario({at_ms(0, 16, 32), at_ms(5, 16, 2)},
+                          {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  EXPECT_EQ(drive(s, 8, 8, ten_ms).first_ms(1), 20);
+  s.memory.watermark_action = scenario::WatermarkAction::kStopAdmission;
+  const Result r = drive(s, 8, 8, ten_ms, true, marked(96));
+  EXPECT_EQ(r.end_ms(0), 320);
+  EXPECT_EQ(r.first_ms(1), 330);
+  EXPECT_EQ(r.metric("preemptions"), 0);
+  EXPECT_EQ(r.metric("steps without admission (watermark)"), 31);
+  ASSERT_EQ(r.data.events.size(), 2U);
+  EXPECT_NE(r.data.events[0].text.find("no admission, 1 requests wait"), std::string::npos);
+  EXPECT_NE(r.data.events[1].text.find("admitted again"), std::string::npos);
+  // With room for both nothing is held back.
+  EXPECT_EQ(drive(s, 8, 8, ten_ms, true, marked(0)).first_ms(1), 20);
+}
+
+TEST(Watermark, PreemptsAsIfPagesHadRunOut) {
+  // As Preemption.RecomputesWhatItLost, but 8 pages are there and 4 of them below the mark.
+  auto s = trace_scenario({at_ms(0, 16, 32), at_ms(0, 16, 32)},
+                          {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  EXPECT_EQ(drive(s, 8, 8, ten_ms).metric("preemptions"), 0);
+  s.memory.watermark_action = scenario::WatermarkAction::kPreempt;
+  const Result r = drive(s, 8, 8, ten_ms, true, marked(64));
+  EXPECT_EQ(r.metric("preemptions"), 1);
+  EXPECT_EQ(r.metric("preemptions at the watermark"), 1);
+  EXPECT_EQ(r.metric("tokens computed anew"), 32);
+  EXPECT_EQ(r.end_ms(0), 320);
+  // Above the mark from the start: one after the other, and both get their answer.
+  const Result full = drive(s, 8, 8, ten_ms, true, marked(500));
+  EXPECT_EQ(full.end_ms(0), 320);
+  EXPECT_EQ(full.end_ms(1), 640);
+}
+
+TEST(Watermark, HoldsRequestsBackWhileALeakLasts) {
+  const auto leaking = [](const char* action) {
+    return run_in_memory(
+        worked_scenario(
+            {open_workload("per_second = 20000.0, requests = 60", "prompt = 64, output = 20"),
+             "faults.events=[{kind=\"kv_leak\",gpu=\"gpu7\",bytes=\"20 GB\",step=0,"
+             "lasts=4}]",
+             std::string("memory.watermark_action=") + action}),
+        nullptr);
+  };
+  for (const char* action : {"record", "stop_admission", "preempt"}) {
+    const MemoryRun r = leaking(action);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    std::size_t held = 0;
+    for (const run::Event& e : r.data.events) {
+      const bool one = e.text.find("watermark: no admission") != std::string::npos;
+      held += one ? 1 : 0;
+      if (one) EXPECT_EQ(e.gpu, 7U);
+    }
+    EXPECT_EQ(held > 0, std::string(action) != "record") << action;
+    for (const auto& q : r.data.requests) {
+      EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished) << action;
+    }
+  }
 }
 
 TEST(Preemption, SparesTheHigherTier) {
@@ -573,7 +660,8 @@ TEST(ServingScenario, RefusesWhatMakesNoSense) {
   expect({open_workload(good, lengths, ", batch = 3")}, "means nothing when requests arrive");
   expect({open_workload(good, lengths, ", batching = { prefix_caching = true }")}, "unsupported");
   expect({open_workload(good, lengths, ", batching = { preemption = \"swap\" }")},
-         "swap_bandwidth is missing");
+         "swap_bandwidth is missing: the hardware has no cpu");
+  expect({"memory.watermark_action=preempt"}, "a fixed batch admits and preempts nobody");
   expect({open_workload(good, lengths, ", front_end = { replicas = 3 }")},
          "whole number of groups");
   expect({open_workload(good, lengths, ", front_end = { replicas = 1, prefill_replicas = 1 }")},
