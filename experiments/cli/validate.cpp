@@ -54,6 +54,9 @@ BytesPerSecond own_link(const scenario::HardwareSpec& hardware) {
 }  // namespace
 
 int run_validate(const ValidateOptions& options) {
+  if (options.step_loop && !options.data.empty()) {
+    throw InputError("--step-loop", "has no effect with --data", "leave one of them out");
+  }
   const scenario::Calibration calibration = scenario::read_calibration(
       find_named(options.hardware, "calibrations", "--hardware").string());
   const fs::path folder =
@@ -63,8 +66,16 @@ int run_validate(const ValidateOptions& options) {
   std::vector<Table> tables{validation::summary_table(calibration, measured, judged)};
   if (options.rows) tables.push_back(validation::rows_table(judged));
   if (options.data.empty()) {
-    tables.push_back(validation::vllm_table(
-        validation::run_vllm_case(scenarios_root() / "validation" / "rtx_pro_6000_qwen3_30b")));
+    const fs::path folder_of_case = scenarios_root() / "validation" / "rtx_pro_6000_qwen3_30b";
+    validation::VllmCase vllm = validation::run_vllm_case(folder_of_case);
+    if (options.step_loop) {
+      const auto loop = [&](validation::MoeRows rows) {
+        return run_vllm_loop(folder_of_case, scenarios_root(), rows);
+      };
+      vllm.loop = loop(validation::MoeRows::kGathered);
+      vllm.loop_own_rows = loop(validation::MoeRows::kOwn);
+    }
+    tables.push_back(validation::vllm_table(vllm));
   }
   fmt::print("{}", render_all(tables, options.format));
   return 0;

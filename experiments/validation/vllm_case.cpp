@@ -8,12 +8,20 @@
 #include <charconv>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <map>
+#include <memory>
 #include <numeric>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/base/random.hpp"
+#include "engine/trace/replay.hpp"
+#include "engine/trace/trace.hpp"
+#include "sim/cost/calibrated.hpp"
+#include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
+#include "sim/scenario/scenario.hpp"
 
 namespace switchyard::validation {
 namespace {
@@ -332,14 +340,12 @@ std::vector<RequestTimes> simulate(const Tables& t, std::vector<Request> request
   return out;
 }
 
-}  // namespace
-
-VllmCase run_vllm_case(const std::filesystem::path& folder) {
-  const Tables tables = read_tables(folder);
+/// Rows of requests.csv, measured times in milliseconds.
+std::vector<Request> read_requests(const std::filesystem::path& folder,
+                                   std::vector<RequestTimes>& measured) {
   const Csv csv =
       read_csv(folder / "requests.csv",
                "arrival_ns,input_tokens,output_tokens,queued_s,first_token_s,last_token_s");
-  VllmCase out;
   std::vector<Request> requests;
   for (std::size_t i = 0; i < csv.rows.size(); ++i) {
     Request r;
@@ -351,11 +357,206 @@ VllmCase run_vllm_case(const std::filesystem::path& folder) {
     }
     const double queued = number(csv, i, 3, 0), first = number(csv, i, 4, queued),
                  last = number(csv, i, 5, first);
-    out.measured.push_back({(first - queued) * 1e3,
-                            (last - first) * 1e3 / std::max(r.output - 1, 1.0),
-                            (last - queued) * 1e3});
+    measured.push_back({(first - queued) * 1e3, (last - first) * 1e3 / std::max(r.output - 1, 1.0),
+                        (last - queued) * 1e3});
     requests.push_back(r);
   }
+  return requests;
+}
+
+// ---- through the step loop ----
+
+/// NVIDIA's figures of the RTX PRO 6000 (1.792 TB/s, 467.8 TFLOP/s in BF16, as ai-dynamo/
+/// aiconfigurator lists them, Apache-2.0); the link's are those of the published case.
+constexpr std::string_view kLoopScenario = R"(
+[model]
+file = "qwen3_30b_a3b"
+[hardware]
+name = "rtx_pro_6000_x2"
+[hardware.gpu_types.rtx_pro_6000]
+memory = "96 GB"
+hbm = "1792 GB/s"
+sms = 188
+kernel_launch = "2 us"
+tdp = "600 W"
+peak = { fp32 = "117 TFLOP/s", bf16 = "467.8 TFLOP/s" }
+[[hardware.devices]]
+name = "gpu"
+count = 2
+kind = "gpu"
+type = "rtx_pro_6000"
+[[hardware.links]]
+from = "gpu0"
+to = "gpu1"
+class = "pcie5"
+bandwidth = "16 GB/s"
+latency = "20 us"
+[parallel]
+dp = 2
+ep = 2
+[workload]
+kind = "open"
+routing = { trace = "drawn", layers = "cycle" }
+arrivals = { per_second = 1.0, requests = 1 }
+lengths = { prompt = 1, output = 1 }
+batching = { token_budget = 2048, max_sequences = 128 }
+[run]
+detail = "summary"
+)";
+
+/// Uniform routing: 64 sequences of 128 rows in each phase, 4 layers, drawn with a fixed seed.
+RoutingTrace drawn_routing(const GateSpec& gate) {
+  constexpr std::uint32_t kSequences = 64, kRows = 256, kTraceLayers = 4;
+  const std::uint32_t experts = gate.experts;
+  RoutingTrace t;
+  t.header.model = "drawn";
+  t.header.gate = gate;
+  for (std::uint32_t l = 0; l < kTraceLayers; ++l) t.header.layers.push_back(l);
+  t.header.candidates = stored_candidates(experts, gate.top_k);
+  t.header.slots = gate.top_k;
+  t.header.config_hash = t.header.weight_hash = "0000000000000000";
+  t.header.engine = "drawn";
+  t.header.precision = "f32";
+  t.step_begin = {0, std::uint64_t{kSequences} * kRows};
+  RankWorkspace workspace;
+  Candidates c;
+  std::vector<float> logits(experts);
+  for (std::uint32_t q = 0; q < kSequences; ++q) {
+    t.sequences.push_back({kRows / 2, q, "", ""});
+    for (std::uint32_t p = 0; p < kRows; ++p) {
+      t.tokens.sequence.push_back(q);
+      t.tokens.position.push_back(p);
+      t.tokens.token.push_back(p);
+      t.tokens.phase.push_back(p < kRows / 2 ? 0 : 1);
+      t.tokens.step.push_back(0);
+      for (std::uint32_t l = 0; l < kTraceLayers; ++l) {
+        for (std::uint32_t e = 0; e < experts; ++e) {
+          logits[e] =
+              static_cast<float>(random_gumbel(1, random_purpose("vllm case"), {q, l, p, e}));
+        }
+        rank_candidates(gate, logits, {}, t.header.candidates, workspace, c);
+        t.routing.candidates.insert(t.routing.candidates.end(), c.ids.begin(), c.ids.end());
+        t.routing.logit.insert(t.routing.logit.end(), c.logit.begin(), c.logit.end());
+        t.routing.lse.push_back(c.lse[0]);
+      }
+    }
+  }
+  t.decisions_present = false;
+  replay(t, ReplayOptions::recorded(t.header));
+  return t;
+}
+
+/// The kernel table as a calibration, and the smallest time of dense.csv in us.
+scenario::Calibration as_calibration(const std::filesystem::path& folder,
+                                     const scenario::Scenario& s, MoeRows rows, double& least_us) {
+  using scenario::OpKind;
+  const scenario::GpuType& gpu = s.hardware.gpu_type(0);
+  scenario::Calibration c;
+  c.device = gpu.name;
+  c.hbm = gpu.hbm;
+  c.link.value = kLinkBytesPerUs * 1e6;
+  c.peak = gpu.peak;
+  c.source = "casys-kaist/LLMServingSim 5daddb2";
+  c.licence = "MIT";
+  const std::uint64_t heads = s.model.num_heads, kv = s.model.num_kv_heads, d = s.model.head_dim,
+                      h = s.model.hidden_size;
+  const auto table = [&](OpKind kind, std::vector<std::uint64_t> shape) {
+    scenario::OpTable t;
+    t.kind = kind;
+    t.library = "vllm0.19";
+    t.shape = std::move(shape);
+    t.where = folder.string();
+    return t;
+  };
+  scenario::OpTable decode = table(OpKind::kAttentionDecode, {heads, kv, d, 0});
+  scenario::OpTable prefill = table(OpKind::kAttentionPrefill, {heads, kv, d, 0});
+  const Csv attention =
+      read_csv(folder / "attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us");
+  for (std::size_t r = 0; r < attention.rows.size(); ++r) {
+    const double chunk = number(attention, r, 0, 0), cached = number(attention, r, 1, 0),
+                 n = number(attention, r, 2, 0), positions = number(attention, r, 3, 0),
+                 us = number(attention, r, 4, 1e-9);
+    if (chunk == 0) decode.points.push_back({{n, positions, 0}, us});
+    if (n == 0) prefill.points.push_back({{1, chunk, cached}, us});
+  }
+  scenario::OpTable qkv = table(OpKind::kGemm, {(heads + 2 * kv) * d, h});
+  scenario::OpTable out = table(OpKind::kGemm, {h, heads * d});
+  scenario::OpTable head = table(OpKind::kGemm, {s.model.vocab_size, h});
+  const Csv dense = read_csv(folder / "dense.csv", "layer,tokens,time_us");
+  least_us = std::numeric_limits<double>::infinity();
+  for (std::size_t r = 0; r < dense.rows.size(); ++r) {
+    const double us = number(dense, r, 2, 1e-9);
+    least_us = std::min(least_us, us);
+    const scenario::OpPoint point{{number(dense, r, 1, 1), 0, 0}, us};
+    if (dense.rows[r][0] == "qkv_proj") qkv.points.push_back(point);
+    if (dense.rows[r][0] == "o_proj") out.points.push_back(point);
+  }
+  const Csv ends = read_csv(folder / "per_sequence.csv", "layer,sequences,time_us");
+  for (std::size_t r = 0; r < ends.rows.size(); ++r) {
+    if (ends.rows[r][0] != "lm_head") continue;
+    head.points.push_back({{number(ends, r, 1, 1), 0, 0}, number(ends, r, 2, 1e-9)});
+  }
+  scenario::OpTable moe = table(OpKind::kExperts, {h, s.model.expert_intermediate, 3});
+  const Csv experts = read_csv(folder / "moe.csv", "tokens,activated_experts,time_us");
+  const double per_token = rows == MoeRows::kGathered ? kTopK / kEngines : kTopK;
+  for (std::size_t r = 0; r < experts.rows.size(); ++r) {
+    const double n = number(experts, r, 0, 1) * per_token, distinct = number(experts, r, 1, 1);
+    moe.points.push_back({{n, distinct, std::ceil(n / distinct)}, number(experts, r, 2, 1e-9)});
+  }
+  c.tables = {std::move(decode), std::move(prefill), std::move(qkv),
+              std::move(out),    std::move(head),    std::move(moe)};
+  for (const scenario::OpTable& t : c.tables) {
+    if (t.points.empty()) throw InputError(folder.string(), "a kernel of the table has no row");
+  }
+  sim::fit_tables(c);
+  return c;
+}
+
+}  // namespace
+
+std::vector<RequestTimes> run_vllm_loop(const std::filesystem::path& folder,
+                                        const std::filesystem::path& presets, MoeRows rows) {
+  scenario::ReadOptions options;
+  options.require_trace = false;
+  options.presets_root = presets.string();
+  scenario::Scenario s =
+      scenario::read_scenario_text(kLoopScenario, (presets / "vllm_case.toml").string(), options);
+  double least_us = 0;
+  s.cost.calibration =
+      std::make_shared<const scenario::Calibration>(as_calibration(folder, s, rows, least_us));
+  s.hardware.gpu_types.at(0).kernel_launch = SimTime::from_seconds(least_us * 1e-6);
+  std::vector<RequestTimes> measured, out;
+  auto trace = std::make_shared<scenario::RequestTrace>();
+  for (const Request& r : read_requests(folder, measured)) {
+    trace->requests.push_back({SimTime::from_seconds(r.arrival_us * 1e-6),
+                               static_cast<std::uint32_t>(r.input),
+                               static_cast<std::uint32_t>(r.output)});
+  }
+  s.workload.kind = scenario::WorkloadKind::kTrace;
+  s.workload.serving.arrivals.trace = trace;
+  s.workload.serving.arrivals.requests = 0;
+  const RoutingTrace routing = drawn_routing(s.gate);
+  const auto sink = sim::memory_sink();
+  const sim::SimulationResult result = sim::simulate(s, &routing, "", *sink);
+  if (!result.violations.empty()) {
+    throw InputError(folder.string(), "the step loop: " + result.violations.front().message);
+  }
+  for (const run::RequestRecord& r : sink->data().requests) {
+    if (r.outcome != run::RequestOutcome::kFinished) {
+      throw InputError(folder.string(), fmt::format("request {} did not finish", r.id));
+    }
+    out.push_back({static_cast<double>(r.first_token_ps - r.arrival_ps) * 1e-9,
+                   static_cast<double>(r.end_ps - r.first_token_ps) * 1e-9 /
+                       std::max(static_cast<double>(r.output_tokens) - 1, 1.0),
+                   static_cast<double>(r.end_ps - r.arrival_ps) * 1e-9});
+  }
+  return out;
+}
+
+VllmCase run_vllm_case(const std::filesystem::path& folder) {
+  const Tables tables = read_tables(folder);
+  VllmCase out;
+  const std::vector<Request> requests = read_requests(folder, out.measured);
   std::uint64_t ignored = 0;
   out.simulated = simulate(tables, requests, MoeRows::kGathered, out.steps);
   out.simulated_own_rows = simulate(tables, requests, MoeRows::kOwn, ignored);
@@ -369,6 +570,11 @@ Table vllm_table(const VllmCase& result) {
       "End to end: vLLM 0.19, Qwen3-30B-A3B, 2 x RTX PRO 6000, DP2 + EP2, 300 ShareGPT requests";
   table.columns = {"metric",    "measured [ms]",    "simulated [ms]",
                    "error [%]", "goal |error| [%]", "error, own rows only [%]"};
+  const bool loop = !result.loop.empty();
+  if (loop) {
+    table.columns.emplace_back("step loop, error [%]");
+    table.columns.emplace_back("step loop, own rows only [%]");
+  }
   struct Quantity {
     const char* name;
     double RequestTimes::*member;
@@ -389,6 +595,10 @@ Table vllm_table(const VllmCase& result) {
       table.rows.push_back({fmt::format("{} {}", q.name, name), fmt::format("{:.2f}", m),
                             fmt::format("{:.2f}", s), fmt::format("{:.1f}", 100 * (s / m - 1)),
                             goal, fmt::format("{:.1f}", 100 * (own / m - 1))});
+      for (const auto* times : {&result.loop, &result.loop_own_rows}) {
+        if (loop)
+          table.rows.back().push_back(fmt::format("{:.1f}", 100 * (of(values(*times)) / m - 1)));
+      }
     };
     row(
         "mean",
@@ -410,6 +620,14 @@ Table vllm_table(const VllmCase& result) {
   table.notes.push_back(
       "own rows only: the MoE kernel takes the time of the rows of its own experts, not of all "
       "gathered rows");
+  if (loop) {
+    table.notes.push_back(
+        "step loop: the same requests through the simulator's own loop and scheduler, the kernel "
+        "table as its calibration; attention of mixed steps as decode and prefill apart");
+  }
+  if (!loop) {
+    table.notes.push_back("validate --step-loop: the same through the simulator's own step loop");
+  }
   table.notes.push_back(
       "published simulator on this case (LLMServingSim): TTFT -13.6, TPOT -1.7, latency -2.2 %");
   table.notes.push_back("measured by casys-kaist/LLMServingSim 5daddb2 (MIT)");

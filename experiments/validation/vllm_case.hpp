@@ -15,6 +15,18 @@
 //   GB/s (the figures of the published case's cluster file).
 // Tables are read piecewise linearly in each argument; grid points that are not there are left out.
 //
+// Beside it the same case through the step loop of sim/ (run_vllm_loop): model preset
+// qwen3_30b_a3b, two GPUs of the table's kind on one link with the figures above, one replica whose
+// ranks step together, and the kernel table as a calibration (fit_tables() on its rows: decode and
+// prefill attention, QKV, output and head GEMMs, MoE). There every kernel is timed on its own, at
+// its own rows and distinct experts of drawn uniform routing. A point of t tokens in the MoE table
+// is one of t · k / 2 rows where the masked rows of a gathered batch count (kGathered), of t · k
+// rows where they do not (kOwn). Kernels without a table (norms, RoPE, gate, top-k, permutation,
+// sum, sampling) take the roofline, none less than the smallest time of dense.csv. What differs
+// from the loop above: no table of mixed attention, the router's and the sum's kernels beside
+// the MoE table that may hold them, exchanges of bytes of real destinations, requests go to the
+// rank with the fewest.
+//
 // Not modelled: the host's time between steps, the API server, the routing of the real text.
 #pragma once
 #include <filesystem>
@@ -35,12 +47,18 @@ struct RequestTimes {
 };
 struct VllmCase {
   std::vector<RequestTimes> measured, simulated, simulated_own_rows;  ///< By request.
+  std::vector<RequestTimes> loop, loop_own_rows;  ///< Of run_vllm_loop; empty: not run.
   std::uint64_t steps = 0;
 };
 
 /// Reads attention.csv, dense.csv, per_sequence.csv, moe.csv and requests.csv of `folder` and runs
 /// the case. InputError with file:line.
 VllmCase run_vllm_case(const std::filesystem::path& folder);
+
+/// The same requests and kernel table through the step loop; `presets`: the scenarios folder.
+/// InputError when the run breaks a conservation law or leaves a request unfinished.
+std::vector<RequestTimes> run_vllm_loop(const std::filesystem::path& folder,
+                                        const std::filesystem::path& presets, MoeRows rows);
 
 /// Mean, median and percentiles beside each other, with the goal of simulation.md §6.
 Table vllm_table(const VllmCase& result);

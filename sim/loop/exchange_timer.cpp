@@ -204,6 +204,10 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed) {
   const auto none = [](const std::vector<std::uint8_t>& v) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
+  // A missing cable is refused where copies follow (memory.residency); after a start-up none do.
+  if (s.copies && graph.links().size() == s.links.size()) {
+    s.copies->rewire(graph.routes(s.endpoint_device));
+  }
   // A way round a broken cable may lead through a GPU or host memory.
   s.ports_tell_bytes = s.ports_tell_bytes && none(routes.through_gpu) && none(routes.staged);
   s.build(changed, graph, std::move(routes));

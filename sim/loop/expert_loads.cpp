@@ -10,29 +10,40 @@
 
 namespace switchyard::sim {
 
-void Simulator::make_expert_loads(const RoutingTrace* trace) {
-  const scenario::ResidencySpec& spec = s_.memory.residency;
-  if (!spec.on() || layers_ == 0) return;
-  if (map_.most_copies > 1) {
-    throw InputError("memory.residency", "several copies of an expert are unsupported with it",
-                     "use a placement with one copy of each expert");
-  }
-  if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
-    throw InputError("memory.residency",
-                     "policy.soft.cost = \"stacked\" reads every expert of a layer",
-                     "use soft.cost = \"gathered\"");
-  }
+std::vector<std::vector<std::vector<std::uint16_t>>> Simulator::local_experts() const {
   std::vector<std::vector<std::vector<std::uint16_t>>> local(
       layers_, std::vector<std::vector<std::uint16_t>>(gpus_));
   for (std::uint32_t l = 0; l < layers_; ++l) {
     const ExpertMap::Row& row = map_.row(l);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
+      std::vector<std::uint16_t>& mine = local[l][g];
       for (std::size_t c = 0; c < row.rank.size(); ++c) {
-        if (row.rank[c] == g % s_.parallel.ep) {
-          local[l][g].push_back(static_cast<std::uint16_t>(row.expert[c]));
+        const auto e = static_cast<std::uint16_t>(row.expert[c]);
+        // Two copies on one GPU take one slot.
+        if (row.rank[c] == g % s_.parallel.ep &&
+            std::find(mine.begin(), mine.end(), e) == mine.end()) {
+          mine.push_back(e);
         }
       }
     }
+  }
+  return local;
+}
+
+void Simulator::relocate_experts() {
+  const std::vector<std::uint32_t> dropped = loads_->residency.relocate(local_experts());
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    ledger_.release(g, MemoryCategory::kExperts, dropped[g] * loads_->bytes_each, ready_[g]);
+  }
+}
+
+void Simulator::make_expert_loads(const RoutingTrace* trace) {
+  const scenario::ResidencySpec& spec = s_.memory.residency;
+  if (!spec.on() || layers_ == 0) return;
+  if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
+    throw InputError("memory.residency",
+                     "policy.soft.cost = \"stacked\" reads every expert of a layer",
+                     "use soft.cost = \"gathered\"");
   }
   std::vector<std::vector<std::uint16_t>> hot;
   if (spec.hot) {
@@ -66,7 +77,7 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
     }
   }
   loads_ = std::make_unique<ExpertLoads>(ExpertLoads{
-      .residency = Residency(spec, experts_, std::move(local), std::move(number),
+      .residency = Residency(spec, experts_, local_experts(), std::move(number),
                              static_cast<std::uint32_t>(hosts.size()), hot),
       .queue = *exchange_.copies(),
       .host = host,
@@ -111,15 +122,14 @@ void Simulator::ask_experts(std::uint32_t moe) {
   x.queue.advance(earliest());
   const bool measured = !record_.scalars.warmup;
   std::vector<std::vector<std::uint16_t>> asked(gpus_);
-  std::vector<std::uint8_t> seen(experts_, 0);  // One GPU holds an expert of a layer in a group.
-  std::vector<std::vector<std::uint8_t>> seen_by(gpus_ / s_.parallel.ep, seen);
+  std::vector<std::uint8_t> seen(std::size_t{gpus_} * experts_, 0);
   for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
     const std::uint32_t g = traffic_.gpu[i];
     if (g == kNoGpu) continue;
     const std::uint16_t e = static_cast<SlotOutcome>(decision_.outcome[i]) == SlotOutcome::kQueued
                                 ? decision_.first[i]
                                 : decision_.chosen[i];
-    std::uint8_t& once = seen_by[g / s_.parallel.ep][e];
+    std::uint8_t& once = seen[std::size_t{g} * experts_ + e];
     if (once == 0) asked[g].push_back(e);
     once = 1;
   }
@@ -148,15 +158,16 @@ void Simulator::ask_experts(std::uint32_t moe) {
   std::vector<std::vector<std::uint16_t>> wanted(gpus_);
   if (s_.memory.residency.prefetch == scenario::PrefetchKind::kTrace) {
     x.ahead->candidates(tokens_, next, x.candidates);
-    for (auto& group : seen_by) std::fill(group.begin(), group.end(), std::uint8_t{0});
+    std::fill(seen.begin(), seen.end(), std::uint8_t{0});
     const std::uint32_t best =
         std::min(static_cast<std::uint32_t>(s_.model.top_k), x.candidates.width);
     for (std::size_t t = 0; t < tokens_.size(); ++t) {
       for (std::uint32_t j = 0; j < best; ++j) {
         const std::uint16_t e = x.candidates.ids[t * x.candidates.width + j];
         if (e >= experts_) continue;  // A row with fewer candidates.
+        // Which copy will serve is not known yet: the first.
         const std::uint32_t g = map_.gpu_of(next, e, tokens_.rank[t]);
-        std::uint8_t& once = seen_by[g / s_.parallel.ep][e];
+        std::uint8_t& once = seen[std::size_t{g} * experts_ + e];
         if (once == 0) wanted[g].push_back(e);
         once = 1;
       }

@@ -47,13 +47,14 @@ void Simulator::rebalance(std::uint64_t step) {
   const std::uint64_t bytes_each = expert_bytes();
   const Migration m = plan_migration(s_, placement_, next, bytes_each);
   const std::int64_t begin = *std::max_element(ready_.begin(), ready_.end());
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
+  // Experts that are loaded on demand do not travel: the host has them all.
+  for (std::uint32_t g = 0; g < gpus_ && !loads_; ++g) {
     ledger_.allocate(g, MemoryCategory::kExperts, m.arriving[g] * bytes_each, ready_[g], index,
                      fmt::format("{} experts arrive", m.arriving[g]));
   }
   std::int64_t duration = 0, floor = 0;
-  exchange(run::Phase::kCollective, run::kNone, {m.bytes}, duration, floor);
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
+  if (!loads_) exchange(run::Phase::kCollective, run::kNone, {m.bytes}, duration, floor);
+  for (std::uint32_t g = 0; g < gpus_ && !loads_; ++g) {
     ledger_.release(g, MemoryCategory::kExperts, m.leaving[g] * bytes_each, ready_[g]);
   }
   const auto mean_imbalance = [&](const placement::Placement& p) {
@@ -63,7 +64,8 @@ void Simulator::rebalance(std::uint64_t step) {
     }
     return sum / layers_;
   };
-  const std::uint64_t moved = std::accumulate(m.bytes.begin(), m.bytes.end(), std::uint64_t{0});
+  const std::uint64_t moved =
+      loads_ ? 0 : std::accumulate(m.bytes.begin(), m.bytes.end(), std::uint64_t{0});
   run::Event e;
   e.time_ps = begin;
   e.step = index;
@@ -79,6 +81,7 @@ void Simulator::rebalance(std::uint64_t step) {
   sink_.data().events.push_back(std::move(e));
   placement_ = std::move(next);
   map_ = ExpertMap(gpus_, placement_);
+  if (loads_) relocate_experts();
   if (duplicates_.empty()) duplicates_ = placement::describe(placement::duplicates(placement_));
   window_signal_.clear();
   window_kept_.clear();

@@ -93,6 +93,7 @@ class TraceSource final : public RoutingSource {
     const std::uint32_t m = trace_.header.candidates;
     out.resize(static_cast<std::uint32_t>(tokens.size()), m);
     out.nan_rows = 0;
+    double sum = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       const std::uint32_t b = tokens.sequence[t];
       Pool& pool = pools_[tokens.answer[t]];
@@ -110,8 +111,10 @@ class TraceSource final : public RoutingSource {
       std::copy_n(trace_.routing.logit.begin() + static_cast<std::ptrdiff_t>(from), m,
                   out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
       out.lse[t] = trace_.routing.lse[trace_.layer_at(row, l)];
+      sum += entropy(trace_.layer_at(row, l), from, out.lse[t]);
     }
-    entropy_ = entropy(out);
+    entropy_ = tokens.size() == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                  : sum / std::log(2.0) / static_cast<double>(tokens.size());
   }
 
   [[nodiscard]] std::span<const float> logits() const override { return {}; }
@@ -138,21 +141,24 @@ class TraceSource final : public RoutingSource {
     if (!serves_ || b < n) return sequences_[b % n];
     return sequences_[random_u64(seed_, random_purpose("trace sequence"), {b, 0, 0, 0}) % n];
   }
-  /// Exact when all E logits are stored; otherwise the trace cannot tell.
-  [[nodiscard]] double entropy(const Candidates& c) const {
-    if (c.width != trace_.header.experts() || c.tokens == 0) {
-      return std::numeric_limits<double>::quiet_NaN();
-    }
-    double sum = 0;
-    for (std::uint32_t t = 0; t < c.tokens; ++t) {
-      for (std::uint32_t i = 0; i < c.width; ++i) {
-        const double log_p = static_cast<double>(c.logit[t * c.width + i]) - c.lse[t];
-        if (std::isfinite(log_p)) {
-          sum -= std::exp(log_p) * log_p;
-        }
+  /// Of one row and layer, in nats. Exact when all E logits are stored; otherwise the trace cannot
+  /// tell: NaN. Remembered, since a long run takes the same rows again and again.
+  [[nodiscard]] double entropy(std::uint64_t place, std::uint64_t from, float lse) {
+    const std::uint32_t m = trace_.header.candidates;
+    if (m != trace_.header.experts()) return std::numeric_limits<double>::quiet_NaN();
+    if (entropies_.empty()) entropies_.assign(trace_.routing.lse.size(), -1);
+    double& known = entropies_[place];
+    if (known < 0) {
+      double sum = 0;
+      for (std::uint32_t i = 0; i < m; ++i) {
+        const double log_p =
+            static_cast<double>(trace_.routing.logit[from + i]) - static_cast<double>(lse);
+        if (std::isfinite(log_p)) sum -= std::exp(log_p) * log_p;
       }
+      // Rounding may leave a row that is certain a little below zero.
+      known = std::max(sum, 0.0);
     }
-    return sum / std::log(2.0) / c.tokens;
+    return known;
   }
 
   const RoutingTrace& trace_;
@@ -160,7 +166,8 @@ class TraceSource final : public RoutingSource {
   bool reused_ = false;
   std::uint64_t seed_;
   double entropy_ = 0;
-  std::array<Pool, 2> pools_;  // prompts, answers
+  std::array<Pool, 2> pools_;      // prompts, answers
+  std::vector<double> entropies_;  // [row, layer] -1: not computed yet
   std::vector<std::uint32_t> sequences_;
   std::string description_;
 };

@@ -139,7 +139,6 @@ void Simulator::refuse_unsupported() const {
   const scenario::MemorySpec& m = s_.memory;
   alone(spread_kv() && s_.faults.on(), "memory.kv.placement = \"by_token\"", "faults");
   alone(kv_by_expert() && s_.faults.on(), "memory.kv.placement = \"by_expert\"", "faults");
-  alone(m.residency.on() && s_.faults.on(), "memory.residency", "faults");
   alone(m.residency.hot && s_.workload.serves(), "memory.residency.initial = \"hot\"",
         "requests that arrive");
   for (std::uint32_t g = 0; g < gpus_; ++g) {

@@ -161,6 +161,10 @@ class Simulator {
   void moe_layer(std::uint64_t step, std::uint32_t moe);
   // Experts that are loaded on demand (expert_loads.cpp); only with loads_.
   void make_expert_loads(const RoutingTrace* trace);
+  /// [L][G] distinct experts of each GPU.
+  [[nodiscard]] std::vector<std::vector<std::vector<std::uint16_t>>> local_experts() const;
+  /// The placement changed: what a GPU no longer has goes, what it has now is loaded when asked for.
+  void relocate_experts();
   void queue_loads(std::uint32_t gpu, const LayerLoads& found, std::vector<TransferQueue::Id>& ids);
   void ask_experts(std::uint32_t moe);
   void await_experts(std::uint32_t moe);

@@ -27,6 +27,11 @@ void ExpertCache::fill(std::span<const std::uint16_t> experts) {
   }
 }
 
+void ExpertCache::set_slots(std::uint32_t slots) {
+  SWITCHYARD_ASSERT(size_ <= slots, fmt::format("{} experts, {} slots", size_, slots));
+  slots_ = slots;
+}
+
 void ExpertCache::insert(std::uint16_t expert) {
   resident_[expert] = 1;
   stamp_[expert] = ++clock_;

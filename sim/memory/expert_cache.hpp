@@ -55,6 +55,9 @@ class ExpertCache {
   /// Gives up a resident expert (a prefetch that was taken back).
   void discard(std::uint16_t expert);
 
+  /// Another number of slots, at least size() (asserted).
+  void set_slots(std::uint32_t slots);
+
   [[nodiscard]] bool resident(std::uint16_t expert) const { return resident_[expert] != 0; }
   [[nodiscard]] std::uint32_t size() const { return size_; }
   [[nodiscard]] std::uint32_t slots() const { return slots_; }

@@ -126,6 +126,30 @@ std::vector<std::uint16_t> Residency::frequent(std::uint32_t layer, std::uint32_
   return out;
 }
 
+std::vector<std::uint32_t> Residency::relocate(
+    std::vector<std::vector<std::vector<std::uint16_t>>> local) {
+  SWITCHYARD_ASSERT(spec_.policy != scenario::ResidencyPolicy::kStatic, "a static cache");
+  std::vector<std::uint32_t> dropped(gpus_, 0);
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      ExpertCache& cache = gpu_cache_[at(l, g)];
+      std::vector<std::uint16_t>& mine = local[l][g];
+      for (std::uint32_t e = 0; e < experts_; ++e) {
+        const auto expert = static_cast<std::uint16_t>(e);
+        if (!cache.resident(expert) || std::find(mine.begin(), mine.end(), expert) != mine.end()) {
+          continue;
+        }
+        cache.discard(expert);
+        ++dropped[g];
+      }
+      cache.set_slots(std::min(spec_.slots, static_cast<std::uint32_t>(mine.size())));
+      local_[at(l, g)] = std::move(mine);
+    }
+  }
+  relocated_ = true;
+  return dropped;
+}
+
 void Residency::discard(std::uint32_t layer, std::uint32_t gpu, std::uint16_t expert) {
   gpu_cache_[at(layer, gpu)].discard(expert);
 }
@@ -137,7 +161,8 @@ std::vector<Residency::LayerCount> Residency::counts() const {
     out[l].hits = hits_[l];
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       for (const std::uint32_t h :
-           belady_hits(history_[at(l, g)], experts_, gpu_cache_[at(l, g)].slots(), warm_)) {
+           belady_hits(history_[at(l, g)], experts_,
+                       relocated_ ? spec_.slots : gpu_cache_[at(l, g)].slots(), warm_)) {
         out[l].belady_hits += h;
       }
     }

@@ -12,7 +12,9 @@
 //
 // The hit rate counts experts that were resident or on their way when the layer asked for them.
 // Belady's bound is of demand loading from the same sequence of accesses: from an empty cache when
-// the run begins cold with its first step measured, else from the best content there is.
+// the run begins cold with its first step measured, else from the best content there is. When
+// experts change GPUs (parallel.rebalance) it takes spec.slots and keeps what a GPU gave up, so it
+// stays a bound.
 //
 // Not modelled: experts computed by the CPU, writing back (weights do not change), host caches of
 // files, experts kept on other GPUs.
@@ -60,6 +62,9 @@ class Residency {
                              std::span<const std::uint16_t> wanted);
   /// The experts of a GPU that were asked for most, at most spec.prefetch_experts of them.
   [[nodiscard]] std::vector<std::uint16_t> frequent(std::uint32_t layer, std::uint32_t gpu) const;
+  /// Experts of the GPUs from now on, [L][G]; residents that are no longer among them are dropped.
+  /// Returns how many, [G]. Not with a static cache, which could not take in what is new.
+  std::vector<std::uint32_t> relocate(std::vector<std::vector<std::vector<std::uint16_t>>> local);
   /// A prefetch was taken back.
   void discard(std::uint32_t layer, std::uint32_t gpu, std::uint16_t expert);
 
@@ -84,6 +89,7 @@ class Residency {
   std::vector<std::vector<std::vector<std::uint16_t>>> history_;  // [L][G] measured accesses
   std::vector<std::uint64_t> asked_, hits_;                       // [L]
   bool warm_ = false;                                             // Before the first measured one.
+  bool relocated_ = false;
   LayerLoads out_;
   std::vector<std::uint16_t> ids_;
 };

@@ -55,6 +55,13 @@ TransferQueue::Task TransferQueue::task_of(std::span<const network::Transfer> tr
   return t;
 }
 
+void TransferQueue::rewire(cluster::RouteTable routes) {
+  SWITCHYARD_ASSERT(routes.links() == routes_.links(),
+                    fmt::format("{} links became {}", routes_.links(), routes.links()));
+  routes_ = std::move(routes);
+  stale_ = true;
+}
+
 TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst,
                                      std::uint64_t bytes, std::int64_t ready_ps) {
   SWITCHYARD_ASSERT(bytes > 0 && src != dst, fmt::format("copy of {} B {} -> {}", bytes, src, dst));

@@ -42,6 +42,9 @@ class TransferQueue {
 
   [[nodiscard]] const cluster::RouteTable& routes() const { return routes_; }
 
+  /// Other bandwidths and routes from now on; the links are the same ones (asserted). Copies under
+  /// way keep theirs, at the new bandwidths.
+  void rewire(cluster::RouteTable routes);
   /// Appends a copy of `bytes` > 0 to a lane; it begins at `ready_ps` at the earliest.
   Id add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst, std::uint64_t bytes,
          std::int64_t ready_ps);

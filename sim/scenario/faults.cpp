@@ -178,12 +178,9 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
         out.workload.kind != WorkloadKind::kPrefill) {
       e.fail("kind", "unsupported with this workload.kind", "use decode or prefill");
     }
-    if ((of_link || of_expert) && out.memory.residency.on()) {
-      e.fail("kind", "unsupported with memory.residency", "keep all experts on the GPUs");
-    }
-    if (of_link && out.workload.serves() && out.workload.serving.batching.swaps_over_links()) {
-      e.fail("kind", "unsupported with workload.batching.preemption = \"swap\" over the links",
-             "state batching.swap_bandwidth");
+    if (r.kind == K::kBitFlip && out.memory.residency.on()) {
+      e.fail("kind", "unsupported with memory.residency: every load brings sound weights",
+             "keep all experts on the GPUs");
     }
     f.events.push_back(std::move(r));
   }

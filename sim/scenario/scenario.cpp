@@ -1146,9 +1146,10 @@ void read_residency(Section& memory, Scenario& out) {
   if (experts == 0) {
     s.fail("policy", "the model has no MoE layer");
   }
-  if (out.parallel.rebalance.signal != RebalanceSignal::kOff) {
-    s.fail("policy", "unsupported with parallel.rebalance",
-           "experts either move between GPUs or come from the host");
+  if (out.parallel.rebalance.signal != RebalanceSignal::kOff &&
+      r.policy == ResidencyPolicy::kStatic) {
+    s.fail("policy", "unsupported with parallel.rebalance: a static cache never keeps what moves",
+           "use lru or lfu");
   }
   if (!out.network.measured.points.empty()) {
     s.fail("policy", "unsupported with network.measured",
@@ -1465,6 +1466,8 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
     }
     if (r.action == AlarmAction::kReload) {
       refuse(!out.faults.on(), "means nothing without faults", "add e.g. kind = \"slow_expert\"");
+      refuse(out.memory.residency.on(), "is unsupported with memory.residency",
+             "keep all experts on the GPUs");
       refuse(out.workload.serves(), "is unsupported with this workload.kind",
              "use decode or prefill");
       refuse(out.faults.reload.value == 0 &&

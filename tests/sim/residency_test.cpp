@@ -319,6 +319,7 @@ TEST(Residency, PagesThatSwapTakeTheLinksOfTheLoads) {
 }
 
 TEST(Residency, SwappingOverTheLinksSaysWhatItDoesNotTake) {
+  write_file("measured.csv", "bytes,GB/s\n1000,1\n1000000,9\n");
   const auto says = [](std::vector<std::string> more, const char* part) {
     more.emplace_back("memory.residency={ policy = \"all\" }");
     try {
@@ -329,9 +330,79 @@ TEST(Residency, SwappingOverTheLinksSaysWhatItDoesNotTake) {
     }
   };
   says({"network.chunks=2"}, "over the links is unsupported with network.chunks");
-  says({"faults.events=[{ kind = \"link_degraded\", link = \"gpu0--cpu\", factor = 0.5, step = 1 "
-        "}]"},
-       "unsupported with workload.batching.preemption = \"swap\" over the links");
+  says({"network.measured={ file = \"measured.csv\", class = \"pcie4\" }"},
+       "over the links is unsupported with network.measured");
+}
+
+TEST(Residency, ADegradedLinkCarriesLoadsAtItsShare) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun cold = run_in_memory(offload(), &trace);
+  const MemoryRun half = run_in_memory(
+      offload({"faults.events=[{ kind = \"link_degraded\", link = \"gpu0--cpu\", factor = 0.5, "
+               "step = 0 }]"}),
+      &trace);
+  EXPECT_TRUE(half.result.violations.empty());
+  // Two layers with two experts each, at half the bandwidth.
+  EXPECT_EQ(duration(half, 0), duration(cold, 0) + 4 * kExpertBytes * 100);
+}
+
+TEST(Residency, FaultsOfGpusAndHostsGoOnBesideIt) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun cold = run_in_memory(offload(), &trace);
+  const MemoryRun stall = run_in_memory(
+      offload({"faults.events=[{ kind = \"host_stall\", stall = \"3 ms\", step = 1 }]"}), &trace);
+  EXPECT_EQ(duration(stall, 1), duration(cold, 1) + 3'000'000'000);
+  for (const char* kind :
+       {"kind = \"slow_gpu\", gpu = \"gpu0\"", "kind = \"slow_expert\", expert = 2"}) {
+    const MemoryRun slow = run_in_memory(
+        offload({std::string("faults.events=[{ factor = 3, step = 0, ") + kind + " }]"}), &trace);
+    EXPECT_TRUE(slow.result.violations.empty());
+    EXPECT_GT(duration(slow, 1), duration(cold, 1)) << kind;
+    EXPECT_DOUBLE_EQ(metric(slow, "expert hit rate"), metric(cold, "expert hit rate"));
+  }
+}
+
+TEST(Residency, CopiesOfAnExpertAreCachedWhereTheyServe) {
+  const std::vector<std::string> set{
+      "workload.routing={ synthetic = \"zipf\", s = 1.5 }", "workload.batch=16", "workload.steps=6",
+      "parallel.placement=eplb", "parallel.placement_options={ redundant = 2 }"};
+  for (const char* prefetch : {"none", "trace", "frequency"}) {
+    auto with = set;
+    with.push_back(std::string("memory.residency.prefetch=") + prefetch);
+    const MemoryRun r = run_in_memory(offload(with), nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    EXPECT_GT(metric(r, "expert hit rate"), 0);
+    EXPECT_LE(metric(r, "expert hit rate"), 1);
+    if (std::string(prefetch) == "none") {
+      EXPECT_LE(metric(r, "expert hit rate"), metric(r, "expert hit rate, Belady bound"));
+    }
+  }
+}
+
+TEST(Residency, RebalancingMovesNoWeightsButWhoLoadsThem) {
+  const std::vector<std::string> set{
+      "workload.routing={ synthetic = \"zipf\", s = 1.5 }",
+      "workload.batch=16",
+      "workload.steps=12",
+      "parallel.placement=eplb",
+      "parallel.placement_options={ redundant = 2, profile_steps = 1 }",
+      "parallel.rebalance={ signal = \"load\", threshold = 1.0, window = 2, cooldown = 2 }"};
+  const MemoryRun r = run_in_memory(offload(set), nullptr);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+  std::size_t moves = 0;
+  for (const run::Event& e : r.data.events) {
+    if (!e.text.starts_with("rebalance: ")) continue;
+    ++moves;
+    EXPECT_NE(e.text.find(" 0 B over links"), std::string::npos) << e.text;
+  }
+  EXPECT_GT(moves, 0U);
+  EXPECT_LE(metric(r, "expert hit rate"), metric(r, "expert hit rate, Belady bound"));
+  // No GPU holds more than its slots of both layers.
+  const auto experts = static_cast<std::size_t>(run::MemoryCategory::kExperts);
+  for (std::size_t g = 0; g < 2; ++g) {
+    EXPECT_LE(r.data.totals.gpu_memory[g * run::kMemoryCategories + experts],
+              std::uint64_t{2 * 2 * kExpertBytes});
+  }
 }
 
 TEST(Residency, SaysWhatItDoesNotTake) {
@@ -354,8 +425,17 @@ TEST(Residency, SaysWhatItDoesNotTake) {
   says({"hardware.devices=[{ name = \"gpu\", count = 2, kind = \"gpu\", type = \"toy\" }]",
         "hardware.links=[{ from = \"gpu0\", to = \"gpu1\", type = \"pcie\" }]"},
        "has no cpu device to load experts from");
-  says({"parallel.placement=eplb", "parallel.placement_options={ redundant = 2 }"},
-       "several copies of an expert are unsupported");
+  says({"parallel.placement=eplb", "parallel.placement_options={ redundant = 2 }",
+        "parallel.rebalance={ signal = \"load\", threshold = 1.01 }",
+        "memory.residency.policy=static", "memory.residency.initial=hot"},
+       "a static cache never keeps what moves");
+  const std::string fault = "faults.events=[{ step = 1, kind = ";
+  says({fault + "\"bit_flip\", expert = 2 }]"}, "every load brings sound weights");
+  says({fault + "\"gpu_loss\", gpu = \"gpu1\" }]"}, "unsupported with memory.residency");
+  says({fault + "\"link_down\", link = \"gpu1--cpu\" }]"}, "unsupported with memory.residency");
+  says({fault + "\"slow_expert\", expert = 2, factor = 2 }]",
+        "monitor.alarms=[{ signal = \"expert_latency\", above = 2, action = \"reload\" }]"},
+       "is unsupported with memory.residency");
   says({"memory.residency.host_slots=8", "hardware.link_types.pcie.bandwidth=\"1 GB/s\""},
        "accepted");
   says({"model.expert_intermediate=16384"},

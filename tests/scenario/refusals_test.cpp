@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scenario reader refuses, a row a rule: settings on the worked example and a part of the
+// message. Rules with tests of their own stand there (serving, faults, residency, KV placement).
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::scenario {
+namespace {
+
+std::string message(const std::vector<std::string>& settings) {
+  ReadOptions options;
+  options.settings = {R"(workload.routing={ synthetic = "uniform" })"};
+  options.settings.insert(options.settings.end(), settings.begin(), settings.end());
+  options.require_trace = false;
+  options.presets_root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios";
+  try {
+    (void)read_scenario(std::string(SWITCHYARD_SOURCE_DIR) + "/tests/sim/data/worked.toml",
+                        options);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+struct Refusal {
+  std::vector<std::string> settings;
+  const char* part;
+};
+
+void expect_all(const std::vector<Refusal>& rows) {
+  for (const Refusal& r : rows) {
+    const std::string got = message(r.settings);
+    EXPECT_NE(got.find(r.part), std::string::npos) << "wanted: " << r.part << "\ngot: " << got;
+  }
+}
+
+std::string serve(const std::string& more = "") {
+  return R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { per_second =)"
+         R"( 4.0, requests = 3 }, lengths = { prompt = 8, output = 2 })" +
+         more + " }";
+}
+std::string fault(const std::string& text) { return "faults.events=[{ " + text + " }]"; }
+std::string gpus(const std::string& text) {
+  return "hardware.devices=[{ name = \"gpu\", count = 8, kind = \"gpu\", type = \"toy\" }, { name "
+         "= "
+         "\"switch\", kind = \"nvswitch\" }" +
+         text + "]";
+}
+std::string cables(const std::string& text) {
+  return R"(hardware.links=[{ from = "gpu[0-7]", to = "switch", type = "cable" })" + text + "]";
+}
+
+}  // namespace
+
+TEST(Refusals, OfTheParallelLayout) {
+  expect_all({
+      {{"parallel.pp=2"}, "unsupported in this version"},
+      {{"parallel.router=cpu"}, "unsupported in this version"},
+      {{"parallel.tp=2"}, "divides attention over GPUs"},
+      {{"parallel.dp=4"}, "dp * tp * pp = 8 GPUs"},
+      {{"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=4"},
+       "unsupported with attention = \"tp\" and tp = 8"},
+      {{"parallel.placement=eplb", "parallel.placement_options={ groups = 3 }"},
+       "groups divides the 8 experts"},
+      {{"parallel.placement=eplb", "parallel.placement_options={ groups = 4, nodes = 3 }"},
+       "nodes divides ep = 8"},
+      {{"parallel.rebalance={ signal = \"load\", threshold = 1.5 }"},
+       "this placement does not follow loads"},
+      {{"parallel.rebalance={ signal = \"off\", window = 2 }"}, "means nothing with signal"},
+  });
+}
+
+TEST(Refusals, OfTheNetwork) {
+  write_file("measured.csv", "bytes,GB/s\n1000,1\n1000000,9\n");
+  expect_all({
+      {{"network.chunks=2", "parallel.attention=tp", "parallel.dp=1", "parallel.tp=8"},
+       "chunks = 2: unsupported with attention = \"tp\""},
+      {{"network.chunks=2", "memory.loading={ from = \"host\", start = \"by_layer\" }",
+        gpus(", { name = \"cpu\", kind = \"cpu\", memory = \"1 TB\" }"),
+        cables(", { from = \"cpu\", to = \"switch\", type = \"cable\" }")},
+       "network.chunks is unsupported with memory.residency and loading by layer"},
+      {{"network.chunks=2", "policy.soft={ requests = \"all\", experts = 2, cost = \"stacked\" }"},
+       "stacked"},
+      {{"network.payload.header=\"2 MiB\""}, "header <= 1 MiB"},
+      {{"network.payload.combine_header=\"2 MiB\""}, "combine_header <= 1 MiB"},
+      {{"network.measured={ file = \"none.csv\", class = \"nvlink4\" }", "network.model=auto"},
+       "none.csv"},
+      {{"network.measured={ file = \"measured.csv\", class = \"nvlink4\" }", "network.model=flow"},
+       "unsupported with network.model = \"flow\""},
+  });
+}
+
+TEST(Refusals, OfMemory) {
+  expect_all({
+      {{"memory.reserve=\"90 GB\""}, "reserve < "},
+      {{"memory.allocator=paged", "memory.page=\"2 GiB\""}, "0 B < page <= 1 GiB"},
+      {{"memory.page=\"2 MiB\""}, "memory.page = \"2 MiB\": means nothing"},
+      {{"memory.kv.placement=hub"}, "there is no hub"},
+      {{"memory.watermark_action=stop_admission"}, "a fixed batch admits and preempts nobody"},
+      {{"memory.watermark_action=evict"}, "record, stop_admission, preempt"},
+      {{"memory.loading={ from = \"host\", checksum = \"0 B/s\" }",
+        gpus(", { name = \"cpu\", kind = \"cpu\", memory = \"1 TB\" }"),
+        cables(", { from = \"cpu\", to = \"switch\", type = \"cable\" }")},
+       "checksum"},
+  });
+}
+
+TEST(Refusals, OfFaultsAndAlarms) {
+  expect_all({
+      {{"faults.events=1"}, "write [[faults.events]]"},
+      {{"faults.reload=\"0 B/s\"",
+        fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)")},
+       "reload > 0"},
+      {{fault(R"(kind = "host_stall", stall = "2 h", step = 0)")}, "stall <= 1 h"},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"", serve()},
+       "only a fixed batch can move its sequences"},
+      {{fault(R"(kind = "bit_flip", expert = 1, step = 0)"), "faults.reload=\"1 GB/s\"", serve()},
+       "unsupported with this workload.kind"},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
+        "network.algorithm=ring"},
+       "its relays may be the lost GPU"},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
+        "network.dispatch=per_node"},
+       "its relays may be the lost GPU"},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
+        "memory.kv.placement=replicated"},
+       "unsupported with memory.kv.placement = \"replicated\""},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
+        "parallel.attention=hub"},
+       "nobody can take the hub's place"},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
+        "parallel.attention=tp", "parallel.dp=1", "parallel.tp=8"},
+       "one group of GPUs: nobody is left"},
+      {{"monitor.alarms=1"}, "write [[monitor.alarms]]"},
+      {{"monitor.alarms=[{ signal = \"memory\", above = \"95 %\", action = \"migrate_kv\" }]",
+        serve()},
+       "is unsupported with this workload.kind"},
+      {{"monitor.alarms=[{ signal = \"memory\", above = \"95 %\", action = \"migrate_kv\" }]",
+        "memory.kv.placement=by_expert"},
+       "needs memory.kv.placement = \"by_sequence\""},
+      {{"monitor.alarms=[{ signal = \"memory\", above = \"95 %\", action = \"migrate_kv\" }]",
+        "parallel.attention=tp", "parallel.dp=1", "parallel.tp=8"},
+       "has no other GPU to move to"},
+  });
+}
+
+TEST(Refusals, OfRequestsThatArrive) {
+  expect_all({
+      {{serve(", batching = { kv = \"1 GB\", memory_share = \"50 %\" }")},
+       "memory_share is given as well"},
+      {{serve(", batching = { kv = \"0 B\" }")}, "kv > 0"},
+      {{serve(", batching = { swap_bandwidth = \"1 GB/s\" }")}, "means nothing with preemption"},
+      {{serve(", batching = { preemption = \"swap\", swap_bandwidth = \"0 GB/s\" }")},
+       "swap_bandwidth > 0"},
+      {{serve(", front_end = { outages = 1 }")}, "outages = 1: expected a list"},
+      {{serve(", front_end = { outages = [{ replica = 0, from = \"2 s\", until = \"1 s\" }] }")},
+       "from < until"},
+      {{serve(", front_end = { outages = [{ replica = 0, from = \"1 s\", until = \"3 s\" }, { "
+              "replica = 0, from = \"2 s\", until = \"4 s\" }] }")},
+       "overlaps another outage of replica 0"},
+      {{serve(", tiers = 1")}, "write [[workload.tiers]] once per tier"},
+      {{serve(", front_end = { replicas = 2 }"), "parallel.attention=hub", "parallel.ep=8"},
+       "replicas with parallel.attention = \"hub\" is unsupported"},
+      {{serve(", front_end = { replicas = 2 }"), "parallel.ep=4", "parallel.placement=eplb",
+        "parallel.rebalance={ signal = \"load\", threshold = 1.5 }"},
+       "replicas with parallel.rebalance is unsupported"},
+      {{serve(), "memory.kv.placement=by_token"},
+       "requests that arrive with this memory.kv.placement are unsupported"},
+  });
+}
+
+TEST(Refusals, OfTheHardware) {
+  expect_all({
+      {{"hardware.gpu_types.toy.memory=\"0 B\""}, "memory > 0"},
+      {{"hardware.gpu_types.toy.hbm=\"0 B/s\""}, "hbm > 0"},
+      {{"hardware.gpu_types.toy.tdp=\"0 W\""}, "tdp > 0"},
+      {{"hardware.gpu_types.toy.idle=\"800 W\""}, "idle <= tdp"},
+      {{"hardware.gpu_types.toy.peak={ bf16 = \"0 FLOP/s\" }"}, "peak > 0"},
+      {{"hardware.devices=1"}, "write [[devices]]"},
+      {{"hardware.links=1"}, "write [[links]]"},
+      {{gpus(", { name = \"gpu[0-1]\", count = 2, kind = \"cpu\" }")},
+       "the name has a range already"},
+      {{"hardware.devices=[{ name = \"gpu\", kind = \"gpu\", type = \"none\" }]"},
+       "no such [gpu_types] entry"},
+      {{gpus(", { name = \"cpu\", kind = \"cpu\", type = \"toy\" }")}, "only a GPU has a type"},
+      {{gpus(", { name = \"s2\", kind = \"nvswitch\", memory = \"1 GB\" }")}, "has no memory"},
+      {{"hardware.devices=[{ name = \"gpu\", kind = \"gpu\", type = \"toy\", memory = \"1 GB\" }]"},
+       "a GPU has the memory of its type"},
+      {{cables(", { from = \"gpu0\", to = \"nobody\", type = \"cable\" }")},
+       "there is no device \"nobody\""},
+      {{cables(", { from = \"gpu0\", to = \"gpu1\", type = \"none\" }")},
+       "no such [link_types] entry"},
+      {{cables(", { from = \"gpu0\", to = \"switch\", type = \"cable\" }")},
+       "a second link between gpu0 and switch"},
+      {{cables(", { from = \"gpu[0-\", to = \"switch\", type = \"cable\" }")}, "malformed pattern"},
+  });
+}
+
+TEST(Refusals, OfSweepsAndSettings) {
+  expect_all({
+      {{"sweep=1"}, "sweep: expected a list of tables"},
+      {{"sweep=[{ key = \"sweep\", values = [1] }]"}, "a sweep cannot sweep itself"},
+      {{"sweep=[{ key = \"run.seed\", values = [1] }, { key = \"run.seed\", values = [2] }]"},
+       "is swept twice"},
+      {{"hardware.links[0=1"}, "\"[\" without \"]\""},
+      {{"hardware.links[x]=1"}, "[x] is no list position"},
+      {{"model.file=\"no_such_model\""}, "no_such_model"},
+  });
+}
+
+}  // namespace switchyard::scenario
