@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kUserBlock = static_cast<std::size_t>(kUserBlockBytes);
 constexpr std::string_view kTraceMagic{"SWYTRACE", 8};
 constexpr std::string_view kRunMagic{"SWYRUN\0\0", 8};
+constexpr std::string_view kSignalsMagic{"SWYSIGNL", 8};
 constexpr std::string_view kHdf5Magic{"\x89HDF\r\n\x1a\n", 8};
 constexpr std::size_t kChecksumAt = kUserBlock - 8;
 constexpr std::size_t kReadBytes = 1 << 20;
@@ -99,7 +100,7 @@ ContainerHeader read_header(const fs::path& path) {
   Block block{};
   const std::size_t got = std::fread(block.data(), 1, block.size(), stream.get());
   const std::string_view magic(reinterpret_cast<const char*>(block.data()), 8);
-  const bool ours = magic == kTraceMagic || magic == kRunMagic;
+  const bool ours = magic == kTraceMagic || magic == kRunMagic || magic == kSignalsMagic;
   if (got < kUserBlock) {
     throw InputError(
         path.string(),
@@ -126,7 +127,9 @@ ContainerHeader read_header(const fs::path& path) {
                                                 container, kContainerVersion));
   }
   ContainerHeader header;
-  header.kind = magic == kTraceMagic ? FileKind::kTrace : FileKind::kRun;
+  header.kind = magic == kTraceMagic     ? FileKind::kTrace
+                : magic == kSignalsMagic ? FileKind::kSignals
+                                         : FileKind::kRun;
   header.schema_version = load<std::uint32_t>(block, 8);
   header.length = load<std::uint64_t>(block, 16);
   header.hash = {load<std::uint64_t>(block, 24), load<std::uint64_t>(block, 32)};
@@ -174,7 +177,9 @@ void seal_file(const fs::path& path, FileKind kind, std::uint32_t schema_version
   std::uint64_t length = 0;
   const Hash128 hash = hash_content(stream.get(), path, length);
   Block block{};
-  const std::string_view magic = kind == FileKind::kTrace ? kTraceMagic : kRunMagic;
+  const std::string_view magic = kind == FileKind::kTrace     ? kTraceMagic
+                                 : kind == FileKind::kSignals ? kSignalsMagic
+                                                              : kRunMagic;
   std::memcpy(block.data(), magic.data(), magic.size());
   store(block, 8, schema_version);
   store(block, 12, kContainerVersion);

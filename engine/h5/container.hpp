@@ -2,7 +2,7 @@
 // The container of every file Switchyard writes in HDF5: a 512-byte user block in front of an
 // ordinary HDF5 file (h5py, MATLAB and Julia read it; they skip the user block themselves).
 //
-//   byte  0 magic, 8 bytes ("SWYTRACE" or "SWYRUN\0\0")
+//   byte  0 magic, 8 bytes ("SWYTRACE", "SWYRUN\0\0" or "SWYSIGNL")
 //   byte  8 schema version, u32; byte 12 container version, u32 (1)
 //   byte 16 length of everything after the user block, u64
 //   byte 24 XXH3-128 of everything after the user block: low word u64, high word u64

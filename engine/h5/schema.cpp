@@ -15,7 +15,15 @@ constexpr std::array<std::size_t, 9> kTypeSizes = {1, 2, 4, 8, 4, 8, 4, 8, 0};
 }  // namespace
 
 std::string_view kind_name(FileKind kind) {
-  return kind == FileKind::kTrace ? "routing trace" : "run file";
+  switch (kind) {
+    case FileKind::kTrace:
+      return "routing trace";
+    case FileKind::kSignals:
+      return "signals file";
+    case FileKind::kRun:
+      break;
+  }
+  return "run file";
 }
 std::string_view type_name(ElementType type) { return kTypeNames[static_cast<std::size_t>(type)]; }
 std::size_t type_size(ElementType type) { return kTypeSizes[static_cast<std::size_t>(type)]; }
@@ -88,7 +96,10 @@ std::string format_markdown(const SchemaTable& table) {
       "Arrays are row-major, outermost dimension first. An upper-case dimension is the same number "
       "everywhere in the file. Text has a fixed length, is UTF-8 and padded with zero bytes. Each "
       "dataset carries the attributes `unit` and `dimensions`.\n\n",
-      table.version, table.kind == FileKind::kTrace ? "SWYTRACE" : "SWYRUN\\0\\0");
+      table.version,
+      table.kind == FileKind::kTrace     ? "SWYTRACE"
+      : table.kind == FileKind::kSignals ? "SWYSIGNL"
+                                         : "SWYRUN\\0\\0");
   const auto row = [&out](const SchemaEntry& entry, std::string_view name, bool shape) {
     out += fmt::format("| `{}` |", name);
     if (shape) {

@@ -11,8 +11,8 @@
 namespace switchyard::h5 {
 
 /// Which of the project's files it is; decides the magic in the user block.
-enum class FileKind : std::uint8_t { kTrace, kRun };
-/// "routing trace", "run file": as used in messages.
+enum class FileKind : std::uint8_t { kTrace, kRun, kSignals };
+/// "routing trace", "run file", "signals file": as used in messages.
 std::string_view kind_name(FileKind kind);
 
 /// Element types of datasets and attributes. All little-endian; kText is a fixed-length UTF-8

@@ -295,7 +295,8 @@ Session::Session(const Engine& engine, const SessionOptions& options)
                  ? stored_candidates(engine.gate().experts,
                                      policy_slots(options.policy, engine.gate()))
                  : 0),
-      state_(engine.config().num_moe_layers()) {
+      state_(engine.config().num_moe_layers()),
+      signals_(options.signals) {
   if (engine.config().num_moe_layers() > 0) {
     validate(options.policy, engine.gate().experts, engine.gate().top_k, "policy");
     require_supply(options.policy,
@@ -504,6 +505,8 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
       }
     }
   }
+  signals_.begin_step(std::find(r.phase.begin(), r.phase.end(),
+                                static_cast<std::uint8_t>(Phase::kDecode)) != r.phase.end());
   const std::size_t rows = own_token_.size();  // of this rank
   if (exchange_) {
     exchange_->begin_step(row_owner_);
@@ -714,8 +717,8 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   input.hidden = router_rows_;
   input.weights = options_.weights == nullptr ? nullptr : options_.weights->layer(moe_layer);
   Signals signals;
-  if (options_.signals != nullptr) {
-    signals = options_.signals->view(r.step, static_cast<std::uint32_t>(moe_layer));
+  if (signals_.on()) {
+    signals = signals_.view(static_cast<std::uint32_t>(moe_layer));
     input.signals = &signals;
   }
   route_layer(engine_.gate(), options_.policy, context, input, state_.layer(moe_layer), route_,

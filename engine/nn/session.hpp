@@ -256,6 +256,7 @@ class Session {
   RankWorkspace rank_;
   RouteWorkspace route_;
   RoutingState state_;
+  SignalCursor signals_;
   bool peeking_ = false;
   bool conditioned_ = false, needs_hidden_ = false;
   std::vector<std::array<WeightView, 2>> adapter_;  // [L] A, B; or empty

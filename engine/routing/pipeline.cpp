@@ -176,6 +176,12 @@ void Pipeline::begin_sets() {
   rebalance_ = {};
   level_.clear();
   free_.clear();
+  if (p.soft_balance.on()) {
+    const std::uint32_t longest = input_->signals != nullptr && input_->signals->longest_queue
+                                      ? *input_->signals->longest_queue
+                                      : state_->longest_queue;
+    third_for_all_ = third_in_next_step(p.soft_balance, {&longest, 1});
+  }
   if ((p.soft_balance.needs_memory() || p.decode_rebalance.on()) && input_->signals != nullptr) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
       level_.push_back(input_->signals->least(input_->signals->used, e));
@@ -247,7 +253,9 @@ double Pipeline::u_of(std::uint32_t e) const {
     case LoadLevel::kElastic:
       return input_->signals->least(input_->signals->elastic, e);
     case LoadLevel::kQueue:
-      return state_->queue_level[e];
+      return input_->signals != nullptr && !input_->signals->queue.empty()
+                 ? input_->signals->queue[e]
+                 : state_->queue_level[e];
     case LoadLevel::kOff:
       break;
   }
@@ -649,7 +657,7 @@ void Pipeline::substitute(std::uint32_t t, std::span<const std::uint32_t> queue)
   const auto before = static_cast<std::uint32_t>(set_.size());
   open_set();
   if (balance) {
-    soft_balance(policy_->soft_balance, {row, queue, free_, state_->third_next}, set_, balance_);
+    soft_balance(policy_->soft_balance, {row, queue, free_, third_for_all_}, set_, balance_);
   }
   if (rebalance) {
     decode_rebalance(policy_->decode_rebalance, {row, queue, level_}, state_->rebalance, set_,
@@ -740,7 +748,7 @@ void Pipeline::end_step(LayerDecision& out) {
         queue_at_end_[e] += step_->backlog[place];
       }
     }
-    state_->third_next = third_in_next_step(policy_->soft_balance, queue_at_end_);
+    state_->longest_queue = *std::max_element(queue_at_end_.begin(), queue_at_end_.end());
   }
   const CandidatesView& c = input_->candidates;
   if (c.width < experts_ && !partial_) {

@@ -99,6 +99,7 @@ class Pipeline final : public RowMaker {
   std::vector<double> batch_sum_;            // [E] M21
   std::vector<std::uint16_t> batch_set_;     // [k] M21
   std::vector<std::uint32_t> queue_at_end_;  // [E] M12
+  bool third_for_all_ = false;               // M12: the batch rule fired
   std::vector<float> ordered_p_, ordered_sel_;
   std::vector<std::uint16_t> proposed_;
   SoftBalanceCounts balance_;

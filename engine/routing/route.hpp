@@ -58,6 +58,12 @@ struct Signals {
   /// GPUs of expert e in this layer: gpu[first_gpu[e]] … gpu[first_gpu[e + 1] - 1], at least one.
   std::span<const std::uint32_t> first_gpu;  ///< [E + 1]
   std::span<const std::uint32_t> gpu;        ///< Numbers < G.
+  /// [E] q_e / C of this layer as the machine's last step left it, read by M04 u = queue; empty:
+  /// the queues of the caller's own last step.
+  std::span<const float> queue{};
+  /// This layer's longest queue at the end of the machine's last step, read by the batch rule of
+  /// M12; no value: that of the caller's own last step.
+  std::optional<std::uint32_t> longest_queue{};
   /// 1 - used, the free share of a GPU's memory.
   [[nodiscard]] double free(std::uint32_t g) const { return 1.0 - used[g]; }
   /// The least of `level` over the copies of expert e.
@@ -112,7 +118,7 @@ struct LayerState {
   std::vector<std::uint64_t> noise_taken;  ///< [E] M10: assignments of the window.
   std::vector<float> queue_level;          ///< [E] M04 queue: q_e / C at the last step's end.
   std::uint32_t round_robin = 0;           ///< M19: the next expert.
-  bool third_next = false;                 ///< M12: the batch rule fired in the last step.
+  std::uint32_t longest_queue = 0;         ///< M12: at the end of the last step.
   DecodeRebalanceState rebalance;          ///< M13
   std::vector<SequenceState> sequences;    ///< By sequence number.
   SequenceState& of(std::uint32_t sequence);

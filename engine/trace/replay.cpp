@@ -63,7 +63,8 @@ Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
     : trace_(trace),
       options_(options),
       backlog_(trace.header.layer_count()),
-      state_(trace.header.layer_count()) {
+      state_(trace.header.layer_count()),
+      signals_(options.signals) {
   const TraceHeader& h = trace.header;
   validate(options_.policy, h.experts(), h.top_k(), "replay");
   require_supply(options_.policy,
@@ -104,6 +105,10 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
       rank_.push_back(options_.rank_of_sequence[trace_.tokens.sequence[row]]);
     }
   }
+  signals_.begin_step(std::find(trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(begin),
+                                trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(end),
+                                static_cast<std::uint8_t>(Phase::kDecode)) !=
+                      trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(end));
   for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
     for (std::uint32_t t = 0; t < rows; ++t) {
       const auto from = static_cast<std::ptrdiff_t>(trace_.candidate_at(begin + t, l));
@@ -127,8 +132,8 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
     input.table = options_.table;
     input.weights = options_.weights == nullptr ? nullptr : options_.weights->layer(l);
     Signals signals;
-    if (options_.signals != nullptr) {
-      signals = options_.signals->view(step_, l);
+    if (signals_.on()) {
+      signals = signals_.view(l);
       input.signals = &signals;
     }
     route_layer(h.gate, options_.policy, context, input, state_.layer(l), workspace_, decisions[l]);

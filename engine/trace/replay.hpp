@@ -60,6 +60,7 @@ class Replayer {
   RoutingState state_;
   Candidates candidates_;
   std::vector<std::uint16_t> rank_;
+  SignalCursor signals_;
 };
 
 /// What `policy` makes of the trace's requests, by sequence. InputError(where, …): a prompt's text

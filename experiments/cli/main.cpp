@@ -21,6 +21,7 @@
 #include "engine/base/version.hpp"
 #include "engine/parallel/communicator.hpp"
 #include "experiments/cli/account.hpp"
+#include "experiments/cli/couple.hpp"
 #include "experiments/cli/diagnose.hpp"
 #include "experiments/cli/diff.hpp"
 #include "experiments/cli/doctor.hpp"
@@ -142,8 +143,9 @@ int run(int argc, char** argv) {
   v_trace->add_option("--policy", trace.policy,
                       "routing policy, e.g. scenarios/policies/capacity_1.0.toml");
   v_trace->add_option("--signals", trace.signals,
-                      "run file (.h5) of a simulation: memory levels, placement and step times for "
-                      "policies that look at them");
+                      "signals file (.h5) of a simulation, written by sim --signals-out: memory "
+                      "levels, queues, placement and step times; without it a policy that needs "
+                      "them is refused, and queues are the engine's own");
   v_trace->add_option("--seed", trace.seed, "seed of every random choice")->capture_default_str();
   v_trace->add_flag("--router-input", trace.router_input,
                     "store what each router sees, 2 H bytes per token and layer");
@@ -246,12 +248,50 @@ int run(int argc, char** argv) {
   v_sim->add_option("--trace", sim.trace, "routing trace in place of workload.routing");
   v_sim->add_option("--set", sim.settings, "key=value, overrides the scenario; may be repeated");
   v_sim->add_option("-o,--output", sim.output, "run file (.h5)")->required();
+  v_sim->add_option("--signals-out", sim.signals,
+                    "also write what the policy saw in each step, for trace --signals");
   v_sim->add_option("--progress", sim.progress, "json: event lines on stdout");
   quiet_flag(v_sim);
   format.add(*v_sim);
   v_sim->footer(
       "Example: switchyard sim scenarios/demo.toml --trace t.h5 --set policy.capacity.factor=2.0 "
       "-o r.h5");
+
+  CoupleOptions couple;
+  auto* v_couple =
+      app.add_subcommand("couple", "engine and simulator in turns until the decisions are stable");
+  v_couple->add_option("scenario", couple.scenario, "scenario file (.toml), with the policy")
+      ->required();
+  v_couple->add_option("--model", couple.model, "checkpoint folder or .gguf file")->required();
+  v_couple->add_option("--prompts", couple.prompts, ".txt (one prompt a line) or .jsonl")
+      ->required();
+  v_couple
+      ->add_option("--rounds", couple.rounds,
+                   "engine runs under signals, at most; stops earlier when no decision changes")
+      ->capture_default_str();
+  v_couple->add_option("--max-new", couple.max_new, "new tokens per prompt")->capture_default_str();
+  v_couple->add_option("--batch", couple.batch, "prompts that run together; 0: all")
+      ->capture_default_str();
+  v_couple->add_option("--chunk", couple.chunk, "prefill chunk in tokens; 0: whole prompts")
+      ->capture_default_str();
+  v_couple->add_option("--set", couple.settings,
+                       "key=value, overrides the scenario; may be repeated");
+  v_couple->add_option("--keep", couple.keep,
+                       "folder: roundN/trace.h5 and roundN/signals.h5 of every round");
+  v_couple->add_option("--threads", couple.threads, "0: all cores; changes no output")
+      ->capture_default_str();
+  v_couple->add_option("-o,--output", couple.output, "run file (.h5) of the last round")
+      ->required();
+  v_couple->add_option("--progress", couple.progress, "json: event lines on stdout");
+  quiet_flag(v_couple);
+  format.add(*v_couple);
+  v_couple->footer(
+      "Round 0: the engine alone; then the simulation of its trace says what the machine was like "
+      "(memory, queues, placement, time), and the engine runs again under the scenario's policy. "
+      "Exit code 1: not converged; the run is written and says so.\n"
+      "Example: switchyard couple scenarios/coupled_queue.toml --model "
+      "scenarios/checkpoints/sy-16x2 "
+      "--prompts scenarios/prompts/mixed.jsonl -o r.h5");
 
   SweepOptions sweep;
   auto* v_sweep =
@@ -531,6 +571,11 @@ int run(int argc, char** argv) {
     sim.quiet = quiet;
     sim.format = format.get();
     return run_sim(sim);
+  }
+  if (parsed(v_couple)) {
+    couple.quiet = quiet;
+    couple.format = format.get();
+    return run_couple(couple);
   }
   if (parsed(v_sweep)) {
     sweep.quiet = quiet;

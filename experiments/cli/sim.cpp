@@ -15,6 +15,7 @@
 #include "engine/base/hash.hpp"
 #include "engine/trace/trace.hpp"
 #include "experiments/cli/progress.hpp"
+#include "experiments/cli/signals.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -84,25 +85,33 @@ int run_sim(const SimOptions& options) {
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
   std::uint64_t last_percent = 0;
   const auto sink = sim::file_sink(options.output);
-  const sim::SimulationResult result =
-      sim::simulate(scenario, trace ? &*trace : nullptr, trace_hash, *sink,
-                    [&](std::uint64_t done, std::uint64_t total, std::int64_t now) {
-                      const std::uint64_t percent = 100 * done / total;
-                      if (percent == last_percent && done != total) return;
-                      last_percent = percent;
-                      if (json) {
-                        print_event({{"event", "progress"},
-                                     {"phase", "simulate"},
-                                     {"done", done},
-                                     {"total", total},
-                                     {"sim_time_ps", now}});
-                      } else if (terminal) {
-                        fmt::print(stderr, "\rsimulating {:3} %", percent);
-                      }
-                    });
+  SignalTable signals;
+  sim::SimulationExtras extras;
+  if (!options.signals.empty()) extras.signals = &signals;
+  const sim::SimulationResult result = sim::simulate(
+      scenario, trace ? &*trace : nullptr, trace_hash, *sink,
+      [&](std::uint64_t done, std::uint64_t total, std::int64_t now) {
+        const std::uint64_t percent = 100 * done / total;
+        if (percent == last_percent && done != total) return;
+        last_percent = percent;
+        if (json) {
+          print_event({{"event", "progress"},
+                       {"phase", "simulate"},
+                       {"done", done},
+                       {"total", total},
+                       {"sim_time_ps", now}});
+        } else if (terminal) {
+          fmt::print(stderr, "\rsimulating {:3} %", percent);
+        }
+      },
+      extras);
   if (terminal) fmt::print(stderr, "\r                \r");
   for (const run::Violation& v : result.violations) {
     fmt::print(stderr, "conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
+  }
+  if (!options.signals.empty()) {
+    write_signals(options.signals,
+                  signals_file(sink->data().meta, result.policy, std::move(signals)));
   }
   if (json) {
     print_event({{"event", "done"}, {"output", options.output.string()}});

@@ -16,6 +16,7 @@ struct SimOptions {
   std::optional<std::string> trace;   ///< --trace, replaces workload.routing.
   std::vector<std::string> settings;  ///< --set key=value
   std::filesystem::path output;       ///< -o
+  std::filesystem::path signals;      ///< --signals-out, or empty.
   std::string progress;               ///< "" or "json"
   bool base_point = false;  ///< Ignore [[sweep]] (set by the verb sweep, which sets its keys).
   bool quiet = false;

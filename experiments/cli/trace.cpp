@@ -18,11 +18,10 @@
 #include "engine/base/units.hpp"
 #include "engine/model/gguf_model.hpp"
 #include "engine/model/policy_weights.hpp"
-#include "engine/model/tokenizer.hpp"
+#include "engine/trace/signals_file.hpp"
 #include "experiments/cli/device.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/prompts.hpp"
-#include "experiments/cli/signals.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::cli {
@@ -49,30 +48,6 @@ std::uint16_t named_expert(const std::string& text, const PinnedPolicy& policy,
                      "names come from pinned.names of the policy");
   }
   return static_cast<std::uint16_t>(id);
-}
-
-std::vector<TracePrompt> tokenize(const TraceOptions& options, const RoutingPolicy& policy,
-                                  const Engine& engine, const model::Tokenizer& tokenizer) {
-  std::vector<TracePrompt> out;
-  for (PromptText& p : read_prompts(options.prompts)) {
-    TracePrompt prompt{std::move(p.name),
-                       std::move(p.domain),
-                       tokenizer.encode(p.text, true, true),
-                       p.max_new.value_or(options.max_new),
-                       std::move(p.text),
-                       named_expert(p.expert, policy.pinned, engine.gate().experts,
-                                    fmt::format("{}:{}", options.prompts.string(), p.line))};
-    for (const std::uint32_t token : prompt.tokens) {
-      if (token >= engine.config().vocab_size) {
-        throw InputError(fmt::format("{}:{}", options.prompts.string(), p.line),
-                         fmt::format("token id {} is outside the model's vocabulary of {}", token,
-                                     engine.config().vocab_size),
-                         "does tokenizer.json belong to this checkpoint?");
-      }
-    }
-    out.push_back(std::move(prompt));
-  }
-  return out;
 }
 
 /// What a rank is about to do with the prompts, as one hash.
@@ -127,6 +102,32 @@ void print_json(const nlohmann::ordered_json& event) {
 }
 
 }  // namespace
+
+std::vector<TracePrompt> read_trace_prompts(const std::filesystem::path& file,
+                                            std::uint32_t max_new, const RoutingPolicy& policy,
+                                            const Engine& engine,
+                                            const model::Tokenizer& tokenizer) {
+  std::vector<TracePrompt> out;
+  for (PromptText& p : read_prompts(file)) {
+    TracePrompt prompt{std::move(p.name),
+                       std::move(p.domain),
+                       tokenizer.encode(p.text, true, true),
+                       p.max_new.value_or(max_new),
+                       std::move(p.text),
+                       named_expert(p.expert, policy.pinned, engine.gate().experts,
+                                    fmt::format("{}:{}", file.string(), p.line))};
+    for (const std::uint32_t token : prompt.tokens) {
+      if (token >= engine.config().vocab_size) {
+        throw InputError(fmt::format("{}:{}", file.string(), p.line),
+                         fmt::format("token id {} is outside the model's vocabulary of {}", token,
+                                     engine.config().vocab_size),
+                         "does tokenizer.json belong to this checkpoint?");
+      }
+    }
+    out.push_back(std::move(prompt));
+  }
+  return out;
+}
 
 std::unique_ptr<Backend> device_backend(const std::string& device, const std::string& dtype,
                                         unsigned threads) {
@@ -386,11 +387,11 @@ int run_trace(const TraceOptions& options) {
     tiers = TwoTierRouter::load(run.policy, policy_files, engine.weights(), engine.config());
     run.tiers = &*tiers;
   }
-  SignalTable signals;
+  std::optional<SignalsFile> signals;
   if (!options.signals.empty()) {
-    signals = read_signals(options.signals, static_cast<std::uint32_t>(layers.size()),
-                           engine.gate().experts);
-    run.signals = &signals;
+    signals = read_signals_for(options.signals, static_cast<std::uint32_t>(layers.size()),
+                               engine.gate().experts, run.policy, "--signals");
+    run.signals = &signals->table;
   }
   const auto monitor = make_monitor(engine, options.health, options.flips);
   if (monitor) {
@@ -398,7 +399,8 @@ int run_trace(const TraceOptions& options) {
     run.after_step = [&](const StepResult& result) { monitor->after_step(result); };
   }
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
-  const std::vector<TracePrompt> prompts = tokenize(options, run.policy, engine, tokenizer);
+  const std::vector<TracePrompt> prompts =
+      read_trace_prompts(options.prompts, options.max_new, run.policy, engine, tokenizer);
   if (job) {
     require_same_program(
         *job, "trace",

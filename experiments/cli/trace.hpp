@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/table.hpp"
+#include "engine/model/tokenizer.hpp"
 #include "engine/nn/health.hpp"
 #include "engine/nn/trace_run.hpp"
 #include "experiments/cli/ranks.hpp"
@@ -19,7 +20,7 @@ struct TraceOptions {
   std::filesystem::path prompts;  ///< .txt or .jsonl
   std::filesystem::path output;   ///< -o
   std::filesystem::path policy;   ///< Empty: no capacity limit.
-  std::filesystem::path signals;  ///< Run file of a simulation of this model, or empty.
+  std::filesystem::path signals;  ///< Signals file of a simulation (sim --signals-out), or empty.
   std::uint32_t max_new = 32;  ///< Per prompt, unless the prompt says otherwise; 0: prefill only.
   std::uint32_t batch = 16;    ///< >= 1
   std::uint32_t chunk = 0;     ///< 0: whole prompts.
@@ -46,6 +47,14 @@ struct TraceOptions {
 /// (or, with progress = json, event lines) to stdout, progress and speed to a terminal's stderr.
 /// Under mpirun every rank makes this call; rank 0 writes and prints.
 int run_trace(const TraceOptions& options);
+
+/// The prompts of a .txt or .jsonl file as tokens; `max_new` where a prompt says nothing.
+/// InputError names file and line.
+[[nodiscard]] std::vector<TracePrompt> read_trace_prompts(const std::filesystem::path& file,
+                                                          std::uint32_t max_new,
+                                                          const RoutingPolicy& policy,
+                                                          const Engine& engine,
+                                                          const model::Tokenizer& tokenizer);
 
 /// InputError("--kv-memory", …) for text that is no amount of memory, or zero.
 [[nodiscard]] KvOptions kv_options(std::uint32_t block, const std::string& memory);

@@ -54,6 +54,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       ledger_(capacities(scenario), scenario.memory.watermark),
       policy_(scenario.policy),
       shard_(shard_of(scenario.model, scenario.parallel.tp)) {
+  trace_ = trace;
   refuse_unsupported();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g), s_.cost);
@@ -461,8 +462,12 @@ void Simulator::note_allocator(SimulationResult& result) {
                   s_.hardware.gpu(worst).name, 100 * idle));
 }
 
-SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCallback& progress) {
+SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCallback& progress,
+                                const SimulationExtras& extras) {
   SimulationResult result;
+  result.notes = extras.notes;
+  result.policy = policy_to_text(policy_);
+  begin_signals(extras.signals);
   run::RunMeta meta;
   meta.product_version = version();
   meta.scenario_name = std::filesystem::path(s_.path).stem().string();
@@ -475,6 +480,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   meta.routing_source = source_ ? source_->description() : "routing: none (dense model)";
   const bool from_trace = s_.workload.routing.source == scenario::RoutingSource::kTrace;
   meta.policy_way = !source_ ? "none" : from_trace ? "replay" : "synthetic";
+  if (!extras.policy_way.empty()) meta.policy_way = extras.policy_way;
+  meta.routing_source += extras.routing_note;
   if (policy_from_trace_) meta.routing_source += ", policy of the trace";
   constexpr std::array<std::string_view, 4> kModels{"auto", "flow", "coflow", "bottleneck"};
   meta.network_model = kModels[static_cast<std::size_t>(s_.network.model)];
@@ -516,8 +523,10 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     if (heals) pay_faults(step);
     if (!plan_.swaps.empty()) swap_pages();
     if (due) rebalance(step);
+    note_signals();
     compute_layers();
     end_step(step);
+    end_signals();
     if (faults_ != nullptr) end_faults(step);
     if (board_ != nullptr) watch(step);
     due = rebalance_due();
@@ -550,6 +559,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   if (const std::string uneven = ledger_.check(); !uneven.empty()) {
     result.violations.push_back({"memory", "run", uneven});
   }
+  for (const run::Metric& m : extras.metrics) sink_.data().metrics.push_back(m);
   for (run::Metric& m : energy_metrics(s_, sink_.data())) {
     sink_.data().metrics.push_back(std::move(m));
   }
@@ -560,9 +570,9 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
 
 SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace* trace,
                           const std::string& trace_hash, RunSink& sink,
-                          const ProgressCallback& progress) {
+                          const ProgressCallback& progress, const SimulationExtras& extras) {
   Simulator simulator(scenario, trace, sink);
-  return simulator.run(trace_hash, progress);
+  return simulator.run(trace_hash, progress, extras);
 }
 
 }  // namespace switchyard::sim

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/routing/signal_table.hpp"
 #include "engine/trace/trace.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/run_data.hpp"
@@ -60,6 +61,19 @@ struct SimulationResult {
   std::vector<run::Violation> violations;
   /// Lines a reader of the results should know ("trace rows re-used", …).
   std::vector<std::string> notes;
+  std::string policy;  ///< That the tokens were routed by at the start, key=value.
+};
+
+/// What coupled mode adds to a simulation.
+struct SimulationExtras {
+  /// Filled with what the policy saw, step by step (steps without a token left out): the input of
+  /// `trace --signals`. Null: not kept. InputError for a dense model, several replicas, and layers
+  /// of a cycled trace that share a trace's layer and not its placement.
+  SignalTable* signals = nullptr;
+  std::string policy_way;            ///< In place of "replay"; empty: as it is.
+  std::string routing_note;          ///< Added to the run's line about its routing.
+  std::vector<run::Metric> metrics;  ///< Added to the run's.
+  std::vector<std::string> notes;    ///< Before the simulation's own.
 };
 
 /// Called after each step with (steps done, steps in all, simulated time in ps).
@@ -70,6 +84,7 @@ using ProgressCallback = std::function<void(std::uint64_t, std::uint64_t, std::i
 /// supported.
 SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace* trace,
                           const std::string& trace_hash, RunSink& sink,
-                          const ProgressCallback& progress = {});
+                          const ProgressCallback& progress = {},
+                          const SimulationExtras& extras = {});
 
 }  // namespace switchyard::sim

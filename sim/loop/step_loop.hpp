@@ -53,7 +53,8 @@ class Simulator {
  public:
   Simulator(const scenario::Scenario& scenario, const RoutingTrace* trace, RunSink& sink);
 
-  SimulationResult run(const std::string& trace_hash, const ProgressCallback& progress);
+  SimulationResult run(const std::string& trace_hash, const ProgressCallback& progress,
+                       const SimulationExtras& extras);
 
  private:
   static std::vector<std::uint32_t> nodes(const scenario::Scenario& s);
@@ -105,6 +106,11 @@ class Simulator {
   void pack(run::Phase phase, bool sender);
   void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
   void sample_memory();
+  // signals.cpp
+  void begin_signals(SignalTable* table);
+  /// What the policy sees in the step that is about to be computed.
+  void note_signals();
+  void end_signals();
   /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
   void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
@@ -257,7 +263,11 @@ class Simulator {
   // What the policy may know: memory levels at the start of the step, and the GPU of each expert.
   std::vector<double> memory_used_, memory_elastic_;  // [G]
   std::vector<std::uint32_t> first_gpu_, gpu_of_expert_;
-  double step_start_ = 0;  // seconds
+  double step_start_ = 0;                // seconds
+  const RoutingTrace* trace_ = nullptr;  // null: synthetic
+  SignalTable* signals_ = nullptr;       // null: nobody wants them
+  bool signal_queues_ = false, signal_longest_ = false;
+  bool signalled_ = false;  // the step under way has a row in the table
 
   // Faults: null and empty without.
   std::unique_ptr<FaultClock> faults_;

@@ -69,11 +69,13 @@ SignalTable some_signals() {
   t.layers = 2;
   t.experts = 8;
   for (std::uint32_t s = 0; s < 4; ++s) {
-    t.start.push_back(s * 0.5);
+    t.start_ps.push_back(std::int64_t{s} * 500'000'000'000);
+    t.end_ps.push_back(t.start_ps.back() + 500'000'000'000);
+    t.decodes.push_back(s == 0 ? 0 : 1);
+    t.placement.push_back(0);
     t.used.insert(t.used.end(), {0.5 + 0.1 * s, 0.3});
     t.elastic.insert(t.elastic.end(), {0.2 * s, 0.1});
   }
-  t.end = 2;
   for (std::uint32_t l = 0; l < 2; ++l) {
     for (std::uint32_t e = 0; e <= 8; ++e) {
       t.first_gpu.push_back(static_cast<std::uint32_t>(t.gpu.size()));
@@ -450,17 +452,6 @@ TEST(PolicyInTheEngine, SaysWhatIsMissing) {
   EXPECT_EQ(refusal("semantic.mode=mlp semantic.file=w.safetensors"),
             "policy: policy.semantic.file = w.safetensors needs its weights; name the policy file, "
             "which says where they are");
-}
-
-TEST(SignalTable, HoldsTheLastSampleAndLetsTheClockGoOn) {
-  const SignalTable t = some_signals();
-  EXPECT_DOUBLE_EQ(t.view(2, 1).start, 1.0);
-  EXPECT_DOUBLE_EQ(t.view(2, 1).used[0], 0.7);
-  EXPECT_DOUBLE_EQ(t.view(4, 0).start, 2.0);
-  EXPECT_DOUBLE_EQ(t.view(6, 0).start, 3.0);
-  EXPECT_DOUBLE_EQ(t.view(6, 0).used[0], 0.8);
-  EXPECT_EQ(t.view(0, 1).gpu[t.view(0, 1).first_gpu[5]], 1U);
-  EXPECT_DOUBLE_EQ(t.view(0, 1).free(1), 0.7);
 }
 
 }  // namespace

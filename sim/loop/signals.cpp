@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policies of a simulation see, kept for the engine (SimulationExtras::signals).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/loop/step_loop.hpp"
+
+namespace switchyard::sim {
+
+void Simulator::begin_signals(SignalTable* table) {
+  signals_ = table;
+  if (table == nullptr) return;
+  if (layers_ == 0) {
+    throw InputError("signals", "the model has no MoE layer, so nothing reads signals");
+  }
+  if (s_.workload.serves() && s_.workload.serving.front_end.replicas > 1) {
+    throw InputError("signals", "unsupported: several replicas step by themselves, at once",
+                     "use workload.front_end.replicas = 1");
+  }
+  *table = SignalTable{};
+  // An alarm may change the policy later; the table has one shape.
+  signal_queues_ = reads_queue_levels(policy_);
+  signal_longest_ = reads_longest_queue(policy_);
+  table->gpus = gpus_;
+  table->experts = experts_;
+  const bool cycled =
+      trace_ != nullptr && s_.workload.routing.layers == scenario::TraceLayers::kCycle;
+  // A cycled trace has fewer layers than the model: the first ones that follow it speak for all.
+  table->layers = cycled ? std::min(trace_->header.layer_count(), layers_) : layers_;
+}
+
+void Simulator::note_signals() {
+  signalled_ = signals_ != nullptr && tokens_.size() > 0;
+  if (!signalled_) return;
+  SignalTable& t = *signals_;
+  const std::uint32_t copies = gpus_ / s_.parallel.ep;
+  t.decodes.push_back(std::find(tokens_.phase.begin(), tokens_.phase.end(),
+                                static_cast<std::uint8_t>(switchyard::Phase::kDecode)) !=
+                              tokens_.phase.end()
+                          ? 1
+                          : 0);
+  t.start_ps.push_back(ready_[plan_.first_gpu]);
+  t.used.insert(t.used.end(), memory_used_.begin(), memory_used_.end());
+  t.elastic.insert(t.elastic.end(), memory_elastic_.begin(), memory_elastic_.end());
+  // GPUs of each expert, all copies, layer by layer.
+  std::vector<std::vector<std::uint32_t>> places;
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      std::vector<std::uint32_t> of;
+      for (std::uint32_t q = 0; q < copies; ++q) {
+        for (std::uint32_t i = 0; i < map_.row(l).copies(e); ++i) {
+          of.push_back(map_.gpu_of(l, e, q * s_.parallel.ep, i));
+        }
+      }
+      const std::size_t first = std::size_t{l % t.layers} * experts_ + e;
+      if (l < t.layers) {
+        places.push_back(std::move(of));
+      } else if (of != places[first]) {
+        throw InputError("signals",
+                         fmt::format("unsupported: MoE layers {} and {} follow one layer of the "
+                                     "trace, but place expert {} differently",
+                                     l % t.layers, l, e),
+                         "use a placement that is the same in every layer");
+      }
+    }
+  }
+  std::vector<std::uint32_t> first_gpu, gpu;
+  for (std::uint32_t l = 0; l < t.layers; ++l) {
+    for (std::uint32_t e = 0; e < experts_; ++e) {
+      const std::vector<std::uint32_t>& of = places[std::size_t{l} * experts_ + e];
+      first_gpu.push_back(static_cast<std::uint32_t>(gpu.size()));
+      gpu.insert(gpu.end(), of.begin(), of.end());
+    }
+    first_gpu.push_back(static_cast<std::uint32_t>(gpu.size()));
+  }
+  // The last placement again, or a new one. Offsets are absolute, so a new one is shifted.
+  const std::size_t row = first_gpu.size();
+  const auto shift = t.first_gpu.empty() ? 0U : t.first_gpu[t.first_gpu.size() - row];
+  const bool same = !t.first_gpu.empty() && t.gpu.size() - shift == gpu.size() &&
+                    std::equal(gpu.begin(), gpu.end(), t.gpu.begin() + shift) &&
+                    std::equal(first_gpu.begin(), first_gpu.end(),
+                               t.first_gpu.end() - static_cast<std::ptrdiff_t>(row),
+                               [&](std::uint32_t a, std::uint32_t b) { return a + shift == b; });
+  if (!same) {
+    const auto base = static_cast<std::uint32_t>(t.gpu.size());
+    for (const std::uint32_t at : first_gpu) t.first_gpu.push_back(base + at);
+    t.gpu.insert(t.gpu.end(), gpu.begin(), gpu.end());
+  }
+  t.placement.push_back(t.placements() - 1);
+  // Queues of several copies of the experts: the shortest of an expert, as for memory levels, and
+  // the longest of the layer.
+  if (signal_queues_) {
+    for (std::uint32_t l = 0; l < t.layers; ++l) {
+      for (std::uint32_t e = 0; e < experts_; ++e) {
+        float least = 0;
+        for (std::uint32_t q = 0; q < copies; ++q) {
+          const std::vector<float>& level = state_.layer(std::size_t{l} * copies + q).queue_level;
+          const float here = level.empty() ? 0.0F : level[e];
+          least = q == 0 ? here : std::min(least, here);
+        }
+        t.queue.push_back(least);
+      }
+    }
+  }
+  if (signal_longest_) {
+    for (std::uint32_t l = 0; l < t.layers; ++l) {
+      std::uint32_t longest = 0;
+      for (std::uint32_t q = 0; q < copies; ++q) {
+        longest = std::max(longest, state_.layer(std::size_t{l} * copies + q).longest_queue);
+      }
+      t.longest_queue.push_back(longest);
+    }
+  }
+}
+
+void Simulator::end_signals() {
+  if (signalled_) signals_->end_ps.push_back(record_.scalars.end_ps);
+}
+
+}  // namespace switchyard::sim
