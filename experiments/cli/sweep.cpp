@@ -5,7 +5,11 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -55,6 +59,23 @@ std::optional<run::RunData> usable_run(const Point& point) {
   } catch (const InputError&) {
     return std::nullopt;
   }
+}
+
+/// Removes what killed processes of this machine left half written ("<file>.<pid>.tmp").
+void remove_leftovers(const fs::path& folder) {
+  std::error_code ec;
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(folder, ec)) {
+    const std::string name = entry.path().stem().string();
+    const std::size_t dot = name.rfind('.');
+    pid_t pid = 0;
+    if (entry.path().extension() != ".tmp" || dot == std::string::npos) continue;
+    const char* end = name.data() + name.size();
+    const auto [stop, bad] = std::from_chars(name.data() + dot + 1, end, pid);
+    if (bad != std::errc{} || stop != end || pid <= 0) continue;
+    if (::kill(pid, 0) != 0 && errno == ESRCH) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove(path, ec);
 }
 
 std::string failure_of(const EndedChild& child) {
@@ -153,6 +174,8 @@ int run_sweep(const SweepOptions& options) {
   }
 
   std::vector<std::size_t> waiting;
+  // Ranks may be processes of other machines, whose numbers mean nothing here.
+  if (!job) remove_leftovers(options.output / "points");
   if (job) {
     std::string all;
     for (const Point& p : points) all += p.file.string() + p.trace_hash + "\n";
@@ -192,9 +215,25 @@ int run_sweep(const SweepOptions& options) {
       fmt::format("{}: {} points", fs::path(options.scenario).stem().string(), points.size());
   table.columns = {"point"};
   table.columns.insert(table.columns.end(), keys.begin(), keys.end());
-  const std::vector<std::string> metrics{
-      "step time mean", "tokens per second", "imbalance mean",         "overflow share",
-      "reroute share",  "drop share",        "memory high water share"};
+  // A point that failed is shown without numbers, whatever file an earlier sweep left.
+  std::vector<std::optional<run::RunData>> runs(points.size());
+  std::vector<std::map<std::string, double>> values(points.size());
+  bool serving = false;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (failures.count(i) == 0) runs[i] = usable_run(points[i]);
+    if (!runs[i]) continue;
+    for (const run::Metric& m : runs[i]->metrics) values[i][m.name] = m.value;
+    const auto served = values[i].find("requests per second");
+    serving = serving || (served != values[i].end() && !std::isnan(served->second));
+  }
+  std::vector<std::string> metrics{"step time mean",         "tokens per second", "imbalance mean",
+                                   "overflow share",         "reroute share",     "drop share",
+                                   "memory high water share"};
+  if (serving) {
+    metrics.insert(metrics.end(),
+                   {"requests per second", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99",
+                    "ITL p99", "SLO attainment", "goodput", "queue wait mean"});
+  }
   for (const std::string& m : metrics) {
     const run::MetricDefinition* d = run::find_metric(m);
     SWITCHYARD_ASSERT(d != nullptr, m);
@@ -204,16 +243,10 @@ int run_sweep(const SweepOptions& options) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     std::vector<std::string> row{fmt::format("{}", i)};
     for (const auto& [key, value] : points[i].settings) row.push_back(value);
-    // A point that failed is shown without numbers, whatever file an earlier sweep left.
     const auto failure = failures.find(i);
-    const std::optional<run::RunData> found =
-        failure == failures.end() ? usable_run(points[i]) : std::nullopt;
-    std::map<std::string, double> values;
-    if (found) {
-      for (const run::Metric& m : found->metrics) values[m.name] = m.value;
-    }
+    const std::optional<run::RunData>& found = runs[i];
     for (const std::string& m : metrics) {
-      row.push_back(values.count(m) != 0 ? run::format_value(values[m]) : "n/a");
+      row.push_back(values[i].count(m) != 0 ? run::format_value(values[i][m]) : "n/a");
     }
     const auto is_out_of_memory = [](const run::Event& e) {
       return e.kind == run::EventKind::kOutOfMemory;

@@ -470,7 +470,8 @@ class Examiner {
            "the traffic is uneven: experts that are chosen often share a GPU",
            fmt::format("switchyard monitor {}, link_use, link_spread", name_),
            "parallel.placement = \"topology_hot\" or \"affinity\"",
-           exchange * (1 - mean / static_cast<double>(busy[k])));
+           // Evened out, the link carries data for the mean time; latency stays.
+           std::min(exchange, use - mean / time_));
     }
     if (use > kFullLink && compute_busy < 0.45 && !slow) {
       find("batch too small",

@@ -26,6 +26,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "engine/model/accounting.hpp"
 #include "sim/loop/step_loop.hpp"
@@ -332,6 +333,9 @@ void Simulator::place_again(std::uint64_t step) {
   if (layers_ == 0 || s_.parallel.ep != gpus_ || s_.faults.reaction == FaultReaction::kRestart)
     return;
   placement::Placement next = whole_;
+  // One row may stand for all layers; lost experts go to other GPUs in each.
+  if (next.rows.size() == 1) next.rows.resize(layers_, placement::Row(next.rows.front()));
+  std::vector<std::size_t> taken(gpus_, 0);  // over all layers, so that ties go round
   for (placement::Row& row : next.rows) {
     std::vector<std::size_t> held(gpus_, 0);
     for (std::vector<std::uint32_t>& copies : row) {
@@ -342,10 +346,15 @@ void Simulator::place_again(std::uint64_t step) {
       if (!copies.empty()) continue;
       std::uint32_t best = run::kNone;
       for (std::uint32_t r = 0; r < gpus_; ++r) {
-        if (lost_[r] == 0 && (best == run::kNone || held[r] < held[best])) best = r;
+        if (lost_[r] != 0) continue;
+        if (best == run::kNone ||
+            std::pair(held[r], taken[r]) < std::pair(held[best], taken[best])) {
+          best = r;
+        }
       }
       copies.push_back(best);
       ++held[best];
+      ++taken[best];
     }
   }
   const std::uint64_t each = expert_bytes();

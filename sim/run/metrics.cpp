@@ -314,7 +314,7 @@ const std::vector<MetricDefinition>& serving_metric_definitions() {
       {"ITL p99", "ms", kLower, "nearest rank over tokens in the span"},
       {"ITL max", "ms", kLower, "longest of them"},
       {"ITL jitter", "ms", kLower,
-       "population std of an answer's ITL, mean over requests finished with >= 3 tokens"},
+       "population std of an answer's ITL, median over requests finished with >= 3 tokens"},
       {"SLO attainment", "", kHigher,
        "requests finished within their tier's TTFT and TPOT / requests that left in the span"},
       {"goodput", "1/s", kHigher, "requests finished within their tier's TTFT and TPOT / span"},

@@ -238,6 +238,17 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
   }
   from_model("dense_intermediate", m.dense_intermediate);
   from_model("shared_intermediate", m.shared_intermediate);
+  if (m.tie_word_embeddings) {
+    context.record("model.tie_word_embeddings", "true", origin);
+  }
+  if (std::any_of(m.layers.begin(), m.layers.end(),
+                  [](const model::LayerSpec& l) { return l.sliding_window > 0; })) {
+    std::string windows;
+    for (const model::LayerSpec& l : m.layers) {
+      windows += fmt::format("{}{}", windows.empty() ? "" : " ", l.sliding_window);
+    }
+    context.record("model.sliding_window", windows, origin);
+  }
   const bool moe = m.num_moe_layers() > 0;
   struct Override {
     const char* key;
@@ -896,6 +907,16 @@ void describe_policy_field(ResolvedValue& value, std::string_view key) {
   }
 }
 
+std::string content_of(const fs::path& path, const std::string& where) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored) || !in || !(text << in.rdbuf())) {
+    throw InputError(where, fmt::format("cannot read \"{}\"", path.generic_string()));
+  }
+  return std::move(text).str();
+}
+
 /// Reads the fields of `table` (null: all defaults) whose full keys begin with "policy.".
 /// Files they name are looked for beside the text that names them, their places go to `files`.
 RoutingPolicy policy_from(Context& context, const Node* table, const Node& parent,
@@ -938,6 +959,10 @@ RoutingPolicy policy_from(Context& context, const Node* table, const Node& paren
               no_such_file(node->where(), shown, value, path);
             }
             files[field] = path;
+            // In the hash by content: the same name may hold something else tomorrow.
+            context.record("policy." + field + ".content",
+                           hex64(hash64(std::string_view(content_of(path, node->where())))),
+                           node->where());
           }
         } catch (const InputError& e) {
           // The library names the key its own way; say it as the user wrote it.
@@ -1330,7 +1355,7 @@ constexpr std::array<std::string_view, 3> kLaunchNames{"eager", "graph", "fused"
 
 void read_cost(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("cost"), "cost",
-            {"calibration", "library", "launch", "graph_kernel", "source"}, root);
+            {"calibration", "other_device", "library", "launch", "graph_kernel", "source"}, root);
   CostSpec& c = out.cost;
   if (const Node* file = s.find("calibration")) {
     if (file->kind != Node::Kind::kString || file->text.empty()) {
@@ -1348,6 +1373,17 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
                    fmt::format("{}, {} tables, {}", c.calibration->device,
                                c.calibration->tables.size(), c.calibration->hash),
                    s.where("calibration"));
+    // Times of one device say nothing of another's.
+    const bool other = s.boolean("other_device", false);
+    for (std::size_t g = 0; g < out.hardware.gpu_count() && !other; ++g) {
+      const std::string& type = out.hardware.gpu_type(g).name;
+      if (type != c.calibration->device) {
+        s.fail("calibration",
+               fmt::format("its times are of \"{}\", {} is a \"{}\"", c.calibration->device,
+                           out.hardware.gpu(g).name, type),
+               "cost.other_device = true takes them all the same");
+      }
+    }
     c.library = s.text("library", std::string());
     if (std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
                      [&](const OpTable& t) { return t.library.starts_with(c.library); })) {
@@ -1360,8 +1396,10 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
       s.fail("library", fmt::format("no library of the calibration begins with \"{}\"", c.library),
              suggest_name(c.library, known));
     }
-  } else if (s.has("library")) {
-    s.fail("library", "there is no calibration", "set cost.calibration");
+  } else {
+    for (const char* key : {"library", "other_device"}) {
+      if (s.has(key)) s.fail(key, "there is no calibration", "set cost.calibration");
+    }
   }
   c.launch = static_cast<LaunchMode>(s.choice("launch", kLaunchNames, 0));
   if (c.launch != LaunchMode::kEager) {

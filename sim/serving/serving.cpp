@@ -1033,7 +1033,7 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
       run::nearest_rank(itl_ms, 50),
       run::nearest_rank(itl_ms, 99),
       worst,
-      mean(jitter_ms),
+      run::nearest_rank(jitter_ms, 50),
       objective ? ratio(met, measured) : run::kNoData,
       objective ? per_second(met) : run::kNoData,
       static_cast<double>(preemptions_),

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole chain through the command line: trace → sim → table → inspect → diff, its determinism
 // to the byte, and what another capacity factor does.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -227,8 +229,16 @@ TEST(Chain, TheNormativeScenarioSweepsAndResumes) {
   // A damaged point is made again, the others are kept.
   const std::string whole = read_file(f / "one" / half);
   switchyard::write_file(f / "one" / half, whole.substr(0, whole.size() / 2));
+  // What a killed process left goes; what a living one writes stays. No process has this number.
+  const fs::path dead = f / "one/points/00000-abc.h5.4194304.tmp";
+  const fs::path alive = f / fmt::format("one/points/00000-abc.h5.{}.tmp", ::getpid());
+  switchyard::write_file(dead, "half");
+  switchyard::write_file(alive, "half");
   r = run_switchyard({"sweep", scenario, "-o", "one"}, options);
   ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(alive));
+  fs::remove(alive);
   EXPECT_NE(r.out.find("1 run now, 2 were there already, 0 failed"), std::string::npos) << r.out;
   EXPECT_TRUE(read_file(f / "one" / half) == whole);
   // The verb sim sends the user here.

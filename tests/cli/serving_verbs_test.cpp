@@ -96,6 +96,26 @@ TEST(ServingVerbs, APublishedTraceIsImportedAndServed) {
   EXPECT_FALSE(fs::exists(f / "z.csv"));
 }
 
+TEST(ServingVerbs, TheIndexOfASweepHasTheServingMetrics) {
+  const fs::path f = fresh_folder("serving_sweep");
+  const std::string scenarios = source_path("scenarios").string();
+  write_file(f / "s.toml",
+             "[model]\nfile = \"" + scenarios +
+                 "/models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" + scenarios +
+                 "/hardware/hgx_h100.toml\"\n[workload]\nkind = \"closed\"\nrouting = { "
+                 "synthetic = \"uniform\" }\narrivals = { users = 1, requests = 3 }\nlengths = { "
+                 "prompt = 16, "
+                 "output = 4 }\nslo = { ttft = \"1 s\" }\n[[sweep]]\nkey = "
+                 "\"workload.arrivals.users\"\nvalues = [1, 2]\n");
+  const ProcessResult r =
+      run_switchyard({"sweep", "s.toml", "-o", "out"}, {.folder = f, .environment = {}});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const std::string index = read_file(f / "out/index.csv");
+  for (const char* column : {"TTFT p99 [ms]", "TPOT p50 [ms]", "SLO attainment", "goodput [1/s]"}) {
+    EXPECT_TRUE(has(index.substr(0, index.find('\n')), column)) << index;
+  }
+}
+
 TEST(ServingVerbs, ABadTraceIsRefusedAndNothingIsWritten) {
   const fs::path f = fresh_folder("serving_bad");
   write_file(f / "bad.csv", "TIMESTAMP,ContextTokens\n2023-11-16 18:15:46.68,1\n");

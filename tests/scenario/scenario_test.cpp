@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <regex>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -446,6 +447,49 @@ TEST(Scenario, HubTakesTheKvCacheAndDenseModelsNeedNoRouting) {
   EXPECT_EQ(dense.gate.experts, 0U);
   EXPECT_EQ(dense.parallel.ep, 1U);
   EXPECT_TRUE(dense.parallel.expert_rank.empty());
+}
+
+TEST(Scenario, ACalibrationOfAnotherDeviceIsRefusedUnlessTheScenarioSaysSo) {
+  const std::string file = kScenarios + "calibrations/h200.toml";
+  const std::string section = "[cost]\ncalibration = \"" + file + "\"\n";
+  try {
+    static_cast<void>(read_small(section));
+    ADD_FAILURE() << "accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("its times are of \"h200\", gpu0 is a \"h100\""),
+              std::string::npos)
+        << e.what();
+  }
+  EXPECT_NE(read_small(section + "other_device = true\n").cost.calibration, nullptr);
+  EXPECT_THROW(static_cast<void>(read_small("[cost]\nother_device = true\n")), InputError);
+}
+
+TEST(Scenario, TheHashHoldsWhatFilesSayNotTheirNames) {
+  const std::string here = fs::absolute("small.toml").string();
+  std::string text = small("[policy.table]\nfile = \"table.json\"\n");
+  for (const std::string name : {"models/mixtral_8x7b.json", "hardware/hgx_h100.toml"}) {
+    text.replace(text.find(name), name.size(), kScenarios + name);
+  }
+  const auto hash = [&] { return scenario_hash(read_scenario_text(text, here)); };
+  switchyard::write_file("table.json", "one");
+  const std::string one = hash();
+  EXPECT_EQ(hash(), one);
+  switchyard::write_file("table.json", "two");
+  EXPECT_NE(hash(), one);
+
+  const std::string config = switchyard::read_file(kScenarios + "models/mixtral_8x7b.json");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    EXPECT_NE(config.find(from), std::string::npos) << from;
+    switchyard::write_file("m.json", std::regex_replace(config, std::regex(from), to));
+    std::string other = small();
+    other.replace(other.find("models/mixtral_8x7b.json"), 24, fs::absolute("m.json").string());
+    return scenario_hash(read_scenario_text(other, kScenarios + "small.toml"));
+  };
+  const std::string plain = with("model_type", "model_type");
+  EXPECT_NE(with("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true"), plain);
+  const std::string none = "\"sliding_window\": null";
+  EXPECT_NE(with(none, "\"sliding_window\": 128"), plain);
+  EXPECT_NE(with(none, "\"sliding_window\": 128"), with(none, "\"sliding_window\": 256"));
 }
 
 }  // namespace

@@ -243,5 +243,22 @@ TEST(Economics, IsNotGuessedWithoutIdlePower) {
             std::string::npos);
 }
 
+TEST(Hardware, EveryFileThatShipsRunsAModelWithTheDefaultFormats) {
+  const model::ModelConfig mixtral = model::read_model_config(
+      std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/models/mixtral_8x7b.json");
+  std::size_t types = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(SWITCHYARD_SOURCE_DIR) +
+                                                               "/scenarios/hardware")) {
+    if (entry.path().extension() != ".toml") continue;
+    const scenario::HardwareSpec hardware = scenario::read_hardware(entry.path().string());
+    for (const scenario::GpuType& type : hardware.gpu_types) {
+      ++types;
+      EXPECT_NO_THROW(sim::CostModel(mixtral, {}, model::DType::kBf16, type, {}))
+          << entry.path() << " " << type.name;
+    }
+  }
+  EXPECT_GE(types, 18U);
+}
+
 }  // namespace
 }  // namespace switchyard
