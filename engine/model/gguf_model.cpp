@@ -35,6 +35,10 @@ constexpr std::array kArchitectures{
 constexpr std::uint64_t kSoftmaxGate = 1;
 constexpr std::uint64_t kSigmoidGate = 2;
 
+// Each ends a text: of a document, of a turn, of a message.
+constexpr std::array kEndTokens{"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                "tokenizer.ggml.eom_token_id"};
+
 // tokenizer.ggml.token_type
 constexpr std::int64_t kNormalToken = 1;
 constexpr std::int64_t kUnknownToken = 2;
@@ -136,10 +140,12 @@ class ConfigReader {
     c_["rms_norm_eps"] = f_.number(key("attention.layer_norm_rms_epsilon"));
     c_["num_experts_per_tok"] = f_.count_or(key("expert_used_count"), 0);
     c_["tie_word_embeddings"] = tensor("output.weight") == nullptr;
-    for (const char* which : {"bos", "eos"}) {
-      const std::string name = fmt::format("tokenizer.ggml.{}_token_id", which);
+    if (f_.has("tokenizer.ggml.bos_token_id")) {
+      c_["bos_token_id"] = f_.count("tokenizer.ggml.bos_token_id");
+    }
+    for (const char* name : kEndTokens) {
       if (f_.has(name)) {
-        c_[fmt::format("{}_token_id", which)] = f_.count(name);
+        c_["eos_token_id"].push_back(f_.count(name));
       }
     }
     if (arch_ != "deepseek2") {
@@ -178,6 +184,7 @@ class ConfigReader {
       f_.fail(key("rope.scaling.attn_factor"), "unsupported: a rotation gain of its own");
     }
     if (type == "none" || (type == "linear" && factor == 1)) {
+      c_["rope_parameters"] = nullptr;
       return;
     }
     if (type != "yarn") {
@@ -597,6 +604,16 @@ std::string gguf_architecture(const ModelConfig& c, const std::string& where) {
   if (oss && c.swiglu_limit != 7) {
     refuse(fmt::format("swiglu_limit = {} in gpt-oss", c.swiglu_limit));
   }
+  if (deepseek && !c.rope_interleaved) {
+    refuse("rope_interleave = false in deepseek2");
+  }
+  if (c.gate.bf16_linear) {
+    refuse("router_dtype = bfloat16");
+  }
+  if (c.eos_tokens.size() > kEndTokens.size()) {
+    refuse(fmt::format("{} tokens that end a text; at most {}", c.eos_tokens.size(),
+                       kEndTokens.size()));
+  }
   const RopeScaling& s = c.rope_scaling;
   if (((c.max_position_embeddings | s.original_max_position | c.layers[0].sliding_window) >> 32U) !=
       0) {
@@ -675,8 +692,8 @@ void write_gguf_config(GgufWriter& out, const ModelConfig& c) {
   if (c.bos_token) {
     out.u32("tokenizer.ggml.bos_token_id", *c.bos_token);
   }
-  if (c.eos_token) {
-    out.u32("tokenizer.ggml.eos_token_id", *c.eos_token);
+  for (std::size_t i = 0; i < c.eos_tokens.size(); ++i) {
+    out.u32(kEndTokens[i], c.eos_tokens[i]);
   }
   if (const RopeScaling& s = c.rope_scaling; s.type == "yarn") {
     out.text(key("rope.scaling.type"), "yarn");

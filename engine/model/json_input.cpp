@@ -112,6 +112,8 @@ bool JsonObject::has(const std::string& key) const {
   return it != value_->end() && !it->is_null();
 }
 
+bool JsonObject::contains(const std::string& key) const { return value_->contains(key); }
+
 const json& JsonObject::raw(const std::string& key) const {
   const auto it = value_->find(key);
   if (it == value_->end() || it->is_null()) {

@@ -24,7 +24,8 @@ class JsonObject {
  public:
   JsonObject(const nlohmann::json& value, std::string where, std::string pointer);
 
-  [[nodiscard]] bool has(const std::string& key) const;  ///< present and not null
+  [[nodiscard]] bool has(const std::string& key) const;       ///< present and not null
+  [[nodiscard]] bool contains(const std::string& key) const;  ///< present, null or not
   [[nodiscard]] const nlohmann::json& raw(const std::string& key) const;
   [[nodiscard]] JsonObject object(const std::string& key) const;
   [[nodiscard]] std::uint64_t count(const std::string& key, std::uint64_t lowest,

@@ -117,22 +117,40 @@ class Reader {
     if (const auto act = o_.text_or("hidden_act", "silu"); act != "silu") {
       o_.fail("hidden_act", fmt::format("unsupported activation \"{}\"", act), "supported: silu");
     }
-    c_.bos_token = token("bos_token_id");
-    c_.eos_token = token("eos_token_id");
+    const std::vector<std::uint32_t> first = tokens("bos_token_id");
+    if (first.size() > 1) {
+      o_.fail("bos_token_id", "unsupported: several tokens before a text");
+    }
+    if (!first.empty()) {
+      c_.bos_token = first.front();
+    }
+    c_.eos_tokens = tokens("eos_token_id");
+    const auto type = o_.has("router_dtype") ? o_.text("router_dtype") : "float32";
+    c_.gate.bf16_linear = type == "bfloat16";
+    if (!c_.gate.bf16_linear && type != "float32") {
+      o_.fail("router_dtype", fmt::format("unsupported \"{}\"", type),
+              "supported: float32, bfloat16");
+    }
     rope(d.theta);
     stored_dtype();
     quantization();
   }
 
-  std::optional<std::uint32_t> token(const std::string& key) const {
+  /// One token or a list of them, or none.
+  std::vector<std::uint32_t> tokens(const std::string& key) const {
     if (!o_.has(key)) {
-      return std::nullopt;
+      return {};
     }
-    if (o_.raw(key).is_array()) {  // several end tokens: the first is the main one
-      const auto all = o_.counts(key, 0, kMaxVocabulary);
-      return all.empty() ? std::nullopt : std::optional(static_cast<std::uint32_t>(all.front()));
+    if (!o_.raw(key).is_array()) {
+      return {static_cast<std::uint32_t>(o_.count(key, 0, kMaxVocabulary))};
     }
-    return static_cast<std::uint32_t>(o_.count(key, 0, kMaxVocabulary));
+    std::vector<std::uint32_t> out;
+    for (const std::uint64_t id : o_.counts(key, 0, kMaxVocabulary)) {
+      if (std::find(out.begin(), out.end(), id) == out.end()) {
+        out.push_back(static_cast<std::uint32_t>(id));
+      }
+    }
+    return out;
   }
 
   void rope(double theta) {
@@ -478,6 +496,13 @@ class Reader {
   }
 
   void gpt_oss() {
+    // transformers' class default is YaRN by 32 (to 131072 positions); what a file without the key
+    // means depends on who wrote it. null, or rope_type "default", is plain rotation.
+    if (!o_.contains("rope_scaling") && !o_.contains("rope_parameters")) {
+      o_.fail("rope_scaling", "missing: is the rotation plain or YaRN?",
+              "null for plain, or the published model's {\"rope_type\": \"yarn\", \"factor\": 32, "
+              "\"original_max_position_embeddings\": 4096, \"truncate\": false}");
+    }
     common({201088, 2880, 36, 64, 8, 131072, 1e-5, 150000});
     if (c_.head_dim == 0) {
       c_.head_dim = 64;

@@ -6,6 +6,7 @@
 // Not modelled: multi-token prediction layers (counted nowhere, skipped when a checkpoint has
 // them), encoder-decoder models, vision towers, linear attention.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -67,6 +68,8 @@ struct GateFields {
   bool correction_bias = false;  ///< e_score_correction_bias, selection only.
   bool linear_bias = false;      ///< the router's own bias (GPT-OSS).
   bool fp32_linear = false;      ///< reference computes the router GEMM in fp32.
+  /// config.json asks for a router in BF16 (router_dtype); the engine's default is float32.
+  bool bf16_linear = false;
 };
 
 /// rope_scaling / rope_parameters. type "none" when absent.
@@ -145,7 +148,8 @@ struct ModelConfig {
   std::string quantization = "none";   ///< none | fp8_block | mxfp4
   DType expert_dtype = DType::kBf16;   ///< format of the routed experts (gpt4_s4_int4: int4).
   std::uint64_t num_nextn_layers = 0;  ///< MTP modules in the checkpoint: not modelled.
-  std::optional<std::uint32_t> bos_token, eos_token;
+  std::optional<std::uint32_t> bos_token;
+  std::vector<std::uint32_t> eos_tokens;  ///< Each ends a text; the first is the main one.
   /// Totals an article states without a shape that gives them, in parameters: any of total, active,
   /// expert (one routed expert over all layers), embedding, attention, backbone. accounting.hpp
   /// uses them in place of the computed part and says so.
@@ -153,6 +157,9 @@ struct ModelConfig {
   std::vector<std::string> notes;  ///< what was skipped or assumed, for people.
 
   [[nodiscard]] bool is_moe(std::size_t layer) const { return layers[layer].ffn == FfnKind::kMoe; }
+  [[nodiscard]] bool ends_text(std::uint32_t token) const {
+    return std::find(eos_tokens.begin(), eos_tokens.end(), token) != eos_tokens.end();
+  }
   /// Layer numbers of the MoE layers, ascending.
   [[nodiscard]] std::vector<std::uint32_t> moe_layers() const;
   [[nodiscard]] std::uint64_t num_moe_layers() const;

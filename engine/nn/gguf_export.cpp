@@ -128,10 +128,7 @@ class Plan {
     }
     add(prefix + "ffn_gate_inp.weight", {l.router.rows, l.router.cols}, DType::kF32, {l.router});
     vector(prefix + "ffn_gate_inp.bias", l.router_bias);
-    if (!l.selection_bias.empty()) {
-      vector(prefix + "exp_probs_b.bias",
-             {l.selection_bias.data(), WeightType::kF32, 1, l.selection_bias.size()});
-    }
+    vector(prefix + "exp_probs_b.bias", l.selection_bias);
     stack(prefix + "ffn_gate_exps.weight", of_experts(l, &ExpertView::gate));
     stack(prefix + "ffn_up_exps.weight", of_experts(l, &ExpertView::up));
     stack(prefix + "ffn_down_exps.weight", of_experts(l, &ExpertView::down));

@@ -38,6 +38,19 @@ bool in_unit(const std::string& tensor, const std::string& unit) {
   return unit.ends_with('.') ? tensor.starts_with(unit) : tensor == unit;
 }
 
+/// The tensor's bytes, of a packed one its values in float32; `view` points to them afterwards.
+std::vector<std::byte> own_copy(WeightView& view) {
+  const WeightType type = is_packed(view) ? WeightType::kF32 : view.type;
+  std::vector<std::byte> out(view.rows * view.cols * weight_bytes(type));
+  if (is_packed(view)) {
+    widen_rows(view, 0, view.rows, reinterpret_cast<float*>(out.data()));
+  } else {
+    std::memcpy(out.data(), view.data, out.size());
+  }
+  view = {out.data(), type, view.rows, view.cols};
+  return out;
+}
+
 }  // namespace
 
 BitFlip parse_bit_flip(std::string_view text, const std::string& where) {
@@ -93,17 +106,8 @@ unsigned flippable_bits(const WeightView& view) {
 }
 
 std::vector<std::byte> flip_bit(WeightView& view, std::uint64_t element, unsigned bit) {
-  const WeightType type = is_packed(view) ? WeightType::kF32 : view.type;
-  std::vector<std::byte> out(view.rows * view.cols * weight_bytes(type));
-  if (is_packed(view)) {
-    std::vector<float> wide(view.rows * view.cols);
-    widen_rows(view, 0, view.rows, wide.data());
-    std::memcpy(out.data(), wide.data(), out.size());
-  } else {
-    std::memcpy(out.data(), view.data, out.size());
-  }
-  out[element * weight_bytes(type) + bit / 8] ^= std::byte{1} << (bit % 8);
-  view = {out.data(), type, view.rows, view.cols};
+  std::vector<std::byte> out = own_copy(view);
+  out[element * weight_bytes(view.type) + bit / 8] ^= std::byte{1} << (bit % 8);
   return out;
 }
 
@@ -118,7 +122,7 @@ HealthMonitor::HealthMonitor(Engine& engine, const HealthOptions& options)
   if (engine.checkpoint() == nullptr) {
     throw InputError("--health", "unsupported: the model was not loaded from a checkpoint");
   }
-  if (engine.job() != nullptr) {
+  if (engine.grid().ranks() > 1) {
     throw InputError("--health",
                      "unsupported over several ranks: a rank holds its own experts only, and what "
                      "it finds and repairs is not told to the others",
@@ -156,7 +160,7 @@ void HealthMonitor::before_step(std::uint32_t step) {
       continue;
     }
     WeightView& view = *noted_.at(flip.tensor).view;
-    copies_.push_back(flip_bit(view, flip.element, flip.bit));
+    copies_[flip.tensor] = flip_bit(view, flip.element, flip.bit);
     if (flip.tensor == "embedding" && engine_.config().tie_word_embeddings) {
       engine_.weights_for_repair().head = view;
     }
@@ -170,11 +174,25 @@ void HealthMonitor::before_step(std::uint32_t step) {
   }
   std::erase_if(flips_, [&](const BitFlip& flip) { return flip.step == step; });
   if (step % options_.every == 0) {
-    check(step);
+    (void)check(step);
   }
 }
 
-void HealthMonitor::after_step(const StepResult& result) {
+const StepResult& HealthMonitor::step(Session& session, std::span<const SequenceTokens> work,
+                                      Phase phase, std::uint32_t step) {
+  before_step(step);
+  const StepResult& r = session.step(work, phase);
+  if (!after_step(r)) {
+    return r;
+  }
+  ++report_.redone;
+  report_.events.push_back(fmt::format("step {}: run again from its sequences' tokens", step));
+  const StepResult& again = session.redo(work, phase);
+  (void)after_step(again);
+  return again;
+}
+
+bool HealthMonitor::after_step(const StepResult& result) {
   report_.damaged_steps += damaged_.empty() ? 0 : 1;
   const auto not_finite = [](float z) { return !std::isfinite(z); };
   const bool nan =
@@ -189,11 +207,12 @@ void HealthMonitor::after_step(const StepResult& result) {
         fmt::format("step {}: {}", result.step,
                     nan ? "a logit is not finite"
                         : fmt::format("a router logit is beyond {}", options_.logit_limit)));
-    check(result.step);
+    return check(result.step) > 0;
   }
+  return false;
 }
 
-void HealthMonitor::check(std::uint32_t step) {
+std::size_t HealthMonitor::check(std::uint32_t step) {
   ++report_.checks;
   std::vector<std::string> units;
   for (const auto& [name, noted] : noted_) {
@@ -221,16 +240,18 @@ void HealthMonitor::check(std::uint32_t step) {
       units.push_back(unit);
     }
   }
-  for (const std::string& unit : units) {
-    reload(unit, step);
+  if (!units.empty()) {
+    reload(units, step);
   }
+  return units.size();
 }
 
-void HealthMonitor::reload(const std::string& unit, std::uint32_t step) {
-  Engine::Reread& fresh = fresh_.emplace_back(engine_.read_again());
+void HealthMonitor::reload(std::span<const std::string> units, std::uint32_t step) {
+  Engine::Reread fresh = engine_.read_again();
   const bool tied = engine_.config().tie_word_embeddings;
   for_each_named_view(fresh.weights, tied, [&](const std::string& name, WeightView& view) {
-    if (!in_unit(name, unit)) {
+    if (std::none_of(units.begin(), units.end(),
+                     [&](const std::string& unit) { return in_unit(name, unit); })) {
       return;
     }
     const Noted& noted = noted_.at(name);
@@ -240,16 +261,20 @@ void HealthMonitor::reload(const std::string& unit, std::uint32_t step) {
           fmt::format("{} is damaged, and the file holds other bytes than were loaded", name),
           "the checkpoint has changed; start again");
     }
+    std::vector<std::byte> copy = own_copy(view);
+    copies_[name] = std::move(copy);
     *noted.view = view;
     if (name == "embedding" && tied) {
       engine_.weights_for_repair().head = view;
     }
     std::erase(damaged_, name);
   });
-  ++report_.reloads;
-  report_.events.push_back(
-      fmt::format("step {}: {} read again from the checkpoint", step,
-                  unit.ends_with('.') ? unit.substr(0, unit.size() - 1) : unit));
+  for (const std::string& unit : units) {
+    ++report_.reloads;
+    report_.events.push_back(
+        fmt::format("step {}: {} read again from the checkpoint", step,
+                    unit.ends_with('.') ? unit.substr(0, unit.size() - 1) : unit));
+  }
 }
 
 }  // namespace switchyard

@@ -6,22 +6,26 @@
 // tensor is compared: a NaN or infinity among its values, a norm that differs by more than 5 %,
 // another CRC. After each step: router logits beyond ±100, NaN or infinite router or output logits;
 // such an alarm checks all weights at once. The unit that holds a damaged tensor (an expert with
-// its three matrices and biases; else the tensor alone) is read from the checkpoint again.
+// its three matrices and biases; else the tensor alone) is read from the checkpoint again, into
+// memory of its own: as it is stored, a packed tensor as the float32 values that it means.
 //
 // With every = 1 no step computes with weights that were damaged before it began, so its results
-// are those of an undisturbed run. With more, keys and values computed since the damage stay as
-// they are; the report counts those steps.
+// are those of an undisturbed run. With more, an alarm after a step that leads to a repair drops
+// the step: its sequences' tokens go through the model again (Session::redo), so what follows is
+// free of the damage. Tokens that earlier steps sampled, and damage that raises no alarm until the
+// next check, stay; the report counts those steps.
 //
-// Not modelled: damage to keys and values or activations, damage while a step runs; selection
-// biases and sinks, which the engine copies when it loads; reading again less than the checkpoint's
-// index (formats that are widened or transposed at load are widened again as a whole); devices that
-// copy weights (the CPU backend reads them in place).
+// Not modelled: damage to keys and values or activations, damage while a step runs; the INT4 or
+// low-rank copy of a router that a two-tier policy makes when it starts; reading again less than
+// the checkpoint's index (formats that are widened or transposed at load are widened again as a
+// whole, and let go afterwards); devices that copy weights (the CPU backend reads them in place).
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,6 +80,7 @@ struct HealthReport {
   std::uint64_t nan_alarms = 0;       ///< Steps with a NaN or infinite logit.
   std::uint64_t reloads = 0;          ///< Units read again.
   std::uint64_t damaged_steps = 0;    ///< Steps that ran since an injected flip, before its repair.
+  std::uint64_t redone = 0;           ///< Of these, steps dropped and run again.
   std::vector<std::string> events{};  ///< In order; for people.
 };
 
@@ -91,8 +96,13 @@ class HealthMonitor {
   /// Does the damage that is due, then checks and repairs if it is time. InputError when what is
   /// read again differs from what was loaded: the checkpoint has changed.
   void before_step(std::uint32_t step);
-  /// Looks at the logits of a step; checks and repairs when they are out of bounds.
-  void after_step(const StepResult& result);
+  /// Looks at the logits of a step; checks and repairs when they are out of bounds. True: something
+  /// was repaired, and the step computed with damaged weights.
+  bool after_step(const StepResult& result);
+  /// One step of `session` (of this engine, with may_redo) between the two: run again, once, when
+  /// after_step() repaired something. `step` as before_step().
+  const StepResult& step(Session& session, std::span<const SequenceTokens> work, Phase phase,
+                         std::uint32_t step);
   [[nodiscard]] const HealthReport& report() const { return report_; }
   /// Flips whose step has not come.
   [[nodiscard]] const std::vector<BitFlip>& pending() const { return flips_; }
@@ -102,16 +112,16 @@ class HealthMonitor {
     WeightView* view = nullptr;  // in the engine
     WeightState state{};
   };
-  void check(std::uint32_t step);
-  void reload(const std::string& tensor, std::uint32_t step);
+  /// The number of units read again.
+  std::size_t check(std::uint32_t step);
+  void reload(std::span<const std::string> units, std::uint32_t step);
 
   Engine& engine_;
   HealthOptions options_;
   std::map<std::string, Noted> noted_;
-  std::vector<std::vector<std::byte>> copies_;  // damaged tensors
-  std::vector<Engine::Reread> fresh_;           // what repaired tensors are read from
-  std::vector<BitFlip> flips_;                  // not yet done
-  std::vector<std::string> damaged_;            // by a flip, not yet repaired
+  std::map<std::string, std::vector<std::byte>> copies_;  // of damaged and of repaired tensors
+  std::vector<BitFlip> flips_;                            // not yet done
+  std::vector<std::string> damaged_;                      // by a flip, not yet repaired
   HealthReport report_;
 };
 

@@ -79,7 +79,8 @@ void run_prompts(const KvPool& pool, std::span<const RunPrompt> prompts,
     if (hooks.token) {
       hooks.token(run.prompt, run.next);
     }
-    if (run.made == prompt.max_new || run.next == options.end_of_text) {
+    const auto& ends = options.end_of_text;
+    if (run.made == prompt.max_new || std::find(ends.begin(), ends.end(), run.next) != ends.end()) {
       run.done = true;
       saved += prompt.max_new - run.made;
     }

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,7 +36,7 @@ struct PromptRunOptions {
   std::uint32_t batch = 1;  ///< Prompts that run together, >= 1.
   std::uint32_t chunk = 0;  ///< Prompt tokens per sequence and step; 0: whole prompts.
   SamplingOptions sampling{};
-  std::optional<std::uint32_t> end_of_text;  ///< Ends a sequence when it is sampled.
+  std::vector<std::uint32_t> end_of_text{};  ///< Each ends a sequence when it is sampled.
   /// Every prompt draws as sequence 0, as it would alone; else as its own sequence.
   bool alike = false;
 };

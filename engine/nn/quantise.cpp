@@ -339,7 +339,7 @@ std::vector<QuantisedPart> quantise(ModelWeights& weights, bool tied,
       if (experts.format != QuantFormat::kNone) {
         quantiser.round(name, view, experts, options.keep);
       }
-    } else if (backbone.format != QuantFormat::kNone) {
+    } else if (backbone.format != QuantFormat::kNone && !name.ends_with(".selection_bias")) {
       quantiser.round(name, view, backbone, 0);
     }
   });

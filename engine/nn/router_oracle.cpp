@@ -113,7 +113,7 @@ OracleRun router_oracle(const Engine& engine, std::span<const std::vector<std::u
   options.after_routing = [&](std::size_t moe_layer, const Candidates& candidates,
                               LayerDecision& decision) {
     if (moe_layer == forced) {
-      run_on(gate, engine.weights().layers[layers[moe_layer]].selection_bias, sets, candidates,
+      run_on(gate, engine.weights().layers[layers[moe_layer]].gate_bias(), sets, candidates,
              decision);
     }
   };

@@ -2,7 +2,6 @@
 #include "engine/nn/session.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/error.hpp"
+#include "engine/base/memory_limit.hpp"
 #include "engine/base/units.hpp"
 #include "engine/model/dtype.hpp"
 #include "engine/model/gate.hpp"
@@ -107,12 +107,6 @@ std::vector<float> sinusoids(const model::ModelConfig& c,
   return out;
 }
 
-/// Bytes of memory in this machine.
-double physical_memory() {
-  return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-         static_cast<double>(::sysconf(_SC_PAGESIZE));
-}
-
 /// Moves matrices that lie in the checkpoint's files into huge pages. Packed matrices stay:
 /// widening them costs more than reading them.
 void settle(ModelWeights& weights, const model::Checkpoint& checkpoint) {
@@ -152,6 +146,12 @@ void settle(ModelWeights& weights, const model::Checkpoint& checkpoint) {
   }
 }
 
+void round_to_bf16(std::span<float> values) {
+  for (float& v : values) {
+    v = model::bf16_to_float(model::float_to_bf16(v));
+  }
+}
+
 /// Norms of the latents keep their class's own default, whatever rms_norm_eps says.
 constexpr float kLatentEps = 1e-6F;
 
@@ -166,13 +166,17 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
   const RankGrid grid = make_grid(options.job != nullptr ? options.job->size() : 1,
                                   options.job != nullptr ? options.job->rank() : 0, options.tp);
   const bool alone = grid.ranks() == 1;
-  Reread source = read(folder, options, grid);
+  Reread source = read(folder, options, grid, true);
   // Ranks on one machine share the page cache's copy, so only a process alone takes its own; the
   // cache may hold the file beside it until it needs the room.
-  if (alone && static_cast<double>(source.checkpoint->total_bytes()) < 0.5 * physical_memory()) {
+  const auto total = static_cast<double>(source.checkpoint->total_bytes());
+  if (alone && total < 0.5 * static_cast<double>(memory_limit()) &&
+      total < 0.8 * static_cast<double>(memory_available())) {
     settle(source.weights, *source.checkpoint);
   }
-  Engine engine(std::move(source), std::move(backend), options.quantise);
+  const bool router_bf16 =
+      options.router_bf16.value_or(source.checkpoint->config().gate.bf16_linear);
+  Engine engine(std::move(source), std::move(backend), options.quantise, router_bf16);
   if (!alone) {  // reads what this rank holds
     engine.weight_hash_ =
         require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);
@@ -184,13 +188,14 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
 }
 
 Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOptions& options,
-                            const RankGrid& grid) {
+                            const RankGrid& grid, bool page_in) {
   Reread out;
   out.checkpoint = std::make_unique<model::Checkpoint>(model::Checkpoint::open(folder));
   model::Checkpoint& checkpoint = *out.checkpoint;
   require_runnable(checkpoint.config(), checkpoint.config_place());
   const std::uint64_t total = checkpoint.total_bytes();
-  const bool fits = static_cast<double>(total) < 0.8 * physical_memory();
+  const bool fits =
+      page_in && static_cast<double>(total) < 0.8 * static_cast<double>(memory_limit());
   std::uint64_t done = 0;
   if (grid.ranks() == 1) {
     checkpoint.on_take([&](const model::TensorView& tensor) {
@@ -212,6 +217,9 @@ Engine::Reread Engine::read(const std::filesystem::path& folder, const EngineOpt
   if (rounded) {
     cut_experts(out.weights, share);
   }
+  if (options.router_bf16.value_or(checkpoint.config().gate.bf16_linear)) {
+    round_routers_to_bf16(out.weights);
+  }
   return out;
 }
 
@@ -222,16 +230,19 @@ Hash128 Engine::weight_hash() const {
 
 Engine::Reread Engine::read_again() const {
   SWITCHYARD_ASSERT(checkpoint_ != nullptr, "the engine has no checkpoint");
-  return read(checkpoint_->path(), {.quantise = quantise_}, grid_);
+  return read(checkpoint_->path(), {.quantise = quantise_, .router_bf16 = config_.gate.bf16_linear},
+              grid_, false);
 }
 
-Engine::Engine(Reread source, std::unique_ptr<Backend> backend, const QuantiseOptions& quantise)
+Engine::Engine(Reread source, std::unique_ptr<Backend> backend, const QuantiseOptions& quantise,
+               bool router_bf16)
     : checkpoint_(std::move(source.checkpoint)),
       quantise_(quantise),
       quantised_(std::move(source.quantised)),
       backend_(std::move(backend)),
       config_(checkpoint_->config()),
       weights_(std::move(source.weights)) {
+  config_.gate.bf16_linear = router_bf16;
   prepare(checkpoint_->config_place());
 }
 
@@ -239,6 +250,9 @@ Engine::Engine(model::ModelConfig config, const ModelWeights& weights,
                std::unique_ptr<Backend> backend)
     : backend_(std::move(backend)), config_(std::move(config)), weights_(weights) {
   require_runnable(config_, config_.name);
+  if (config_.gate.bf16_linear) {
+    round_routers_to_bf16(weights_);
+  }
   prepare(config_.name);
 }
 
@@ -268,7 +282,6 @@ void Engine::prepare(const std::string& where) {
   }
   for (std::size_t l = 0; l < config_.num_layers; ++l) {
     rule.sliding_window = config_.layers[l].sliding_window;
-    rule.sinks = weights_.layers[l].sinks;
     attention_.push_back(rule);
   }
 }
@@ -335,7 +348,11 @@ void Session::prepare_policy() {
   if (p.two_tier.on() != (options_.tiers != nullptr)) {
     throw InputError("policy", "policy.two_tier.scorer needs its weights");
   }
-  conditioned_ = p.condition.layer_norm || p.noise.jitter > 0;
+  const bool bf16 = engine_.config().gate.bf16_linear;
+  if (bf16 && p.two_tier.on()) {
+    throw InputError("policy", "unsupported with a router in BF16: two_tier, which has its own");
+  }
+  conditioned_ = p.condition.layer_norm || p.noise.jitter > 0 || bf16;
   needs_hidden_ = !policy_needs(p).hidden.empty();
   if (!p.condition.adapter.empty()) {
     if (options_.weights == nullptr) {
@@ -367,6 +384,9 @@ const float* Session::condition(const StepContext& context, std::size_t rows, co
   if (options_.policy.noise.jitter > 0) {
     jitter_rows(router_rows_, h, options_.policy.noise.jitter, context);
   }
+  if (engine_.config().gate.bf16_linear) {
+    round_to_bf16(router_rows_);
+  }
   float* out = scratch(kGate, rows * h);
   if (!exchange_) {
     b.upload(router_rows_, out);
@@ -392,6 +412,7 @@ void Session::describe(std::uint32_t sequence, std::span<const std::uint32_t> pr
 std::uint32_t Session::add_sequence() {
   caches_.push_back(pool_->make_cache());
   lengths_.push_back(0);
+  history_.emplace_back();
   return static_cast<std::uint32_t>(caches_.size() - 1);
 }
 
@@ -399,6 +420,7 @@ void Session::end_sequence(std::uint32_t sequence) {
   caches_.at(sequence).reset();
   state_.end_sequence(sequence);
   lengths_[sequence] = 0;
+  history_[sequence] = {};
 }
 
 std::size_t Session::length(std::uint32_t sequence) const { return lengths_.at(sequence); }
@@ -469,6 +491,9 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
         "raise --kv-memory, run fewer sequences together, or prefill in smaller chunks");
   }
 
+  if (options_.may_redo) {
+    before_ = state_;
+  }
   StepResult& r = result_;
   r.step = next_step_++;
   r.sequence.clear();
@@ -553,6 +578,9 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
       b.advance(*caches_[w.sequence], w.tokens.size());
     }
     lengths_[w.sequence] += w.tokens.size();
+    if (options_.may_redo) {
+      history_[w.sequence].insert(history_[w.sequence].end(), w.tokens.begin(), w.tokens.end());
+    }
   }
 
   b.gather(x, wanted, h, normed);
@@ -580,6 +608,35 @@ const StepResult& Session::peek(std::span<const SequenceTokens> work, Phase phas
   }
   peeking_ = false;
   return *r;
+}
+
+const StepResult& Session::redo(std::span<const SequenceTokens> work, Phase phase) {
+  SWITCHYARD_ASSERT(options_.may_redo && !exchange_ && next_step_ > 0, "nothing to redo");
+  const std::uint32_t step_number = next_step_ - 1;
+  const RoutingState before = before_;
+  state_ = before;
+  // A prefill may hold more blocks at once than the steps it stands for; under a limit it takes no
+  // more at a time than they did.
+  const std::size_t most = pool_->options().memory > 0 ? 1 : 256;
+  for (const SequenceTokens& w : work) {
+    std::vector<std::uint32_t> past = std::move(history_[w.sequence]);
+    SWITCHYARD_ASSERT(past.size() >= w.tokens.size() &&
+                          std::equal(w.tokens.rbegin(), w.tokens.rend(), past.rbegin()),
+                      fmt::format("sequence {}: not the last step", w.sequence));
+    past.resize(past.size() - w.tokens.size());
+    caches_[w.sequence] = pool_->make_cache();
+    lengths_[w.sequence] = 0;
+    history_[w.sequence].clear();
+    for (std::size_t at = 0; at < past.size(); at += most) {
+      const SequenceTokens piece{w.sequence,
+                                 std::span(past).subspan(at, std::min(most, past.size() - at))};
+      next_step_ = step_number;
+      (void)step({&piece, 1}, Phase::kPrefill);
+    }
+  }
+  state_ = before;
+  next_step_ = step_number;
+  return step(work, phase);
 }
 
 void Session::download_rows(const float* mine, std::span<const std::uint16_t> owner,
@@ -698,6 +755,9 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
   const auto logits =
       std::span(r.router_logits).subspan(moe_layer * r.tokens() * experts, r.tokens() * experts);
   download_rows(router, row_owner_, experts, ExpertExchange::What::kRouter, logits);
+  if (engine_.config().gate.bf16_linear) {
+    round_to_bf16(logits);
+  }
   LayerRouting& routing = r.layers[moe_layer];
   if (options_.tiers != nullptr) {
     exact_.assign(logits.begin(), logits.end());
@@ -705,12 +765,12 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
     tier2_.resize(logits.size());
     options_.tiers->score(moe_layer, router_rows_, tier2_);
   }
-  rank_candidates(engine_.gate(), logits, layer.selection_bias, width_, rank_, routing.candidates);
+  rank_candidates(engine_.gate(), logits, layer.gate_bias(), width_, rank_, routing.candidates);
   r.nan_rows += routing.candidates.nan_rows;
   RouteInput input;
   input.candidates = routing.candidates.view();
   input.logits = logits;
-  input.gate_bias = layer.selection_bias;
+  input.gate_bias = layer.gate_bias();
   input.requests = state_.requests();
   input.table = options_.table;
   input.tier2 = tier2_;
@@ -741,7 +801,7 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
 
 void Session::count_agreement(const LayerWeights& layer, const LayerRouting& routing) {
   const std::uint32_t k = engine_.gate().top_k;
-  rank_candidates(engine_.gate(), exact_, layer.selection_bias, width_, rank_, exact_candidates_);
+  rank_candidates(engine_.gate(), exact_, layer.gate_bias(), width_, rank_, exact_candidates_);
   const auto same = [k](const std::uint16_t* a, const std::uint16_t* b) {
     return std::all_of(a, a + k, [&](std::uint16_t e) { return std::find(b, b + k, e) != b + k; });
   };

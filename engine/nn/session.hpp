@@ -23,6 +23,10 @@
 // With several ranks (EngineOptions::job) every rank makes the same calls and gets the same result;
 // how the work is spread: expert_exchange.hpp.
 //
+// router_dtype = BF16 (EngineOptions, or the checkpoint's config.json) rounds what the router
+// computes with as a BF16 program does: its input, matrix and bias, and the logits, each sum in
+// float32. By default routers are computed in float32.
+//
 // Not modelled: low-precision activations, several devices, speculative decoding, MTP;
 // capacity.queue = defer (the engine has no notion of a layer waiting a step); capacity.scope =
 // rank (a step's tokens are one rank's, also where that is the rule's own scope).
@@ -61,6 +65,8 @@ struct EngineOptions {
   Communicator* job = nullptr;
   unsigned tp = 1;             ///< Parts of each expert; divides the ranks.
   QuantiseOptions quantise{};  ///< Weights are rounded after loading; by default nothing is.
+  /// Routers in BF16 or, false, in float32; none: as config.json's router_dtype says.
+  std::optional<bool> router_bf16{};
 };
 
 /// A model ready to run. Movable; sessions borrow it. Not thread-safe: one step at a time.
@@ -98,7 +104,8 @@ class Engine {
     ModelWeights weights;                           ///< Borrowed from the checkpoint.
     std::vector<QuantisedPart> quantised;
   };
-  /// Opens the checkpoint once more and reads its weights, for repairs. InputError as load().
+  /// Opens the checkpoint once more, for repairs; its pages come as they are used. InputError as
+  /// load().
   [[nodiscard]] Reread read_again() const;
   /// The views that steps read; whoever changes one keeps its data alive. For repairs.
   [[nodiscard]] ModelWeights& weights_for_repair() { return weights_; }
@@ -107,15 +114,19 @@ class Engine {
   /// Null when this process runs alone.
   [[nodiscard]] Communicator* job() const { return job_; }
   [[nodiscard]] const RankGrid& grid() const { return grid_; }
-  /// Rotation, scale, window and sinks of a layer; borrowed from the engine.
-  [[nodiscard]] const AttentionRule& attention_rule(std::size_t layer) const {
-    return attention_[layer];
+  /// Rotation, scale, window and sinks of a layer; borrowed from the engine. The sinks are those
+  /// of the weights as they are now.
+  [[nodiscard]] AttentionRule attention_rule(std::size_t layer) const {
+    AttentionRule rule = attention_[layer];
+    rule.sinks = weights_.layers[layer].sinks;
+    return rule;
   }
 
  private:
-  Engine(Reread source, std::unique_ptr<Backend> backend, const QuantiseOptions& quantise);
+  Engine(Reread source, std::unique_ptr<Backend> backend, const QuantiseOptions& quantise,
+         bool router_bf16);
   static Reread read(const std::filesystem::path& folder, const EngineOptions& options,
-                     const RankGrid& grid);
+                     const RankGrid& grid, bool page_in);
   void prepare(const std::string& where);
 
   std::unique_ptr<model::Checkpoint> checkpoint_;
@@ -130,7 +141,7 @@ class Engine {
   ModelWeights weights_;
   std::vector<float> inverse_frequency_;  // empty unless rotary
   std::vector<float> slopes_;             // [heads] with ALiBi
-  std::vector<AttentionRule> attention_;  // [layer], views into the above and the weights
+  std::vector<AttentionRule> attention_;  // [layer], views into the above, without sinks
 };
 
 /// Rows that one sequence adds in a step.
@@ -180,6 +191,7 @@ struct SessionOptions {
   const SignalTable* signals = nullptr;    ///< For policies that look at the machine; borrowed.
   const RoutingTable* table = nullptr;     ///< Of policy.table; borrowed.
   const TwoTierRouter* tiers = nullptr;    ///< Of policy.two_tier; borrowed.
+  bool may_redo = false;  ///< Keep what redo() needs: tokens, and the policy's state of a step ago.
   /// Called when a MoE layer is decided; may change what runs (chosen, weights). For measurements;
   /// empty: nothing.
   std::function<void(std::size_t moe_layer, const Candidates&, LayerDecision&)> after_routing{};
@@ -215,6 +227,12 @@ class Session {
   /// The same step, forgotten by the sequences: the next one begins where this one began. What the
   /// policy remembers from step to step is not forgotten.
   const StepResult& peek(std::span<const SequenceTokens> work, Phase phase);
+  /// The last step once more, after weights were repaired: what its sequences hold is forgotten,
+  /// their earlier tokens go through the model again, then the step. Without a policy the result is
+  /// that of an undisturbed run; under one, the earlier tokens of a sequence are decided as one
+  /// prefill, and the policy remembers what it did before the step. `work` and `phase` are those of
+  /// the last step (asserted). For a process alone, with SessionOptions::may_redo.
+  const StepResult& redo(std::span<const SequenceTokens> work, Phase phase);
   [[nodiscard]] const StepResult& last() const { return result_; }
   /// Bytes and blocks of KV cache that the sequences hold now, counted from their tables. With
   /// several ranks, like the pool, those of this rank's sequences.
@@ -264,6 +282,8 @@ class Session {
   // in `result_` is of all rows, on every rank.
   std::unique_ptr<ExpertExchange> exchange_;
   std::vector<std::size_t> lengths_;                     // of all sequences
+  std::vector<std::vector<std::uint32_t>> history_;      // their tokens, with may_redo
+  RoutingState before_;                                  // state_ before the last step, with it
   std::vector<std::uint16_t> row_owner_;                 // [rows of the step]
   std::vector<std::uint32_t> own_token_, own_position_;  // of this rank's rows
   std::vector<float> own_values_;                        // floats of these, on the host

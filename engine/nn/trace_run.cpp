@@ -32,7 +32,10 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   }
   header.seed = options.seed;
   header.engine = fmt::format("switchyard {} ({})", version(), engine.backend().name());
-  const std::string rounded = to_text(engine.quantisation());
+  std::string rounded = to_text(engine.quantisation());
+  if (engine.config().gate.bf16_linear) {
+    rounded += rounded.empty() ? "router computed in bf16" : ", router computed in bf16";
+  }
   header.precision = rounded.empty() ? "f32" : fmt::format("f32 ({})", rounded);
   if (options.router_input) {
     header.hidden = static_cast<std::uint32_t>(engine.config().hidden_size);
@@ -44,7 +47,7 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
 std::vector<float> selection_bias(const Engine& engine) {
   std::vector<float> out;
   for (const LayerWeights& layer : engine.weights().layers) {
-    out.insert(out.end(), layer.selection_bias.begin(), layer.selection_bias.end());
+    out.insert(out.end(), layer.gate_bias().begin(), layer.gate_bias().end());
   }
   return out;
 }
@@ -62,7 +65,9 @@ class Recorder {
                           .weights = options.weights,
                           .signals = options.signals,
                           .table = options.table,
-                          .tiers = options.tiers}),
+                          .tiers = options.tiers,
+                          .may_redo = options.monitor != nullptr}),
+        monitor_(options.monitor),
         job_(engine.job()) {
     if (engine.grid().rank == 0) {
       writer_.emplace(output, header, selection_bias(engine));
@@ -91,12 +96,19 @@ class Recorder {
 
   const StepResult& step(std::span<const SequenceTokens> work) {
     const std::uint64_t freed = session_.kv_pool().ledger().freed;
-    const StepResult& r = session_.step(work, Phase::kPrefill);
+    const StepResult& r = monitor_ == nullptr
+                              ? session_.step(work, Phase::kPrefill)
+                              : monitor_->step(session_, work, Phase::kPrefill,
+                                               static_cast<std::uint32_t>(summary.steps));
     step_.begin(header_, r.step, r.sequence, r.position, r.token, r.phase);
     for (std::uint32_t l = 0; l < summary.layers; ++l) {
       const LayerRouting& routing = r.layers[l];
       const LayerDecision& d = routing.decision;
       step_.set_layer(l, routing.candidates.view(), routing.candidates.nan_rows, d);
+      if (header_.candidates < header_.experts()) {
+        const std::size_t cells = r.tokens() * header_.experts();
+        step_.set_gate(l, header_.gate, std::span(r.router_logits).subspan(l * cells, cells));
+      }
       if (header_.hidden > 0) {
         const std::size_t cells = r.tokens() * header_.hidden;
         step_.set_router_input(l, std::span(r.router_input).subspan(l * cells, cells));
@@ -168,6 +180,7 @@ class Recorder {
 
   const TraceHeader& header_;
   Session session_;
+  HealthMonitor* monitor_;
   Communicator* job_;
   std::optional<TraceWriter> writer_;  // rank 0's
   TraceStep step_;
@@ -239,14 +252,7 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
   PromptRunHooks hooks;
   hooks.begin = [&](std::size_t i) { return recorder.add(prompts[i]); };
   hooks.step = [&](std::span<const SequenceTokens> work) -> const StepResult& {
-    if (options.before_step) {
-      options.before_step(static_cast<std::uint32_t>(summary.steps));
-    }
-    const StepResult& r = recorder.step(work);
-    if (options.after_step) {
-      options.after_step(r);
-    }
-    return r;
+    return recorder.step(work);
   };
   hooks.end = [&](std::uint32_t sequence) { recorder.end(sequence); };
   hooks.token = [&](std::size_t, std::uint32_t) { ++summary.generated; };
@@ -257,7 +263,7 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
     }
   };
   run_prompts(recorder.kv_pool(), run,
-              {options.batch, options.chunk, options.sampling, engine.config().eos_token}, hooks);
+              {options.batch, options.chunk, options.sampling, engine.config().eos_tokens}, hooks);
   recorder.finish();
   return summary;
 }

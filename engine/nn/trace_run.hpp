@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/nn/health.hpp"
 #include "engine/nn/sampling.hpp"
 #include "engine/nn/session.hpp"
 #include "engine/routing/policy.hpp"
@@ -50,9 +51,9 @@ struct TraceRunOptions {
   const RoutingTable* table = nullptr;     ///< As SessionOptions.
   const TwoTierRouter* tiers = nullptr;    ///< As SessionOptions.
   KvOptions kv{};  ///< Paging; no effect on the trace but through a memory limit.
-  /// Called before and after each step when set (health checks).
-  std::function<void(std::uint32_t step)> before_step{};
-  std::function<void(const StepResult&)> after_step{};
+  /// Checks the weights between the steps; a step that it runs again stands once in the trace.
+  /// Borrowed, of the same engine; null: nothing is checked.
+  HealthMonitor* monitor = nullptr;
 };
 
 /// What the run did. Everything here follows from the inputs; nothing depends on time or threads.

@@ -96,6 +96,15 @@ WeightView widened(const WeightView& w, Owned& owned) {
   return view;
 }
 
+/// A vector as float32, a copy.
+WeightView in_float32(const model::TensorView& t, Owned& owned) {
+  auto copy = std::make_shared<std::vector<std::byte>>(t.count() * sizeof(float));
+  model::widen(t.dtype, t.data, {reinterpret_cast<float*>(copy->data()), t.count()});
+  const WeightView view{copy->data(), WeightType::kF32, 1, t.count()};
+  owned.push_back(std::move(copy));
+  return view;
+}
+
 /// The part of an expert that a rank computes: some rows of each matrix.
 ExpertView cut(const ExpertView& whole, const ExpertShare& share) {
   if (share.tp == 1) {
@@ -334,9 +343,8 @@ class Taker final : private AttentionTaker {
     layer.router =
         weight(prefix + (mixtral ? "block_sparse_moe" : "mlp") + ".gate.weight", c_.num_experts, h);
     if (c_.gate.correction_bias) {
-      const model::TensorView bias =
-          in_.take(prefix + "mlp.gate.e_score_correction_bias", {c_.num_experts});
-      layer.selection_bias = bias.to_float();
+      layer.selection_bias = in_float32(
+          in_.take(prefix + "mlp.gate.e_score_correction_bias", {c_.num_experts}), out_.owned);
     }
     if (in_.has(fused)) {
       const model::TensorView up = in_.take(fused, {c_.num_experts, 2 * inner, h});
@@ -530,7 +538,7 @@ class GgufTaker final : private AttentionTaker {
     const std::uint64_t count = c_.num_experts;
     layer.router = weight(prefix + "ffn_gate_inp.weight", count, h);
     if (c_.gate.correction_bias) {
-      layer.selection_bias = in_.take(prefix + "exp_probs_b.bias", {count}).to_float();
+      layer.selection_bias = in_float32(in_.take(prefix + "exp_probs_b.bias", {count}), out_.owned);
     }
     const std::string fused = prefix + "ffn_gate_up_exps.weight";
     WeightView gate;
@@ -621,6 +629,25 @@ ModelWeights take_weights(model::Checkpoint& checkpoint, const ExpertShare& shar
   return out;
 }
 
+void round_routers_to_bf16(ModelWeights& weights) {
+  const auto round = [&](WeightView& view) {
+    if (view.data == nullptr || view.type == WeightType::kBf16) {
+      return;
+    }
+    std::vector<float> wide(view.rows * view.cols);
+    widen_rows(view, 0, view.rows, wide.data());
+    auto copy = std::make_shared<std::vector<std::byte>>(wide.size() * sizeof(std::uint16_t));
+    std::transform(wide.begin(), wide.end(), reinterpret_cast<std::uint16_t*>(copy->data()),
+                   model::float_to_bf16);
+    view = {copy->data(), WeightType::kBf16, view.rows, view.cols};
+    weights.owned.push_back(std::move(copy));
+  };
+  for (LayerWeights& layer : weights.layers) {
+    round(layer.router);
+    round(layer.router_bias);
+  }
+}
+
 void cut_experts(ModelWeights& weights, const ExpertShare& share) {
   for (LayerWeights& layer : weights.layers) {
     for (std::size_t e = 0; e < layer.experts.size(); ++e) {
@@ -663,6 +690,7 @@ void for_each_named_view(ModelWeights& weights, bool tied,
                   {"post_attention_norm", &l.post_attention_norm},
                   {"router", &l.router},
                   {"router_bias", &l.router_bias},
+                  {"selection_bias", &l.selection_bias},
                   {"shared_gate", &l.shared_gate}});
     for (const auto& [name, list] :
          {std::pair{"k_absorbed", &l.k_absorbed}, std::pair{"v_absorbed", &l.v_absorbed}}) {
@@ -691,7 +719,11 @@ void for_each_named_view(ModelWeights& weights, bool tied,
 
 void for_each_view(ModelWeights& weights, bool tied,
                    const std::function<void(WeightView&)>& visit) {
-  for_each_named_view(weights, tied, [&](const std::string&, WeightView& view) { visit(view); });
+  for_each_named_view(weights, tied, [&](const std::string& name, WeightView& view) {
+    if (!name.ends_with(".selection_bias")) {
+      visit(view);
+    }
+  });
 }
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,16 @@ struct LayerWeights {
   std::vector<WeightView> v_absorbed;  ///< per head [w, latent]: value part of kv_b
   WeightView post_attention_norm;      ///< [1, H]
   WeightView router, router_bias;      ///< [E, H], [1, E]; null in a dense layer
-  std::vector<float> selection_bias;   ///< [E] e_score_correction_bias, or empty
+  WeightView selection_bias;           ///< [1, E] e_score_correction_bias in float32, or null
   std::vector<ExpertView> experts;     ///< [E]; empty in a dense layer
   std::vector<ExpertView> shared;  ///< one SwiGLU on every token, or none: the dense layer's FFN
                                    ///< or all shared experts together
   WeightView shared_gate;          ///< [1, H]: the shared output times sigmoid(gate . x)
+  /// selection_bias, which lies in host memory on every device; [E] or empty.
+  [[nodiscard]] std::span<const float> gate_bias() const {
+    return {static_cast<const float*>(selection_bias.data),
+            selection_bias.data == nullptr ? 0 : selection_bias.cols};
+  }
 };
 
 /// All tensors, borrowed from whoever holds the checkpoint (or, in tests, the arrays).
@@ -42,7 +48,8 @@ struct ModelWeights {
   WeightView final_norm;  ///< [1, H]
   WeightView head;        ///< [V, H]; the embedding when tied.
   /// Copies that some views point into: MLA's absorbed keys, transposed; GPT-OSS's biases; scales
-  /// of FP8 blocks; the rows of q and k that GGUF's llama holds in another order.
+  /// of FP8 blocks; the rows of q and k that GGUF's llama holds in another order; selection biases;
+  /// routers rounded to BF16.
   std::vector<std::shared_ptr<const std::vector<std::byte>>> owned;
 };
 
@@ -78,6 +85,9 @@ void require_runnable(const model::ModelConfig& config, const std::string& where
 [[nodiscard]] ModelWeights take_weights(model::Checkpoint& checkpoint,
                                         const ExpertShare& share = {});
 
+/// Rounds every router and its bias to BF16 where they are stored finer (router_dtype): copies.
+void round_routers_to_bf16(ModelWeights& weights);
+
 /// Cuts experts that were taken whole down to `share`.
 void cut_experts(ModelWeights& weights, const ExpertShare& share);
 
@@ -86,7 +96,7 @@ void cut_experts(ModelWeights& weights, const ExpertShare& share);
 /// "layers.0.q", "layers.3.experts.7.down", "layers.3.shared.0.gate", "head".
 void for_each_named_view(ModelWeights& weights, bool tied,
                          const std::function<void(const std::string& name, WeightView&)>& visit);
-/// The same without names.
+/// The same without names and without selection biases: what a device holds.
 void for_each_view(ModelWeights& weights, bool tied, const std::function<void(WeightView&)>& visit);
 
 }  // namespace switchyard

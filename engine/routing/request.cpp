@@ -12,7 +12,8 @@
 namespace switchyard {
 
 std::optional<RoutingTable> load_table(RoutingPolicy& policy, const PolicyFiles& files,
-                                       const GateSpec& gate, std::uint32_t moe_layers) {
+                                       const GateSpec& gate, std::uint32_t moe_layers,
+                                       const std::string& weight_hash) {
   TablePolicy& t = policy.table;
   if (!t.on()) {
     return std::nullopt;
@@ -33,6 +34,14 @@ std::optional<RoutingTable> load_table(RoutingPolicy& policy, const PolicyFiles&
         path.string(),
         fmt::format("the table is of {} MoE layers, {} experts, top-{}; the model has {}, {}, {}",
                     spec.layers, spec.experts, spec.top_k, moe_layers, gate.experts, gate.top_k));
+  }
+  if (!weight_hash.empty() && spec.weight_hash != "any" && spec.weight_hash != weight_hash) {
+    throw InputError(
+        path.string(),
+        fmt::format("the table was built with the weights {} of {}; the model's are {}",
+                    spec.weight_hash, spec.model, weight_hash),
+        "build it from a trace of this model, or write weight_hash=any in its first "
+        "line");
   }
   t.hash = hash;
   return table;

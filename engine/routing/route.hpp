@@ -82,10 +82,13 @@ struct RequestInfo {
 };
 
 /// Reads the table that the policy names (none: no value), checks it against the model and
-/// policy.table.hash, and sets the latter. InputError names the file.
+/// policy.table.hash, and sets the latter. InputError names the file. `weight_hash` is that of the
+/// model that runs: a table that was built with other weights is refused, unless its own says
+/// "any"; empty: not compared.
 [[nodiscard]] std::optional<RoutingTable> load_table(RoutingPolicy& policy,
                                                      const PolicyFiles& files, const GateSpec& gate,
-                                                     std::uint32_t moe_layers);
+                                                     std::uint32_t moe_layers,
+                                                     const std::string& weight_hash = {});
 
 /// What `policy` makes of a request: its prompt's tokens and text, and the expert that it names
 /// (kNoExpert: none). `table` is load_table()'s; null only when the policy names none (asserted).

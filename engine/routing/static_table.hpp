@@ -47,7 +47,7 @@ struct TableSpec {
   std::uint32_t experts = 0;        ///< E
   std::uint32_t top_k = 0;          ///< k
   std::string model;                ///< Model id of the build pass.
-  std::string weight_hash;          ///< Of the model of the build pass.
+  std::string weight_hash;          ///< Of the model of the build pass; "any": of whatever model.
   bool operator==(const TableSpec&) const = default;
 };
 

@@ -83,6 +83,11 @@ h5::SchemaTable make_schema() {
   add("token/step", "T", ElementType::kU32, "", "Engine step");
   add("gate_bias", "L,E", ElementType::kF32, "logits",
       "Bias of the selection; absent when the family has none", true);
+  add("gate_sum", "S,L,E", ElementType::kF64, "",
+      "The gate's probabilities over all E (a sigmoid gate's scores divided by their sum), summed "
+      "over the sequence's rows but warm-up; NaN where a row has none. What balancing losses need "
+      "when M < E",
+      true);
   add("candidates", "T,L,M", ElementType::kU16, "",
       "Experts by the family's own selection score (bias and group mask applied, no policy), best "
       "first; 65535 ends a row early");
@@ -124,6 +129,7 @@ class Validator {
     sequences();
     rows();
     bias();
+    gate_sum();
     candidates();
     if (trace_.decisions_present) {
       decisions();
@@ -190,6 +196,36 @@ class Validator {
     for (std::size_t i = 0; i < trace_.gate_bias.size(); ++i) {
       if (!std::isfinite(trace_.gate_bias[i])) {
         file_.fail("gate_bias", i / trace_.header.experts(), "a bias that is not finite");
+      }
+    }
+  }
+
+  /// Each row's probabilities add up to 1.
+  void gate_sum() const {
+    if (trace_.gate_sum.empty()) {
+      return;
+    }
+    const TraceHeader& h = trace_.header;
+    std::vector<double> rows(trace_.sequences.size(), 0.0);
+    for (std::size_t r = 0; r < trace_.tokens.size(); ++r) {
+      if (trace_.tokens.phase[r] != static_cast<std::uint8_t>(Phase::kWarmUp)) {
+        rows[trace_.tokens.sequence[r]] += 1;
+      }
+    }
+    const std::size_t width = std::size_t{h.layer_count()} * h.experts();
+    for (std::size_t s = 0; s < rows.size(); ++s) {
+      for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+        double sum = 0;
+        bool negative = false;
+        for (std::uint32_t e = 0; e < h.experts(); ++e) {
+          const double p = trace_.gate_sum[s * width + std::size_t{l} * h.experts() + e];
+          sum += p;
+          negative = negative || p < 0;
+        }
+        if (negative || (!std::isnan(sum) && !(std::abs(sum - rows[s]) <= 1e-4 * rows[s]))) {
+          fail("gate_sum", s, l,
+               fmt::format("probabilities of {} rows that add up to {}", rows[s], sum));
+        }
       }
     }
   }
@@ -327,6 +363,26 @@ const h5::SchemaTable& trace_schema() {
   return table;
 }
 
+void gate_probabilities(const GateSpec& gate, std::span<const float> logits, float lse,
+                        std::span<double> p) {
+  double sum = 0;
+  for (std::size_t e = 0; e < p.size(); ++e) {
+    const float z = logits[e];
+    const bool broken = std::isnan(z) || z == -kMinusInfinity;
+    const double value = broken ? kMinusInfinity : z;
+    p[e] = gate.score == GateScore::kSigmoid ? 1.0 / (1.0 + std::exp(-value))
+                                             : std::exp(value - static_cast<double>(lse));
+    sum += p[e];
+  }
+  if (!std::isfinite(lse) || sum <= 0) {
+    std::fill(p.begin(), p.end(), std::numeric_limits<double>::quiet_NaN());
+  } else if (gate.score == GateScore::kSigmoid) {
+    for (double& v : p) {
+      v /= sum;
+    }
+  }
+}
+
 std::string trace_format() { return h5::format_markdown(trace_schema()); }
 
 void validate(const TraceHeader& header, const std::string& where) {
@@ -378,7 +434,15 @@ void TraceStep::begin(const TraceHeader& header, std::uint32_t step,
   candidates_ = header.candidates;
   slots_ = header.slots;
   hidden_ = header.hidden;
-  layers_set_ = inputs_set_ = 0;
+  experts_ = header.experts();
+  layers_set_ = inputs_set_ = gates_set_ = 0;
+  run_.resize(rows);
+  std::size_t runs = 0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    runs += r == 0 || sequence[r] != sequence[r - 1] ? 1U : 0U;
+    run_[r] = runs - 1;
+  }
+  gate_sum_.assign(runs * layers_ * experts_, 0.0);
   truncated_slots_ = nan_rows_ = minus_inf_rows_ = 0;
   tokens_.sequence.assign(sequence.begin(), sequence.end());
   tokens_.position.assign(position.begin(), position.end());
@@ -425,6 +489,25 @@ void TraceStep::set_layer(std::uint32_t l, const CandidatesView& candidates, std
   ++layers_set_;
 }
 
+void TraceStep::set_gate(std::uint32_t l, const GateSpec& gate, std::span<const float> logits) {
+  const std::size_t rows = tokens_.size();
+  SWITCHYARD_ASSERT(l < layers_ && gate.experts == experts_ && logits.size() == rows * experts_,
+                    fmt::format("layer {}: {} logits", l, logits.size()));
+  gate_row_.resize(experts_);
+  for (std::size_t t = 0; t < rows; ++t) {
+    if (tokens_.phase[t] == static_cast<std::uint8_t>(Phase::kWarmUp)) {
+      continue;
+    }
+    gate_probabilities(gate, logits.subspan(t * experts_, experts_), routing_.lse[t * layers_ + l],
+                       gate_row_);
+    double* sum = gate_sum_.data() + (run_[t] * layers_ + l) * experts_;
+    for (std::size_t e = 0; e < experts_; ++e) {
+      sum[e] += gate_row_[e];
+    }
+  }
+  ++gates_set_;
+}
+
 void TraceStep::set_router_input(std::uint32_t l, std::span<const std::uint16_t> values) {
   const std::size_t rows = tokens_.size();
   SWITCHYARD_ASSERT(l < layers_ && hidden_ > 0 && values.size() == rows * hidden_,
@@ -445,6 +528,8 @@ struct TraceWriter::State {
   std::uint32_t steps = 0;
   std::uint64_t truncated_slots = 0, nan_rows = 0, minus_inf_rows = 0;
   bool decisions = true;
+  bool gates = true;             // of every step so far
+  std::vector<double> gate_sum;  // [sequences][L][E]
 
   State(const std::filesystem::path& path, TraceHeader h)
       : header(std::move(h)), file(path, trace_schema()) {}
@@ -540,6 +625,10 @@ struct TraceWriter::State {
     file.write("sequence/arrival", arrival);
     file.strings("sequence/domain", domains);
     file.strings("sequence/name", names);
+    if (!gate_sum.empty()) {
+      file.write<double>("gate_sum", gate_sum,
+                         {lengths.size(), header.layer_count(), header.experts()});
+    }
     file.attribute("truncated_slots", truncated_slots);
     file.attribute("nan_rows", nan_rows);
     file.attribute("minus_inf_rows", minus_inf_rows);
@@ -591,13 +680,37 @@ void TraceWriter::append(const TraceStep& step) {
                       fmt::format("row {} is out of canonical order", r));
   }
   s.append(t, step.routing_);
+  SWITCHYARD_ASSERT((s.steps == 0 || s.gates == (step.gates_set_ > 0)) &&
+                        (step.gates_set_ == 0 || step.gates_set_ == step.layers_),
+                    fmt::format("{} of {} gates set", step.gates_set_, step.layers_));
+  s.gates = step.gates_set_ > 0;
+  if (s.gates) {
+    const std::size_t width = std::size_t{s.header.layer_count()} * s.header.experts();
+    for (std::size_t r = 0; r < t.size(); ++r) {
+      if (r > 0 && step.run_[r] == step.run_[r - 1]) {
+        continue;
+      }
+      s.gate_sum.resize(s.sequences.size() * width, 0.0);
+      double* to = s.gate_sum.data() + t.sequence[r] * width;
+      const double* from = step.gate_sum_.data() + step.run_[r] * width;
+      for (std::size_t i = 0; i < width; ++i) {
+        to[i] += from[i];
+      }
+    }
+  }
   s.truncated_slots += step.truncated_slots_;
   s.nan_rows += step.nan_rows_;
   s.minus_inf_rows += step.minus_inf_rows_;
   ++s.steps;
 }
 
-void TraceWriter::finish() { state_->finish(); }
+void TraceWriter::finish() {
+  State& s = *state_;
+  if (!s.gate_sum.empty()) {  // sequences that had no rows
+    s.gate_sum.resize(s.sequences.size() * s.header.layer_count() * s.header.experts(), 0.0);
+  }
+  s.finish();
+}
 
 void write_trace(const std::filesystem::path& path, const RoutingTrace& trace) {
   validate(trace.header, path.string());
@@ -610,10 +723,13 @@ void write_trace(const std::filesystem::path& path, const RoutingTrace& trace) {
                                         trace.routing.chosen.size() == cells * h.slots &&
                                         trace.routing.weights.size() == cells * h.slots &&
                                         trace.routing.outcome.size() == cells * h.slots)) &&
-          trace.routing.router_input.size() == cells * h.hidden,
+          trace.routing.router_input.size() == cells * h.hidden &&
+          (trace.gate_sum.empty() ||
+           trace.gate_sum.size() == trace.sequences.size() * h.layer_count() * h.experts()),
       fmt::format("{} rows", trace.rows()));
   TraceWriter writer(path, h, trace.gate_bias, trace.decisions_present);
   writer.state_->sequences = trace.sequences;
+  writer.state_->gate_sum = trace.gate_sum;
   writer.state_->append(trace.tokens, trace.routing);
   writer.state_->truncated_slots = trace.truncated_slots;
   writer.state_->nan_rows = trace.nan_rows;
@@ -663,6 +779,10 @@ RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOption
   if (file.has("gate_bias")) {
     same("experts", file.extent("E"), "the dataset gate_bias");
     trace.gate_bias = file.read<float>("gate_bias");
+  }
+  if (file.has("gate_sum")) {
+    same("experts", file.extent("E"), "the dataset gate_sum");
+    trace.gate_sum = file.read<double>("gate_sum");
   }
   trace.truncated_slots = file.u64_attribute("truncated_slots");
   trace.nan_rows = file.u64_attribute("nan_rows");

@@ -101,6 +101,10 @@ struct RoutingTrace {
   TraceTokens tokens;
   std::vector<std::uint64_t> step_begin;  ///< [steps + 1] first row of each step, then T.
   std::vector<float> gate_bias;           ///< [L][E] selection bias, or empty: the family has none.
+  /// [S][L][E] the gate's probability of each expert (softmax over all E; a sigmoid gate's scores
+  /// divided by their sum), summed over the sequence's rows that are not warm-up; NaN where a row
+  /// had none. What balancing losses need when M < E; empty: not recorded.
+  std::vector<double> gate_sum;
   TraceRouting routing;
   /// False when the file has candidates but no first, chosen, weights, outcome: replay() makes
   /// them.
@@ -138,6 +142,11 @@ struct RoutingTrace {
   }
 };
 
+/// p [E]: a gate's probabilities of all experts from its logits [E] and their log-sum-exp: softmax,
+/// or a sigmoid gate's scores divided by their sum. All NaN when lse is not finite or the sum is 0.
+void gate_probabilities(const GateSpec& gate, std::span<const float> logits, float lse,
+                        std::span<double> p);
+
 /// One engine step while it is being made: the rows, then layer by layer what the router did.
 /// Reusable; begin() keeps the memory.
 class TraceStep {
@@ -150,6 +159,9 @@ class TraceStep {
   /// Every layer must be set once before TraceWriter::append (asserted there).
   void set_layer(std::uint32_t l, const CandidatesView& candidates, std::uint64_t nan_rows,
                  const LayerDecision& decision);
+  /// The logits of layer l before any policy, [rows][E], for gate_sum; after set_layer(l). For
+  /// every layer of every step, or of none.
+  void set_gate(std::uint32_t l, const GateSpec& gate, std::span<const float> logits);
   /// The router's input of layer l, [rows][H] bfloat16 bits; only when header.hidden > 0.
   void set_router_input(std::uint32_t l, std::span<const std::uint16_t> values);
   [[nodiscard]] const TraceTokens& tokens() const { return tokens_; }
@@ -158,13 +170,17 @@ class TraceStep {
  private:
   friend class TraceWriter;
   std::uint32_t layers_ = 0, candidates_ = 0, slots_ = 0, hidden_ = 0;
-  std::uint32_t layers_set_ = 0, inputs_set_ = 0;
+  std::uint32_t experts_ = 0, layers_set_ = 0, inputs_set_ = 0, gates_set_ = 0;
   std::uint64_t truncated_slots_ = 0, nan_rows_ = 0, minus_inf_rows_ = 0;
   TraceTokens tokens_;
   TraceRouting routing_;
+  std::vector<std::size_t> run_;  // [rows] which of the step's sequences the row is of
+  std::vector<double> gate_sum_;  // [sequences of the step][L][E]
+  std::vector<double> gate_row_;  // [E] scratch
 };
 
-/// Streams a trace to disk; holds about one chunk (128 KiB) per dataset, never the whole trace.
+/// Streams a trace to disk; holds about one chunk (128 KiB) per dataset (gate_sum as a whole, 8 L E
+/// bytes a sequence), never the whole trace.
 /// The file appears under its name when finish() succeeds, and not at all otherwise.
 class TraceWriter {
  public:

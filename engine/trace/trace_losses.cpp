@@ -30,33 +30,18 @@ double squared_variation(const std::vector<double>& x) {
 
 /// p[e] of one row over all E, in order of e. False when the row's logits are not numbers.
 bool probabilities(const RoutingTrace& trace, std::uint64_t row, std::uint32_t l,
-                   std::vector<double>& p) {
+                   std::vector<float>& logits, std::vector<double>& p) {
   const TraceHeader& h = trace.header;
   const std::uint64_t at = trace.candidate_at(row, l);
-  const double lse = trace.routing.lse[trace.layer_at(row, l)];
-  if (!std::isfinite(lse)) {
-    return false;
-  }
-  std::fill(p.begin(), p.end(), 0.0);
-  double sum = 0;
+  logits.assign(h.experts(), -std::numeric_limits<float>::infinity());
   for (std::uint32_t m = 0; m < h.candidates; ++m) {
     const std::uint16_t e = trace.routing.candidates[at + m];
-    if (e == kNoExpert) {
-      continue;
-    }
-    const double z = trace.routing.logit[at + m];
-    p[e] = h.gate.score == GateScore::kSigmoid ? 1.0 / (1.0 + std::exp(-z)) : std::exp(z - lse);
-    sum += p[e];
-  }
-  if (h.gate.score == GateScore::kSigmoid) {
-    if (sum <= 0) {
-      return false;
-    }
-    for (double& v : p) {
-      v /= sum;
+    if (e != kNoExpert) {
+      logits[e] = trace.routing.logit[at + m];
     }
   }
-  return true;
+  gate_probabilities(h.gate, logits, trace.routing.lse[trace.layer_at(row, l)], p);
+  return !std::isnan(p[0]);
 }
 
 }  // namespace
@@ -80,7 +65,9 @@ TraceLosses trace_losses(const RoutingTrace& trace) {
 
   std::vector<double> every_p(experts, 0.0);  // summed over layers
   std::vector<double> every_count(experts, 0.0);
-  bool complete = all && !rows.empty();  // every row has probabilities
+  const bool summed = !all && !trace.gate_sum.empty();
+  bool complete = (all || summed) && !rows.empty();  // every row has probabilities
+  std::vector<float> logits;
   std::vector<double> p(experts);
   for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
     LayerLosses layer;
@@ -115,14 +102,22 @@ TraceLosses trace_losses(const RoutingTrace& trace) {
           top[e] += 1;
         }
       }
-      if (numbers && !probabilities(trace, row, l, p)) {
+      if (numbers && all && !probabilities(trace, row, l, logits, p)) {
         numbers = false;
       }
-      if (numbers) {
+      if (numbers && all) {
         for (std::uint32_t e = 0; e < experts; ++e) {
           p_sum[e] += p[e];
           s.p[e] += p[e];
         }
+      }
+    }
+    for (std::size_t i = 0; summed && i < sequences.size(); ++i) {
+      SequenceSums& s = sequences[i];
+      for (std::uint32_t e = 0; e < experts && s.rows > 0; ++e) {
+        s.p[e] = trace.gate_sum[(i * h.layer_count() + l) * experts + e];
+        p_sum[e] += s.p[e];
+        numbers = numbers && !std::isnan(s.p[e]);
       }
     }
     const double slots = std::accumulate(count.begin(), count.end(), 0.0);

@@ -16,7 +16,8 @@
 //                 E - 1 (Shazeer); even: 0
 //   max_violation max_e c[e] / mean_e c[e] - 1, what DeepSeek-V3's bias update (+- rate by the sign
 //                 of mean - c[e]) works against
-// All but z, load_cv2 and max_violation need the logits of all E experts (M = E), else no value.
+// All but z, load_cv2 and max_violation need p over all E experts: from the logits where all are
+// stored (M = E), else from gate_sum, which the engine records; without either no value.
 //
 // Not modelled: gradients; Tutel's noisy load; padding that a trace recorded as real rows.
 #pragma once

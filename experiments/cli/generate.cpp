@@ -69,12 +69,9 @@ class Stepper {
         monitor_(make_monitor(engine, options.health, options.flips)) {}
 
   const StepResult& step(std::span<const SequenceTokens> work) {
+    const StepResult& r = monitor_ ? monitor_->step(session_, work, Phase::kPrefill, steps_++)
+                                   : session_.step(work, Phase::kPrefill);
     if (monitor_) {
-      monitor_->before_step(steps_++);
-    }
-    const StepResult& r = session_.step(work, Phase::kPrefill);
-    if (monitor_) {
-      monitor_->after_step(r);
       for (; told_ < monitor_->report().events.size(); ++told_) {
         fmt::print(stderr, "health: {}\n", monitor_->report().events[told_]);
       }
@@ -118,13 +115,15 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
                           {"--kv-block", std::to_string(options.kv_block)},
                           {"--kv-memory", options.kv_memory},
                           {"--quantise", options.quantise},
+                          {"--router-dtype", options.router_dtype},
                           {"--health", std::to_string(options.health)}});
   }
   Engine engine = load_engine(options.model, std::move(backend),
                               {.threads = threads_of_rank(options.threads, job.get()),
                                .job = job.get(),
                                .tp = options.ranks.tp,
-                               .quantise = quantise_options(options.quantise)},
+                               .quantise = quantise_options(options.quantise),
+                               .router_bf16 = router_bf16(options.router_dtype)},
                               options.health);
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   std::vector<RunPrompt> run;
@@ -135,7 +134,9 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
     hasher.update(fmt::format("{}:{}:", p.tokens.size(), p.max_new));
     hasher.update(std::as_bytes(std::span(p.tokens)));
   }
-  Session session(engine, {.policy = {}, .kv = kv_options(options.kv_block, options.kv_memory)});
+  Session session(engine, {.policy = {},
+                           .kv = kv_options(options.kv_block, options.kv_memory),
+                           .may_redo = options.health > 0});
   require_fit(engine, session.kv_pool(), run, 0);
   if (job) {
     require_same_program(*job, "generate", {{"the prompts' tokens", hasher.digest().hex()}});
@@ -157,7 +158,7 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
     }
   };
   hooks.token = [&](std::size_t i, std::uint32_t token) {
-    if (token == engine.config().eos_token) {
+    if (engine.config().ends_text(token)) {
       return;
     }
     const std::string bytes = tokenizer.token_bytes(token);
@@ -170,7 +171,7 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
   PromptRunOptions how;
   how.batch = options.batch;
   how.sampling = sampling;
-  how.end_of_text = engine.config().eos_token;
+  how.end_of_text = engine.config().eos_tokens;
   how.alike = true;  // a text is the same alone and beside others
   run_prompts(session.kv_pool(), run, how, hooks);
   if (job) {
@@ -258,7 +259,8 @@ void require_scorable(const RoutingPolicy& p) {
 
 std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   std::unique_ptr<Backend> backend = device_backend(options.device, "f32", options.threads);
-  if (open_ranks(options.ranks)) {
+  const auto job = open_ranks(options.ranks);
+  if (job && job->size() > 1) {
     throw InputError("--perplexity", "unsupported on several processes", "run it without mpirun");
   }
   if (options.ranks.tp != 1) {
@@ -276,9 +278,11 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
     require_scorable(run.policy);
   }
   const std::vector<PromptText> texts = read_prompts(options.perplexity);
-  const Engine engine =
-      load_engine(options.model, std::move(backend),
-                  {.threads = options.threads, .quantise = quantise_options(options.quantise)}, 0);
+  const Engine engine = load_engine(options.model, std::move(backend),
+                                    {.threads = options.threads,
+                                     .quantise = quantise_options(options.quantise),
+                                     .router_bf16 = router_bf16(options.router_dtype)},
+                                    0);
   const std::vector<std::uint32_t> layers = engine.config().moe_layers();
   if (!layers.empty()) {  // before anything is made of the policy's values
     validate(run.policy, engine.gate().experts, engine.gate().top_k, "policy");
@@ -355,6 +359,9 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   if (!options.quantise.empty()) {
     t.notes.push_back("weights rounded: " + options.quantise);
   }
+  if (engine.config().gate.bf16_linear) {
+    t.notes.emplace_back("the routers are computed in bf16");
+  }
   std::vector<Table> out{std::move(t)};
   if (options.oracle > 0) {
     out.push_back(oracle_table(router_oracle(engine, ids, options.oracle, run.policy, run.tiers),
@@ -362,6 +369,9 @@ std::vector<Table> perplexity_tables(const GenerateOptions& options) {
   }
   if (options.per_token) {
     out.push_back(std::move(tokens));
+  }
+  if (job) {
+    job->finish();
   }
   return out;
 }

@@ -31,6 +31,7 @@ struct GenerateOptions {
   std::string kv_memory;        ///< "2 GiB"; empty: no limit.
   std::uint64_t seed = 1;
   std::string quantise;            ///< See parse_quantise(); empty: weights as stored.
+  std::string router_dtype;        ///< See router_bf16().
   std::uint32_t health = 0;        ///< Check the weights before every n-th step; 0: never.
   std::vector<std::string> flips;  ///< See parse_bit_flip().
   std::string device = "cpu";

@@ -11,6 +11,7 @@
 #include "engine/base/error.hpp"
 #include "engine/trace/trace.hpp"
 #include "engine/trace/trace_losses.hpp"
+#include "engine/trace/trace_margins.hpp"
 #include "engine/trace/trace_stats.hpp"
 
 namespace switchyard {
@@ -126,6 +127,28 @@ Table by_layer(const RoutingTrace& trace, const TraceStats& stats) {
 
 }  // namespace
 
+Table margins_table(const RoutingTrace& trace) {
+  Table t;
+  t.name = "trace-margins";
+  t.title = "Margin between the last expert chosen and the next candidate";
+  t.columns = {"layer", "rows", "least", "p1", "p50", fmt::format("below {}", kNearTie)};
+  const auto value = [](const std::optional<float>& v) {
+    return v ? fmt::format("{:.3g}", *v) : "n/a";
+  };
+  const std::vector<LayerMargins> layers = trace_margins(trace);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerMargins& m = layers[i];
+    t.rows.push_back({i + 1 < layers.size() ? std::to_string(m.layer) : "all",
+                      std::to_string(m.rows), value(m.least), value(m.p1), value(m.p50),
+                      std::to_string(m.near_ties)});
+  }
+  t.notes.push_back(fmt::format(
+      "candidate k minus candidate k + 1 by {}, before any policy; a router in another precision "
+      "may choose otherwise where this is about its rounding",
+      trace.gate_bias.empty() ? "logit" : "score + bias"));
+  return t;
+}
+
 Table losses_table(const RoutingTrace& trace) {
   const TraceLosses losses = trace_losses(trace);
   Table t;
@@ -163,7 +186,7 @@ Table losses_table(const RoutingTrace& trace) {
       fmt::format("{} tokens, choices before capacity; training adds coefficient x "
                   "loss (0.01 for the first four, 1e-3 for z)",
                   losses.tokens));
-  if (trace.header.candidates < trace.header.experts()) {
+  if (trace.header.candidates < trace.header.experts() && trace.gate_sum.empty()) {
     t.notes.push_back(fmt::format("n/a: needs the logits of all {} experts; this trace has {}",
                                   trace.header.experts(), trace.header.candidates));
   }
@@ -181,7 +204,8 @@ std::vector<Table> inspect_trace(const std::filesystem::path& path,
     replay_recorded(trace, options.policy, path.string());
   }
   const TraceStats stats = trace_stats(trace, options.window);
-  return {summary(trace, stats, decided), by_layer(trace, stats), losses_table(trace)};
+  return {summary(trace, stats, decided), by_layer(trace, stats), losses_table(trace),
+          margins_table(trace)};
 }
 
 }  // namespace switchyard

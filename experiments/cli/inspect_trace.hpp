@@ -19,15 +19,17 @@ struct InspectTraceOptions {
   const NamedPolicy* policy = nullptr;
 };
 
-/// Three tables: "trace" (what it is of, sizes, flags), "trace-layers" (per MoE layer and over all,
-/// definitions in engine/trace/trace_stats.hpp) and "trace-losses". Decisions missing from the file
-/// are replayed with the recorded policy and seed, and a note says so. InputError as read_trace and
-/// replay_recorded.
+/// Four tables: "trace" (what it is of, sizes, flags), "trace-layers" (per MoE layer and over all,
+/// definitions in engine/trace/trace_stats.hpp), "trace-losses" and "trace-margins". Decisions
+/// missing from the file are replayed with the recorded policy and seed, and a note says so.
+/// InputError as read_trace and replay_recorded.
 [[nodiscard]] std::vector<Table> inspect_trace(const std::filesystem::path& path,
                                                const InspectTraceOptions& options = {});
 
 /// "trace-losses" (M23): one row per MoE layer and one for the model; definitions in
 /// engine/trace/trace_losses.hpp. The trace must have its decisions.
 [[nodiscard]] Table losses_table(const RoutingTrace& trace);
+/// "trace-margins": how close the choices were (trace_margins.hpp).
+[[nodiscard]] Table margins_table(const RoutingTrace& trace);
 
 }  // namespace switchyard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ctrl-C and kill: child processes are stopped, unfinished outputs removed, and the process ends
-// with 128 + signal (130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP).
+// with 128 + signal (130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP). Under mpirun, which ends
+// all ranks with SIGTERM when one dies, rank 0 says so in a line.
 //
 // A thread of its own waits for the signals, which are blocked everywhere else: cleaning up needs
 // no async-signal-safe code, and handlers that libraries install (SimGrid's for SIGINT) do not run.

@@ -160,6 +160,9 @@ int run(int argc, char** argv) {
   v_trace->add_option(
       "--quantise", trace.quantise,
       "round weights, e.g. router=int8,experts=int4,backbone=bf16,group=128,keep=0.1");
+  v_trace->add_option("--router-dtype", trace.router_dtype,
+                      "routers in f32 or bf16; without it as config.json says (router_dtype), else "
+                      "f32");
   v_trace
       ->add_option("--health", trace.health,
                    "check and repair the weights before every N-th step; 0: never")
@@ -216,6 +219,10 @@ int run(int argc, char** argv) {
   v_generate->add_option(
       "--quantise", generate.quantise,
       "round weights, e.g. router=int8,experts=int4,backbone=bf16,group=128,keep=0.1");
+  v_generate->add_option(
+      "--router-dtype", generate.router_dtype,
+      "routers in f32 or bf16; without it as config.json says (router_dtype), else "
+      "f32");
   v_generate
       ->add_option("--health", generate.health,
                    "check and repair the weights before every N-th step; 0: never")

@@ -159,7 +159,7 @@ Engine load_engine(const std::filesystem::path& model, std::unique_ptr<Backend> 
   if (backend == nullptr) {
     return Engine::load(model, options);
   }
-  if (options.job != nullptr || options.tp != 1) {
+  if ((options.job != nullptr && options.job->size() > 1) || options.tp != 1) {
     throw InputError("--device cuda", "unsupported on several ranks", "run it without mpirun");
   }
   if (health > 0) {
@@ -184,6 +184,18 @@ KvOptions kv_options(std::uint32_t block, const std::string& memory) {
 
 QuantiseOptions quantise_options(const std::string& text) {
   return text.empty() ? QuantiseOptions{} : parse_quantise(text, "--quantise");
+}
+
+std::optional<bool> router_bf16(const std::string& text) {
+  static const std::array<std::string, 2> kTypes{"f32", "bf16"};
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  if (text != "f32" && text != "bf16") {
+    throw InputError("--router-dtype", fmt::format("unknown type \"{}\"", text),
+                     suggest_name(text, kTypes));
+  }
+  return text == "bf16";
 }
 
 std::unique_ptr<HealthMonitor> make_monitor(Engine& engine, std::uint32_t every,
@@ -215,6 +227,7 @@ void add_health(Table& table, const HealthReport& r) {
   row("health: steps with a logit not finite", r.nan_alarms);
   row("health: read again", r.reloads);
   row("health: steps on damaged weights", r.damaged_steps);
+  row("health: steps run again", r.redone);
   for (const std::string& event : r.events) {
     table.notes.push_back(event);
   }
@@ -331,6 +344,7 @@ int run_trace(const TraceOptions& options) {
                           {"--kv-block", std::to_string(options.kv_block)},
                           {"--kv-memory", std::to_string(run.kv.memory)},
                           {"--quantise", options.quantise},
+                          {"--router-dtype", options.router_dtype},
                           {"--health", std::to_string(options.health)},
                           {"--router-input", options.router_input ? "yes" : "no"}});
   }
@@ -364,7 +378,8 @@ int run_trace(const TraceOptions& options) {
                                    std::uint64_t total) { progress(kLoading, done, total); },
                    .job = job.get(),
                    .tp = options.ranks.tp,
-                   .quantise = quantise_options(options.quantise)},
+                   .quantise = quantise_options(options.quantise),
+                   .router_bf16 = router_bf16(options.router_dtype)},
                   options.health);
   const std::vector<std::uint32_t> layers = engine.config().moe_layers();
   if (!layers.empty()) {  // before anything is made of the policy's values
@@ -373,8 +388,11 @@ int run_trace(const TraceOptions& options) {
   const PolicyWeights weights = model::load_policy_weights(run.policy, policy_files, engine.gate(),
                                                            layers, engine.config().hidden_size);
   run.weights = weights.layers.empty() ? nullptr : &weights;
-  const std::optional<RoutingTable> table = load_table(run.policy, policy_files, engine.gate(),
-                                                       static_cast<std::uint32_t>(layers.size()));
+  // The hash reads the whole file; of several ranks the first knows it.
+  const bool compare = run.policy.table.on() && engine.grid().rank == 0;
+  const std::optional<RoutingTable> table =
+      load_table(run.policy, policy_files, engine.gate(), static_cast<std::uint32_t>(layers.size()),
+                 compare ? engine.weight_hash().hex() : std::string());
   run.table = table ? &*table : nullptr;
   std::optional<TwoTierRouter> tiers;
   if (run.policy.two_tier.on()) {
@@ -394,10 +412,7 @@ int run_trace(const TraceOptions& options) {
     run.signals = &signals->table;
   }
   const auto monitor = make_monitor(engine, options.health, options.flips);
-  if (monitor) {
-    run.before_step = [&](std::uint32_t step) { monitor->before_step(step); };
-    run.after_step = [&](const StepResult& result) { monitor->after_step(result); };
-  }
+  run.monitor = monitor.get();
   const model::Tokenizer tokenizer = model::load_tokenizer(options.model);
   const std::vector<TracePrompt> prompts =
       read_trace_prompts(options.prompts, options.max_new, run.policy, engine, tokenizer);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct TraceOptions {
   std::uint32_t kv_block = 16;     ///< Tokens per block of the KV cache. No effect on the trace.
   std::string kv_memory;           ///< "2 GiB"; empty: no limit.
   std::string quantise;            ///< See parse_quantise(); empty: weights as stored.
+  std::string router_dtype;        ///< See router_bf16().
   std::uint32_t health = 0;        ///< Check the weights before every n-th step; 0: never.
   std::vector<std::string> flips;  ///< See parse_bit_flip().
   std::string dtype = "f32";       ///< f32; bf16 is refused by the CPU engine.
@@ -61,6 +63,8 @@ int run_trace(const TraceOptions& options);
 
 /// --quantise; empty text: nothing is rounded.
 [[nodiscard]] QuantiseOptions quantise_options(const std::string& text);
+/// --router-dtype f32 or bf16; empty text: as the checkpoint's config.json says.
+[[nodiscard]] std::optional<bool> router_bf16(const std::string& text);
 /// The monitor of --health and --flip; null when neither is given. InputError: --flip without
 /// --health, which would do harm that nothing notices.
 [[nodiscard]] std::unique_ptr<HealthMonitor> make_monitor(Engine& engine, std::uint32_t every,

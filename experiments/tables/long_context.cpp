@@ -281,7 +281,7 @@ std::vector<Table> make_long_context(const TableContext& context) {
     for (const auto& p : cli::read_prompts(context.scenarios / "prompts" / "mixed.jsonl")) {
       const auto ids = tokenizer.encode(p.text);
       text.insert(text.end(), ids.begin(), ids.end());
-      text.push_back(engine.config().eos_token.value_or(0));
+      text.push_back(engine.config().eos_tokens.empty() ? 0 : engine.config().eos_tokens.front());
     }
     if (text.size() < lengths.back()) {
       throw InputError("prompts/mixed.jsonl", fmt::format("has {} tokens; the table needs {}",

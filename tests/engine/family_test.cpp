@@ -113,7 +113,10 @@ TEST_P(Family, LogitsAndRoutingAgreeWithTheReference) {
     EXPECT_LE(
         largest_difference(joined(got.router), floats_of(expected_, prefix + "router_logits")),
         kTolerance);
-    EXPECT_EQ(joined(got.chosen), ids_of(expected_, prefix + "chosen"));
+    const auto chosen = ids_of(expected_, prefix + "chosen");
+    EXPECT_EQ(joined(got.chosen), chosen)
+        << testing_support::margins_of_differences(joined(got.router), joined(got.chosen), chosen,
+                                                   engine_.gate().experts, engine_.gate().top_k);
     EXPECT_LE(largest_difference(joined(got.weights), floats_of(expected_, prefix + "weights")),
               2e-5);
   }
@@ -225,6 +228,67 @@ TEST(Families, EachFeatureShowsInTheLogitsOfItsFixture) {
               10 * kTolerance)
         << c.fixture << ' ' << c.to;
   }
+}
+
+/// Rows of a rotated part of d entries from pairs (2i, 2i + 1) to pairs (i, i + d/2), for each head
+/// of `width` rows whose last d are rotated.
+void rows_to_halves(model::TensorData& tensor, std::size_t width, std::size_t d) {
+  const std::size_t row_bytes = tensor.bytes.size() / tensor.shape[0];
+  const std::vector<std::byte> old = tensor.bytes;
+  for (std::size_t r = 0; r < tensor.shape[0]; ++r) {
+    if (r % width < width - d) {
+      continue;
+    }
+    const std::size_t i = r % width - (width - d);
+    const std::size_t from = r - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+    std::copy_n(old.begin() + static_cast<std::ptrdiff_t>(from * row_bytes), row_bytes,
+                tensor.bytes.begin() + static_cast<std::ptrdiff_t>(r * row_bytes));
+  }
+}
+
+// engines.md 1.6: halves and interleaved pairs are equal once the rows are permuted.
+TEST(Families, RotationOfHalvesOnPermutedRowsGivesTheSameLogits) {
+  const auto source = family("deepseek_v3");
+  const auto expected = model::Safetensors::open(source / "expected.safetensors");
+  const auto ids = ids_of(expected, "seq2.ids");
+  const auto copy = fresh_folder("family_halves");
+  std::string config = read_file(source / "config.json");
+  config.insert(config.find('{') + 1, "\"rope_interleave\": false, ");
+  write_plain(copy / "config.json", config);
+  const auto weights = model::Safetensors::open(source / "model.safetensors");
+  for (const bool permuted : {false, true}) {
+    std::vector<model::TensorData> all;
+    for (const auto& [key, view] : weights.tensors()) {
+      all.push_back({key, view.dtype, view.shape, {view.data.begin(), view.data.end()}});
+      if (permuted && key.ends_with("q_b_proj.weight")) {
+        rows_to_halves(all.back(), 14, 8);
+      } else if (permuted && key.ends_with("kv_a_proj_with_mqa.weight")) {
+        rows_to_halves(all.back(), 20, 8);
+      }
+    }
+    write_plain(copy / "model.safetensors", model::safetensors_bytes(all));
+    const double d =
+        largest_difference(run(Engine::load(copy, {}), ids, ids.size(), Phase::kPrefill).logits,
+                           floats_of(expected, "seq2.logits"));
+    if (permuted) {
+      EXPECT_LE(d, kTolerance);
+    } else {
+      EXPECT_GT(d, 10 * kTolerance);
+    }
+  }
+}
+
+TEST(Families, TheMarginsOfOtherChoicesAreReported) {
+  const std::vector<float> router{3, 2, 1.75F, 0, 5, 1, 4, 2};
+  const std::vector<std::uint32_t> oracle{0, 1, 0, 2};
+  const auto text = [&](const std::vector<std::uint32_t>& chosen) {
+    return testing_support::margins_of_differences(router, chosen, oracle, 4, 2);
+  };
+  EXPECT_EQ(text({0, 2, 0, 2}),
+            "1 rows chose other experts; margins of their logits from 0.25 to 0.25");
+  EXPECT_EQ(text({0, 2, 0, 3}),
+            "2 rows chose other experts; margins of their logits from 0.25 to 2");
+  EXPECT_EQ(text({1, 0, 0, 2}), "the same sets in another order");
 }
 
 TEST(Families, ADenseModelRefusesAPolicyAndATrace) {

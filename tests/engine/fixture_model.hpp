@@ -2,12 +2,17 @@
 // Helpers of the engine's tests: the committed Hugging Face fixtures, and copies of them with some
 // tensors changed.
 #pragma once
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,6 +102,39 @@ inline std::vector<float> floats_of(const model::Safetensors& file, const std::s
     return {};
   }
   return t->to_float();
+}
+
+/// For a failed comparison with an oracle: how many rows chose other experts, and the smallest and
+/// largest margin (logit k minus logit k + 1) among them. Small ones are near ties, where rounding
+/// decides; a large one is a bug. `router` is [rows][E], the others [rows][k].
+inline std::string margins_of_differences(std::span<const float> router,
+                                          std::span<const std::uint32_t> chosen,
+                                          std::span<const std::uint32_t> expected,
+                                          std::size_t experts, std::size_t k) {
+  std::size_t rows = 0;
+  float least = INFINITY;
+  float most = 0;
+  for (std::size_t r = 0; (r + 1) * k <= std::min(chosen.size(), expected.size()); ++r) {
+    const std::set<std::uint32_t> a(chosen.begin() + static_cast<std::ptrdiff_t>(r * k),
+                                    chosen.begin() + static_cast<std::ptrdiff_t>((r + 1) * k));
+    const std::set<std::uint32_t> b(expected.begin() + static_cast<std::ptrdiff_t>(r * k),
+                                    expected.begin() + static_cast<std::ptrdiff_t>((r + 1) * k));
+    if (a == b) {
+      continue;
+    }
+    ++rows;
+    const auto row = router.subspan(r * experts, experts);
+    std::vector<float> sorted(row.begin(), row.end());
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    const float margin = k < experts ? sorted[k - 1] - sorted[k] : 0;
+    least = std::min(least, margin);
+    most = std::max(most, margin);
+  }
+  return rows == 0 ? "the same sets in another order"
+                   : fmt::format(
+                         "{} rows chose other experts; margins of their logits from {:.3g} to "
+                         "{:.3g}",
+                         rows, least, most);
 }
 
 }  // namespace switchyard::testing_support

@@ -147,7 +147,7 @@ TEST_P(GgufDoor, TheConfigurationSurvives) {
   EXPECT_EQ(a.rope_scaling.factor, b.rope_scaling.factor);
   EXPECT_EQ(a.rope_scaling.mscale_all_dim, b.rope_scaling.mscale_all_dim);
   EXPECT_EQ(a.rope_scaling.truncate, b.rope_scaling.truncate);
-  EXPECT_EQ(a.eos_token, b.eos_token);
+  EXPECT_EQ(a.eos_tokens, b.eos_tokens);
   EXPECT_EQ(a.gate.renormalize, b.gate.renormalize);
   EXPECT_EQ(a.gate.n_group, b.gate.n_group);
   EXPECT_EQ(a.max_position_embeddings, b.max_position_embeddings);
@@ -180,6 +180,31 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GgufDoor,
                            std::erase(name, '_');
                            return name;
                          });
+
+TEST(GgufExport, EveryEndTokenSurvivesAndWhatItCannotSayIsRefused) {
+  const fs::path folder = fresh_folder("export_ends");
+  fs::copy(family("deepseek_v3"), folder, fs::copy_options::overwrite_existing);
+  const std::string config = read_file(folder / "config.json");
+  const auto with = [&](const std::string& more) {
+    std::string changed = config;
+    const std::size_t at = changed.find("\"eos_token_id\": 0,");
+    changed.replace(at, 18, more);
+    write_plain(folder / "config.json", changed);
+    return folder;
+  };
+  const fs::path file = folder / "m.gguf";
+  (void)export_gguf(with("\"eos_token_id\": [5, 3, 9],"), file, DType::kF32);
+  EXPECT_EQ(model::read_model_config(file).eos_tokens, (std::vector<std::uint32_t>{5, 3, 9}));
+  const auto refused = [&](const std::string& more) {
+    return error_of([&] { (void)export_gguf(with(more), file, DType::kF32); });
+  };
+  EXPECT_NE(refused("\"eos_token_id\": [5, 3, 9, 2],").find("4 tokens that end a text"),
+            std::string::npos);
+  EXPECT_NE(refused("\"rope_interleave\": false,").find("rope_interleave = false in deepseek2"),
+            std::string::npos);
+  EXPECT_NE(refused("\"router_dtype\": \"bfloat16\",").find("router_dtype = bfloat16"),
+            std::string::npos);
+}
 
 fs::path shipped() { return fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios/checkpoints/sy-16x2"; }
 

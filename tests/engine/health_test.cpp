@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -85,6 +87,92 @@ TEST(Health, RepairsFromWidenedTransposedAndRoundedWeights) {
     EXPECT_EQ(run(engine, &monitor), undisturbed) << name;
     EXPECT_EQ(monitor.report().crc, 2U);
     EXPECT_EQ(monitor.report().reloads, 1U) << "one expert, read once";
+  }
+}
+
+// Sinks and selection biases are neither matrices nor norms, and were copied once.
+TEST(Health, WatchesSinksAndSelectionBiases) {
+  for (const auto& [name, flip] : {std::pair{"gpt_oss", "layers.0.sinks:1:29@2"},
+                                   std::pair{"deepseek_v3", "layers.1.selection_bias:2:30@2"}}) {
+    Engine engine = Engine::load(family(name), {});
+    const auto undisturbed = run(engine, nullptr);
+    HealthMonitor monitor(engine, {});
+    monitor.inject(parse_bit_flip(flip, "test"));
+    EXPECT_EQ(run(engine, &monitor), undisturbed) << name;
+    EXPECT_EQ(monitor.report().crc, 1U) << name;
+    EXPECT_EQ(monitor.report().reloads, 1U) << name;
+
+    Engine harmed = Engine::load(family(name), {});
+    HealthMonitor late(harmed, {.every = 1000, .logit_limit = INFINITY});
+    late.inject(parse_bit_flip(flip, "test"));
+    EXPECT_NE(run(harmed, &late), undisturbed) << name;
+  }
+}
+
+std::size_t mappings_of_checkpoints() {
+  std::ifstream in("/proc/self/maps");
+  std::size_t n = 0;
+  for (std::string line; std::getline(in, line);) {
+    n += line.ends_with(".safetensors") ? 1U : 0U;
+  }
+  return n;
+}
+
+TEST(Health, ARepairKeepsNoSecondModel) {
+  for (const char* name : {"qwen3_moe", "deepseek_v3_fp8"}) {
+    Engine engine = Engine::load(family(name), {});
+    HealthMonitor monitor(engine, {});
+    const std::size_t before = mappings_of_checkpoints();
+    ASSERT_GT(before, 0U);
+    for (const char* flip : {"layers.1.experts.0.down:5:7@1", "layers.1.experts.0.up:5:7@1",
+                             "layers.1.router:9:7@2", "final_norm:9:7@3"}) {
+      monitor.inject(parse_bit_flip(flip, "test"));
+    }
+    (void)run(engine, &monitor);
+    EXPECT_EQ(monitor.report().reloads, 3U) << name;
+    EXPECT_EQ(mappings_of_checkpoints(), before) << name;
+  }
+}
+
+/// Two sequences, the second beginning at step 2, through monitor.step(); all logits.
+std::vector<float> run_two(Engine& engine, HealthMonitor* monitor) {
+  Session session(engine, {.may_redo = monitor != nullptr});
+  const std::vector<std::uint32_t> prompt{3, 57, 12, 5, 50, 41, 8, 60, 33, 21, 2, 31};
+  std::array<std::uint32_t, 2> next{};
+  std::vector<float> out;
+  for (std::uint32_t step = 0; step < 7; ++step) {
+    std::vector<SequenceTokens> work;
+    for (std::uint32_t s = 0; s < (step < 2 ? 1U : 2U); ++s) {
+      const bool first = step == 2 * s;
+      if (first) {
+        EXPECT_EQ(session.add_sequence(), s);
+      }
+      work.push_back({s, first ? std::span(prompt).first(12 - 5 * s) : std::span(&next[s], 1)});
+    }
+    const StepResult& r = monitor == nullptr ? session.step(work, Phase::kDecode)
+                                             : monitor->step(session, work, Phase::kDecode, step);
+    EXPECT_EQ(r.step, step);
+    out.insert(out.end(), r.logits.begin(), r.logits.end());
+    for (std::uint32_t s = 0; s < work.size(); ++s) {
+      next[s] = sample(r.logits_of(s), {}, s, 0);
+    }
+  }
+  return out;
+}
+
+TEST(Health, AStepThatRaisesTheAlarmIsRunAgainFromItsTokens) {
+  for (const auto& [name, flip] :
+       {std::pair{fixture("bf16"), "layers.0.post_attention_norm:3:14@4"},
+        std::pair{family("gpt_oss"), "layers.1.post_attention_norm:3:30@4"},
+        std::pair{family("deepseek_v2"), "layers.0.input_norm:3:30@4"}}) {
+    Engine engine = Engine::load(name, {});
+    const auto undisturbed = run_two(engine, nullptr);
+    HealthMonitor monitor(engine, {.every = 1000});
+    monitor.inject(parse_bit_flip(flip, "test"));
+    EXPECT_TRUE(run_two(engine, &monitor) == undisturbed) << flip;
+    EXPECT_EQ(monitor.report().redone, 1U) << flip;
+    EXPECT_EQ(monitor.report().damaged_steps, 1U) << flip;
+    EXPECT_EQ(monitor.report().reloads, 1U) << flip;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -42,6 +43,16 @@ std::string load_error(const fs::path& model) {
     return e.what();
   }
   return "accepted";
+}
+
+/// Logits of the fixtures' longest sequence.
+std::vector<float> logits_of(const fs::path& model) {
+  const auto expected = model::Safetensors::open(fixture("bf16") / "expected.safetensors");
+  const auto ids = testing_support::ids_of(expected, "seq2.ids");
+  const Engine engine = Engine::load(model, {});
+  Session session(engine, {.all_logits = true});
+  const SequenceTokens work{session.add_sequence(), ids};
+  return session.step({&work, 1}, Phase::kPrefill).logits;
 }
 
 const std::string kExpert = "model.layers.1.block_sparse_moe.experts.3.";
@@ -113,6 +124,7 @@ TEST(LoaderRow20, ATensorThatLiesInTwoShardsIsRefused) {
   write_plain(folder / "a.safetensors", model::safetensors_bytes(first));
   write_plain(folder / "b.safetensors", model::safetensors_bytes(second));
   EXPECT_EQ(load_error(folder), "accepted");
+  EXPECT_EQ(logits_of(folder), logits_of(fixture("f32")));
   second.push_back(first.front());
   write_plain(folder / "b.safetensors", model::safetensors_bytes(second));
   expect_contains(load_error(folder),
@@ -134,7 +146,8 @@ TEST(LoaderRow10, TheCorrectionBiasKeepsItsFloat32Bits) {
     const auto stored =
         weights.find(fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", l))
             ->to_float();
-    EXPECT_EQ(engine.weights().layers[l].selection_bias, stored);
+    const auto held = engine.weights().layers[l].gate_bias();
+    EXPECT_EQ(std::vector<float>(held.begin(), held.end()), stored);
     for (const float v : stored) {
       finer_than_bf16 += model::bf16_to_float(model::float_to_bf16(v)) != v ? 1U : 0U;
     }
@@ -150,6 +163,122 @@ TEST(LoaderRow18, DeepSeekScalesScoresByTheSquareOfItsTemperature) {
     const double m = 0.1 * all * std::log(4.0) + 1;
     EXPECT_FLOAT_EQ(engine.attention_rule(0).scale, static_cast<float>(m * m / std::sqrt(14.0)))
         << name;
+  }
+}
+
+/// An engine of a published model's shape, without its weights: what follows from config.json.
+Engine shape_of(const std::string& preset) {
+  model::ModelConfig config = model::read_model_config(fs::path(SWITCHYARD_SOURCE_DIR) /
+                                                       "scenarios/models" / (preset + ".json"));
+  ModelWeights none;
+  none.layers.resize(config.num_layers);
+  return {std::move(config), none, make_cpu_backend(1)};
+}
+
+TEST(LoaderRow18, ThePublishedModelsHaveTheScalesOfEnginesMd) {
+  EXPECT_NEAR(shape_of("deepseek_v3").attention_rule(0).scale, 0.13523378, 1e-8);
+  const float lite = shape_of("deepseek_v2_lite").attention_rule(0).scale;
+  EXPECT_NEAR(lite, 0.11472139, 1e-8);
+  EXPECT_NEAR(lite * std::sqrt(192.0), 1.58962617, 2e-7);  // mscale squared
+  EXPECT_EQ(shape_of("deepseek_v3").attention_rule(0).rotation_gain, 1.0F);
+  EXPECT_NEAR(shape_of("gpt_oss_20b").attention_rule(0).rotation_gain, 1.34657359, 1e-7);
+}
+
+/// Where YaRN's ramp begins and ends, from two frequencies inside it.
+std::pair<double, double> ramp_of(const Engine& engine, std::size_t inside) {
+  const auto f = engine.attention_rule(0).inverse_frequency;
+  const double factor = engine.config().rope_scaling.factor;
+  const auto ramp = [&](std::size_t i) {
+    const double plain = std::pow(engine.config().rope_theta,
+                                  -static_cast<double>(i) / static_cast<double>(f.size()));
+    return (1 - f[i] / plain) / (1 - 1 / factor);
+  };
+  const double slope = ramp(inside + 1) - ramp(inside);
+  const double low = static_cast<double>(inside) - ramp(inside) / slope;
+  EXPECT_NEAR(ramp(static_cast<std::size_t>(low)), 0, 1e-6);
+  EXPECT_NEAR(ramp(static_cast<std::size_t>(low + 1 / slope) + 1), 1, 1e-6);
+  return {low, low + 1 / slope};
+}
+
+TEST(LoaderRow18, YarnsRampEndsWhereEnginesMdSays) {
+  const auto [low, high] = ramp_of(shape_of("deepseek_v3"), 15);  // rounded outward
+  EXPECT_NEAR(low, 10, 1e-4);
+  EXPECT_NEAR(high, 23, 1e-4);
+  const auto [begin, end] = ramp_of(shape_of("gpt_oss_20b"), 12);  // not rounded
+  EXPECT_NEAR(begin, 8.0928, 1e-4);
+  EXPECT_NEAR(end, 17.3980, 1e-4);
+}
+
+// Row 10 (vllm#14027, sglang#33764): logits that differ in float32 are equal in a BF16 router.
+TEST(LoaderRow10, ARouterInBf16TiesWhatFloat32TellsApart) {
+  const std::string gate = "model.layers.0.block_sparse_moe.gate.weight";
+  const auto folder = changed_checkpoint("f32", "row10", [&](Tensors& t) {
+    auto& w = t.at(gate);
+    const std::size_t h = w.shape[1];
+    std::copy_n(w.bytes.begin() + static_cast<std::ptrdiff_t>(3 * h * 4), h * 4,
+                w.bytes.begin() + static_cast<std::ptrdiff_t>(5 * h * 4));
+    float v = 0;
+    std::memcpy(&v, w.bytes.data() + 5 * h * 4, sizeof v);
+    testing_support::set_value(w, 5 * h, v * (1 + 1e-4F));
+  });
+  const auto logits_at = [&](const EngineOptions& options, const fs::path& where) {
+    const Engine engine = Engine::load(where, options);
+    Session session(engine, {});
+    const std::vector<std::uint32_t> ids{3, 57, 12, 5, 50, 41, 8, 60};
+    const SequenceTokens work{session.add_sequence(), ids};
+    const StepResult& r = session.step({&work, 1}, Phase::kPrefill);
+    const auto& ids0 = r.layers[0].candidates.ids;
+    std::size_t later_first = 0;  // rows that put expert 5 before expert 3
+    for (std::size_t t = 0; t < 8; ++t) {
+      const auto row = std::span(ids0).subspan(t * 8, 8);
+      later_first += std::find(row.begin(), row.end(), 5) < std::find(row.begin(), row.end(), 3);
+    }
+    return std::pair(r.router_logits, later_first);
+  };
+  const auto [fine, fine_later] = logits_at({}, folder);
+  const auto [coarse, coarse_later] = logits_at({.router_bf16 = true}, folder);
+  EXPECT_GT(fine_later, 0U);
+  EXPECT_EQ(coarse_later, 0U);
+  for (std::size_t t = 0; t < 8; ++t) {
+    EXPECT_NE(fine[t * 8 + 3], fine[t * 8 + 5]);
+    EXPECT_EQ(coarse[t * 8 + 3], coarse[t * 8 + 5]);
+  }
+  for (std::size_t i = 0; i < 64; ++i) {  // layer 0: its input is the same
+    EXPECT_EQ(coarse[i], model::bf16_to_float(model::float_to_bf16(coarse[i])));
+    EXPECT_NEAR(coarse[i], fine[i], 0.03 * (1 + std::abs(fine[i])));
+  }
+  // The checkpoint may ask for it, and the caller may overrule that.
+  std::string config = read_file(folder / "config.json");
+  config.insert(config.find('{') + 1, "\"router_dtype\": \"bfloat16\", ");
+  write_plain(folder / "config.json", config);
+  EXPECT_EQ(logits_at({}, folder).first, coarse);
+  EXPECT_EQ(logits_at({.router_bf16 = false}, folder).first, fine);
+  config.replace(config.find("bfloat16"), 8, "float16");
+  write_plain(folder / "config.json", config);
+  expect_contains(load_error(folder), "/router_dtype: unsupported \"float16\"");
+}
+
+// FP16 safetensors: BF16 values of moderate size are exact in FP16, so the oracle is the same.
+TEST(Loader, AnFp16CheckpointAgreesWithTheOracle) {
+  const auto folder = changed_checkpoint("bf16", "fp16", [](Tensors& tensors) {
+    for (auto& [name, t] : tensors) {
+      const model::TensorView view{name, t.dtype, t.shape, t.bytes};
+      const std::vector<float> values = view.to_float();
+      t.dtype = model::DType::kF16;
+      t.bytes.resize(values.size() * 2);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::uint16_t half = model::float_to_f16(values[i]);
+        std::memcpy(t.bytes.data() + 2 * i, &half, 2);
+      }
+    }
+  });
+  EXPECT_EQ(model::Checkpoint::open(folder).tensors().begin()->second.dtype, model::DType::kF16);
+  const auto expected = model::Safetensors::open(fixture("bf16") / "expected.safetensors");
+  const auto oracle = testing_support::floats_of(expected, "seq2.logits");
+  const auto got = logits_of(folder);
+  ASSERT_EQ(got.size(), oracle.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], oracle[i], 1e-4) << i;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <clocale>
 #include <cmath>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "engine/base/error.hpp"
 #include "engine/trace/replay.hpp"
 #include "engine/trace/trace.hpp"
+#include "engine/trace/trace_losses.hpp"
 #include "tests/engine/fixture_model.hpp"
 
 namespace switchyard {
@@ -280,6 +282,114 @@ TEST(RecordTrace, ChangesWithTheCapacityFactorAndConservesAssignments) {
   for (const auto& s : {tight, wide}) {
     EXPECT_EQ(s.assignments, s.kept + s.rerouted + s.queued + s.dropped);
   }
+}
+
+TEST(RecordTrace, EveryEndTokenOfTheModelEndsAText) {
+  const auto checkpoint = changed_checkpoint("f32", "end_tokens", [](Tensors&) {});
+  const std::vector<TracePrompt> prompts{{"a", "", {8, 7, 3}, 8}};
+  const auto tokens = [&] {
+    const Engine engine = Engine::load(checkpoint, {});
+    (void)record_trace(engine, prompts, {}, checkpoint / "t.h5");
+    return read_trace(checkpoint / "t.h5").tokens.token;
+  };
+  const auto whole = tokens();
+  ASSERT_EQ(whole.size(), 3U + 7U);
+  // The third new token as the second of two end tokens.
+  std::string config = read_file(checkpoint / "config.json");
+  const std::string from = "\"eos_token_id\": 0";
+  const std::uint32_t end = whole[5];
+  ASSERT_EQ(std::count(whole.begin() + 3, whole.begin() + 5, end), 0);
+  config.replace(config.find(from), from.size(),
+                 "\"eos_token_id\": [0, " + std::to_string(end) + "]");
+  write_file(checkpoint / "config.json", config);
+  EXPECT_EQ(tokens(), std::vector<std::uint32_t>(whole.begin(), whole.begin() + 5));
+}
+
+TEST(RecordTrace, AStepThatIsRunAgainStandsOnceInTheTrace) {
+  const auto folder = fresh_folder("redone");
+  Engine engine = Engine::load(fixture("bf16"), {});
+  const auto plain = record_trace(engine, some_prompts(6), {.batch = 2}, folder / "plain.h5");
+  HealthMonitor monitor(engine, {.every = 1000});
+  monitor.inject(parse_bit_flip("layers.0.post_attention_norm:3:14@3", "test"));
+  const auto redone =
+      record_trace(engine, some_prompts(6), {.batch = 2, .monitor = &monitor}, folder / "t.h5");
+  EXPECT_EQ(monitor.report().redone, 1U);
+  EXPECT_EQ(redone.steps, plain.steps);
+  EXPECT_EQ(redone.nan_rows, 0U);
+  EXPECT_TRUE(read_file(folder / "t.h5") == read_file(folder / "plain.h5"));
+}
+
+// More than 64 experts: the file holds k + 2 candidates of a row, and the sums that losses need.
+TEST(RecordTrace, KeepsWhatBalancingLossesNeedOfManyExperts) {
+  constexpr std::uint32_t kExperts = 66;
+  const auto checkpoint = changed_checkpoint("f32", "many_experts", [](Tensors& tensors) {
+    Tensors more;
+    for (auto& [name, t] : tensors) {
+      const std::size_t at = name.find(".experts.");
+      if (name.ends_with("block_sparse_moe.gate.weight")) {
+        const model::TensorView view{name, t.dtype, t.shape, t.bytes};
+        const std::vector<float> few = view.to_float();
+        const std::size_t h = t.shape[1];
+        std::vector<float> many(kExperts * h);
+        for (std::size_t i = 0; i < many.size(); ++i) {  // each row another mixture of the eight
+          many[i] = few[i % few.size()] * (1.0F - 0.01F * static_cast<float>(i / few.size())) +
+                    few[(i * 7 + i / h) % few.size()];
+        }
+        more[name] = model::TensorData::from_floats(name, model::DType::kF32, {kExperts, h}, many);
+      } else if (at != std::string::npos && name[at + 9] == '0') {
+        for (std::uint32_t e = 8; e < kExperts; ++e) {
+          std::string other = name;
+          other.replace(at + 9, 1, std::to_string(e));
+          more[other] = t;
+        }
+      }
+    }
+    for (auto& [name, t] : more) {
+      tensors[name] = t;
+    }
+  });
+  std::string config = read_file(checkpoint / "config.json");
+  const std::string from = "\"num_local_experts\": 8";
+  ASSERT_NE(config.find(from), std::string::npos);
+  config.replace(config.find(from), from.size(), "\"num_local_experts\": 66");
+  write_file(checkpoint / "config.json", config);
+  const Engine engine = Engine::load(checkpoint, {});
+  const auto prompts = some_prompts(2);
+  (void)record_trace(engine, prompts, {.batch = 2, .chunk = 4}, checkpoint / "t.h5");
+  const RoutingTrace trace = read_trace(checkpoint / "t.h5");
+  ASSERT_EQ(trace.header.candidates, 4U);
+  // The rows' logits once more, all at once.
+  Session session(engine, {});
+  std::vector<double> expected(trace.gate_sum.size(), 0.0);
+  ASSERT_EQ(expected.size(), 3U * trace.header.layer_count() * kExperts);
+  for (std::uint32_t s = 0; s < 3; ++s) {
+    std::vector<std::uint32_t> ids;
+    for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+      if (trace.tokens.sequence[row] == s) {
+        ids.push_back(trace.tokens.token[row]);
+      }
+    }
+    const SequenceTokens work{session.add_sequence(), ids};
+    const StepResult& r = session.step({&work, 1}, Phase::kPrefill);
+    for (std::size_t i = 0; i < r.router_logits.size(); i += kExperts) {
+      const auto z = std::span(r.router_logits).subspan(i, kExperts);
+      double sum = 0;
+      for (const float v : z) {
+        sum += std::exp(static_cast<double>(v));
+      }
+      const std::size_t l = i / kExperts / ids.size();
+      for (std::size_t e = 0; e < kExperts; ++e) {
+        expected[(s * trace.header.layer_count() + l) * kExperts + e] +=
+            std::exp(static_cast<double>(z[e])) / sum;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_NEAR(trace.gate_sum[i], expected[i], 1e-5) << i;
+  }
+  const TraceLosses losses = trace_losses(trace);
+  EXPECT_TRUE(losses.hugging_face && losses.layers[0].switch_loss &&
+              losses.layers[0].deepseek_seq && losses.layers[0].importance_cv2);
 }
 
 TEST(RecordTrace, FlagsNanRows) {

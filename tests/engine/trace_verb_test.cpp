@@ -7,6 +7,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/routing/static_table.hpp"
 #include "engine/trace/trace.hpp"
 #include "experiments/cli/generate.hpp"
 #include "experiments/cli/prompts.hpp"
@@ -243,6 +244,66 @@ TEST(GenerateVerb, ContinuesAlikeThroughADamagedExpert) {
   options.flips.clear();
   options.quantise = "router=int4,experts=int4,group=16";
   EXPECT_NE(cli::generate_text(options), sound);
+}
+
+TEST(GenerateVerb, ANanOfDamagedWeightsIsRepairedAndTheTextGoesOn) {
+  const auto folder = checkpoint_with_tokenizer("verb_nan");
+  cli::GenerateOptions options;
+  options.model = folder;
+  options.prompt = "hello";
+  options.max_new = 12;
+  options.temperature = 0;
+  options.threads = 1;
+  const std::string undisturbed = cli::generate_text(options);
+  options.health = 1000;
+  options.flips = {"layers.0.post_attention_norm:3:30@2"};
+  EXPECT_EQ(cli::generate_text(options), undisturbed);
+}
+
+TEST(TraceVerb, RefusesATableOfOtherWeights) {
+  const auto folder = checkpoint_with_tokenizer("verb_table");
+  const Engine engine = Engine::load(folder, {});
+  write_file(folder / "p.txt", "hello\n");
+  write_file(folder / "table.toml", "[table]\nfile = \"t.table\"\n");
+  cli::TraceOptions options;
+  options.model = folder;
+  options.prompts = folder / "p.txt";
+  options.policy = folder / "table.toml";
+  options.output = folder / "t.h5";
+  options.max_new = 0;
+  options.quiet = true;
+  TableSpec spec;
+  spec.layers = static_cast<std::uint32_t>(engine.config().num_moe_layers());
+  spec.experts = engine.gate().experts;
+  spec.top_k = engine.gate().top_k;
+  spec.model = "verb_table";
+  for (const std::string& hash :
+       {std::string("0123456789abcdef"), std::string("any"), engine.weight_hash().hex()}) {
+    spec.weight_hash = hash;
+    write_file(folder / "t.table", RoutingTable(spec).to_text());
+    if (hash.size() == 16) {
+      expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
+                      "t.table: the table was built with the weights 0123456789abcdef");
+    } else {
+      EXPECT_EQ(cli::run_trace(options), 0) << hash;
+    }
+  }
+}
+
+TEST(TraceVerb, RecordsThatItsRoutersWereComputedInBf16) {
+  const auto folder = checkpoint_with_tokenizer("verb_bf16");
+  write_file(folder / "p.txt", "hello\n");
+  cli::TraceOptions options;
+  options.model = folder;
+  options.prompts = folder / "p.txt";
+  options.output = folder / "t.h5";
+  options.router_dtype = "bf16";
+  options.quiet = true;
+  EXPECT_EQ(cli::run_trace(options), 0);
+  EXPECT_EQ(read_trace(folder / "t.h5").header.precision, "f32 (router computed in bf16)");
+  options.router_dtype = "fp16";
+  expect_contains(input_error_of([&] { (void)cli::run_trace(options); }),
+                  "--router-dtype: unknown type \"fp16\"");
 }
 
 }  // namespace

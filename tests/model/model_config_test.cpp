@@ -115,6 +115,29 @@ TEST(ModelConfig, FamiliesDiffer) {
   EXPECT_EQ(oss.expert_kind, ExpertKind::kSwiGluClamped);
 }
 
+TEST(ModelConfig, EveryEndTokenEndsAText) {
+  const auto c = parse(with(mixtral(), "eos_token_id", {7, 9, 7}));
+  EXPECT_EQ(c.eos_tokens, (std::vector<std::uint32_t>{7, 9}));
+  EXPECT_TRUE(c.ends_text(9));
+  EXPECT_FALSE(c.ends_text(8));
+  EXPECT_EQ(parse(with(mixtral(), "eos_token_id", 5)).eos_tokens, std::vector<std::uint32_t>{5});
+  EXPECT_TRUE(parse(with(mixtral(), "eos_token_id", nullptr)).eos_tokens.empty());
+  EXPECT_EQ(error_of(with(mixtral(), "bos_token_id", {1, 2})),
+            "config.json: /bos_token_id: unsupported: several tokens before a text");
+}
+
+TEST(ModelConfig, GptOssSaysHowItRotates) {
+  auto j = json::parse(read_file(preset("gpt_oss_20b")));
+  EXPECT_EQ(parse(j).rope_scaling.factor, 32);
+  j["rope_scaling"] = nullptr;
+  EXPECT_EQ(parse(j).rope_scaling.type, "none");
+  j.erase("rope_scaling");
+  j.erase("rope_parameters");
+  EXPECT_NE(error_of(j).find("config.json: /rope_scaling: missing: is the rotation plain or YaRN?"),
+            std::string::npos)
+      << error_of(j);
+}
+
 TEST(ModelConfig, SparseStepAndDenseLayers) {
   auto j = json::parse(read_file(preset("qwen3_30b_a3b")));
   j["decoder_sparse_step"] = 2;

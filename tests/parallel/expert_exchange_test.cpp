@@ -198,6 +198,30 @@ TEST(ExpertExchange, GivesTheBitsOfOneRankWhenSomeRanksHoldNothing) {
   (void)expect_grid(fixture("bf16"), {}, alone, 5, 5);
 }
 
+// engines.md 5, row 23 (DeepEP#427): every row goes to the experts of one rank.
+TEST(ExpertExchange, GivesTheBitsOfOneRankWhenAllRowsGoToOneRank) {
+  // Equal logits choose the experts of the lowest ids, 0 and 1.
+  const auto folder = changed_checkpoint("f32", "one_rank_serves", [](Tensors& tensors) {
+    for (auto& [name, t] : tensors) {
+      if (name.ends_with("block_sparse_moe.gate.weight")) {
+        std::fill(t.bytes.begin(), t.bytes.end(), std::byte{0});
+      }
+    }
+  });
+  const Steps alone = run_steps(Engine::load(folder, {}), {});
+  ASSERT_EQ(std::count_if(alone.chosen.begin(), alone.chosen.end(),
+                          [](std::uint16_t e) { return e > 1; }),
+            0);
+  const std::uint64_t rows = alone.chosen.size() / 2;  // x layers
+  for (const auto& [ranks, tp] :
+       std::vector<std::pair<unsigned, unsigned>>{{2, 1}, {4, 1}, {4, 2}}) {
+    const ExchangeTotals totals = expect_grid(folder, {}, alone, ranks, tp);
+    EXPECT_EQ(totals.rows, rows) << "each row to one group";
+    EXPECT_EQ(totals.outputs, 2 * rows);
+    EXPECT_GT(totals.rows_sent, rows / 3) << "of the other ranks' sequences";
+  }
+}
+
 TEST(ExpertExchange, GivesTheBitsOfOneRankUnderPoliciesWithMemoryAndNoise) {
   for (const char* text :
        {"condition.layer_norm=on noise.jitter=0.2", "gumbel.mode=tau_noise gumbel.tau=0.7",

@@ -97,6 +97,31 @@ TEST(Loop, QueuedAssignmentsRunInFurtherWaves) {
   EXPECT_EQ(waves.data.layer_steps.expert_ps[1], free.data.layer_steps.expert_ps[1]);
 }
 
+// engines.md 5, row 23 (DeepEP#427, 2304 tokens): nothing is lost when all tokens want one expert.
+TEST(Loop, AllTokensToOneExpertAreCountedAndTimed) {
+  std::int64_t dispatch[2];
+  for (const std::uint32_t tokens : {2304U, 1152U}) {
+    const std::vector<std::vector<std::uint16_t>> same(tokens, {0, 1});
+    const auto trace = decode_trace({same, same}, 8);
+    const std::string batch = "workload.batch=" + std::to_string(tokens);
+    const MemoryRun free = run_in_memory(worked_scenario({batch}), &trace);
+    EXPECT_TRUE(free.result.violations.empty());
+    EXPECT_EQ(free.data.totals.kept, tokens * 2U * 2);
+    dispatch[tokens == 1152 ? 1 : 0] = free.data.layer_steps.dispatch_ps[0];
+    const MemoryRun tight = run_in_memory(
+        worked_scenario({batch,
+                         "policy.capacity={ rule = \"absolute\", absolute = 100, reroute = "
+                         "\"none\", exhausted = \"drop_token\" }"}),
+        &trace);
+    EXPECT_TRUE(tight.result.violations.empty());
+    EXPECT_EQ(tight.data.totals.kept, 100U * 2 * 2);
+    EXPECT_EQ(tight.data.totals.kept + tight.data.totals.dropped, tokens * 2U * 2);
+  }
+  // The GPU that holds the expert receives from the seven others: twice the rows, twice the time.
+  const std::int64_t alpha = 2'000'000;
+  EXPECT_EQ(dispatch[0] - alpha, 2 * (dispatch[1] - alpha));
+}
+
 TEST(Loop, TheHubScattersAndGathers) {
   const MemoryRun r = synthetic_run(
       {"workload.batch=16", "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});

@@ -38,7 +38,7 @@ TEST(InspectTrace, ShowsWhatTheFileHoldsAndTheSameStatisticsAsTheLibrary) {
   const RoutingTrace trace = write_sample("i.h5", o);
   const std::vector<Table> tables = inspect_trace("i.h5");
   fs::remove("i.h5");
-  ASSERT_EQ(tables.size(), 3U);
+  ASSERT_EQ(tables.size(), 4U);
   EXPECT_EQ(cell(tables[0], "model", 1), "sample");
   EXPECT_EQ(cell(tables[0], "experts E", 1), "8");
   EXPECT_EQ(cell(tables[0], "token rows", 1), "17");

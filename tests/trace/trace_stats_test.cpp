@@ -9,6 +9,7 @@
 
 #include "engine/trace/trace_activity.hpp"
 #include "engine/trace/trace_losses.hpp"
+#include "engine/trace/trace_margins.hpp"
 
 namespace switchyard {
 namespace {
@@ -262,6 +263,82 @@ TEST(TraceLosses, AreOneOrKForAnEvenRouterAndHaveNoValueWithoutAllLogits) {
   EXPECT_FALSE(partial.layers[0].switch_loss || partial.hugging_face ||
                partial.layers[0].deepseek_seq);
   EXPECT_TRUE(partial.layers[0].z && partial.layers[0].load_cv2);
+}
+
+/// What the engine records beside candidates that are not all experts.
+std::vector<double> gate_sum_of(const RoutingTrace& trace) {
+  const TraceHeader& h = trace.header;
+  std::vector<double> out(trace.sequences.size() * h.layer_count() * h.experts(), 0.0);
+  std::vector<float> logits(h.experts());
+  std::vector<double> p(h.experts());
+  for (std::uint64_t row = 0; row < trace.rows(); ++row) {
+    for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+      for (std::uint32_t m = 0; m < h.candidates; ++m) {
+        logits[trace.routing.candidates[trace.candidate_at(row, l, m)]] =
+            trace.routing.logit[trace.candidate_at(row, l, m)];
+      }
+      gate_probabilities(h.gate, logits, trace.routing.lse[trace.layer_at(row, l)], p);
+      for (std::uint32_t e = 0; e < h.experts(); ++e) {
+        out[(trace.tokens.sequence[row] * h.layer_count() + l) * h.experts() + e] +=
+            trace.tokens.phase[row] == static_cast<std::uint8_t>(Phase::kWarmUp) ? 0.0 : p[e];
+      }
+    }
+  }
+  return out;
+}
+
+TEST(TraceLosses, AreTheSameFromTheSumsOfATraceWithFewCandidates) {
+  for (const GateScore score : {GateScore::kSoftmax, GateScore::kSigmoid}) {
+    RoutingTrace trace = two_experts({{.75, .65, .25, .75}, {.25, .35, .25, .75}}, 1.0);
+    trace.header.gate.score = score;
+    trace.tokens.phase[3] = static_cast<std::uint8_t>(Phase::kWarmUp);
+    const TraceLosses full = trace_losses(trace);
+    trace.gate_sum = gate_sum_of(trace);
+    // Only the best of two candidates stays.
+    TraceRouting& r = trace.routing;
+    for (std::size_t i = 0; 2 * i < r.candidates.size(); ++i) {
+      r.candidates[i] = r.candidates[2 * i];
+      r.logit[i] = r.logit[2 * i];
+    }
+    r.candidates.resize(r.candidates.size() / 2);
+    r.logit.resize(r.logit.size() / 2);
+    trace.header.candidates = 1;
+    const TraceLosses few = trace_losses(trace);
+    for (std::size_t l = 0; l < 2; ++l) {
+      for (const auto field : {&LayerLosses::switch_loss, &LayerLosses::megatron,
+                               &LayerLosses::deepseek_seq, &LayerLosses::importance_cv2}) {
+        ASSERT_TRUE(full.layers[l].*field && few.layers[l].*field);
+        EXPECT_NEAR(*(few.layers[l].*field), *(full.layers[l].*field), 1e-12);
+      }
+    }
+    EXPECT_NEAR(few.hugging_face.value(), full.hugging_face.value(), 1e-12);
+    // A row that is not a number leaves no value; without sums there is none either.
+    trace.gate_sum[3] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_TRUE(trace_losses(trace).layers[0].switch_loss.has_value());
+    EXPECT_FALSE(trace_losses(trace).layers[1].switch_loss || trace_losses(trace).hugging_face);
+    trace.gate_sum.clear();
+    EXPECT_FALSE(trace_losses(trace).layers[0].switch_loss.has_value());
+  }
+}
+
+TEST(TraceMargins, AreTheGapsAfterTheLastExpertChosen) {
+  // Two experts, k = 1, probabilities a and 1 - a: the logits differ by ln(a / (1 - a)).
+  RoutingTrace trace = two_experts({{.75, .500001, .25, .9}}, 1.0);
+  trace.tokens.phase[3] = static_cast<std::uint8_t>(Phase::kWarmUp);
+  const auto margins = trace_margins(trace);
+  ASSERT_EQ(margins.size(), 2U);
+  EXPECT_EQ(margins[0].rows, 3U);
+  EXPECT_EQ(margins[0].near_ties, 1U);
+  EXPECT_NEAR(margins[0].least.value(), 4e-6, 1e-6);
+  EXPECT_NEAR(margins[0].p1.value(), 4e-6, 1e-6);
+  EXPECT_NEAR(margins[0].p50.value(), std::log(3.0), 1e-6);
+  EXPECT_EQ(margins[1].rows, 3U);
+  // With a bias, what is compared is score + bias.
+  trace.gate_bias = {0.0F, 0.125F};
+  EXPECT_NEAR(trace_margins(trace)[0].p50.value(), 0.375, 1e-6);  // .75 - .25 - .125
+  trace.header.gate.top_k = 2;                                    // nothing is left out
+  EXPECT_EQ(trace_margins(trace)[0].rows, 0U);
+  EXPECT_FALSE(trace_margins(trace)[0].p1);
 }
 
 TEST(TraceLosses, DivideASigmoidGatesScoresByTheirSum) {

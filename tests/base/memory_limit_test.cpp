@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/base/memory_limit.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+void put(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+/// A machine of 16 MB with 9 MB available, whose process is in `groups`.
+fs::path machine(const std::string& name, const std::string& groups) {
+  const fs::path root = fs::current_path() / name;
+  fs::remove_all(root);
+  put(root / "proc/meminfo",
+      "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    9000 kB\n");
+  put(root / "proc/self/cgroup", groups);
+  return root;
+}
+
+TEST(MemoryLimit, IsTheMachinesWithoutControlGroups) {
+  const fs::path root = machine("plain", "0::/\n");
+  EXPECT_EQ(memory_limit(root), 16'000U * 1024);
+  EXPECT_EQ(memory_available(root), 9'000U * 1024);
+}
+
+TEST(MemoryLimit, IsTheTightestOfTheGroupAndThoseAboveIt) {
+  const fs::path root = machine("two", "0::/pod/work\n");
+  put(root / "sys/fs/cgroup/pod/work/memory.max", "max\n");
+  EXPECT_EQ(memory_limit(root), 16'000U * 1024);
+  put(root / "sys/fs/cgroup/pod/memory.max", "4000000\n");
+  EXPECT_EQ(memory_limit(root), 4'000'000U);
+  EXPECT_EQ(memory_available(root), 4'000'000U);
+  put(root / "sys/fs/cgroup/pod/work/memory.max", "5000000\n");
+  EXPECT_EQ(memory_limit(root), 4'000'000U);
+}
+
+TEST(MemoryLimit, ReadsTheFirstVersionAndARootWithoutTheHostsPath) {
+  const fs::path root =
+      machine("one", "12:cpu,cpuacct:/docker/ab\n5:memory:/docker/ab\n0::/docker/ab\n");
+  put(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000\n");
+  EXPECT_EQ(memory_limit(root), 3'000'000U);
+  put(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // no limit
+  EXPECT_EQ(memory_limit(root), 16'000U * 1024);
+}
+
+TEST(MemoryLimit, OfThisMachineIsSensible) {
+  EXPECT_GT(memory_limit(), 64U << 20U);
+  EXPECT_LE(memory_available(), memory_limit());
+}
+
+}  // namespace
+}  // namespace switchyard
