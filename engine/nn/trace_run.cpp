@@ -96,6 +96,7 @@ class Recorder {
 
   const StepResult& step(std::span<const SequenceTokens> work) {
     const std::uint64_t freed = session_.kv_pool().ledger().freed;
+    const std::uint64_t redone = monitor_ == nullptr ? 0 : monitor_->report().redone;
     const StepResult& r = monitor_ == nullptr
                               ? session_.step(work, Phase::kPrefill)
                               : monitor_->step(session_, work, Phase::kPrefill,
@@ -136,9 +137,12 @@ class Recorder {
     }
     summary.nan_rows += r.nan_rows;
     summary.nan_logits += r.nan_logits;
-    // A step gives blocks back at its end only, so before that all of these were held.
+    // A step gives blocks back at its end only, so before that all of these were held; unless it
+    // was run again, in this process alone.
     const KvLedger kv = session_.kv_pool().ledger();
-    const auto [bytes, blocks] = over_ranks(session_.kv_bytes(), kv.live + kv.freed - freed);
+    const bool once = monitor_ == nullptr || monitor_->report().redone == redone;
+    const auto [bytes, blocks] =
+        over_ranks(session_.kv_bytes(), once ? kv.live + kv.freed - freed : kv.peak);
     summary.peak_kv_bytes = std::max(summary.peak_kv_bytes, bytes);
     summary.kv_peak = std::max(summary.kv_peak, blocks);
     summary.tier1_agreed += r.tier1_agreed;

@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GgufDoor,
 
 TEST(GgufExport, EveryEndTokenSurvivesAndWhatItCannotSayIsRefused) {
   const fs::path folder = fresh_folder("export_ends");
-  fs::copy(family("deepseek_v3"), folder, fs::copy_options::overwrite_existing);
+  fs::copy(family("deepseek_v3"), folder, fs::copy_options::recursive);
   const std::string config = read_file(folder / "config.json");
   const auto with = [&](const std::string& more) {
     std::string changed = config;
@@ -474,18 +474,12 @@ fs::path large_gpt_oss(bool packed) {
       }
     }
   }
-  json config = {{"model_type", "gpt_oss"},
-                 {"vocab_size", 64},
-                 {"hidden_size", h},
-                 {"intermediate_size", h},
-                 {"num_hidden_layers", 2},
-                 {"num_attention_heads", 8},
-                 {"num_key_value_heads", 8},
-                 {"head_dim", 64},
-                 {"num_local_experts", e},
-                 {"num_experts_per_tok", 2},
-                 {"max_position_embeddings", 64},
-                 {"torch_dtype", "bfloat16"}};
+  json config = {
+      {"model_type", "gpt_oss"},  {"rope_scaling", nullptr},  {"vocab_size", 64},
+      {"hidden_size", h},         {"intermediate_size", h},   {"num_hidden_layers", 2},
+      {"num_attention_heads", 8}, {"num_key_value_heads", 8}, {"head_dim", 64},
+      {"num_local_experts", e},   {"num_experts_per_tok", 2}, {"max_position_embeddings", 64},
+      {"torch_dtype", "bfloat16"}};
   if (packed) {
     config["quantization_config"] = {{"quant_method", "mxfp4"}};
   }

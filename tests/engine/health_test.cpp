@@ -124,8 +124,8 @@ TEST(Health, ARepairKeepsNoSecondModel) {
     HealthMonitor monitor(engine, {});
     const std::size_t before = mappings_of_checkpoints();
     ASSERT_GT(before, 0U);
-    for (const char* flip : {"layers.1.experts.0.down:5:7@1", "layers.1.experts.0.up:5:7@1",
-                             "layers.1.router:9:7@2", "final_norm:9:7@3"}) {
+    for (const char* flip : {"layers.2.experts.0.down:5:7@1", "layers.2.experts.0.up:5:7@1",
+                             "layers.2.router:9:7@2", "final_norm:9:7@3"}) {
       monitor.inject(parse_bit_flip(flip, "test"));
     }
     (void)run(engine, &monitor);
@@ -136,7 +136,7 @@ TEST(Health, ARepairKeepsNoSecondModel) {
 
 /// Two sequences, the second beginning at step 2, through monitor.step(); all logits.
 std::vector<float> run_two(Engine& engine, HealthMonitor* monitor) {
-  Session session(engine, {.may_redo = monitor != nullptr});
+  Session session(engine, {.policy = {}, .may_redo = monitor != nullptr});
   const std::vector<std::uint32_t> prompt{3, 57, 12, 5, 50, 41, 8, 60, 33, 21, 2, 31};
   std::array<std::uint32_t, 2> next{};
   std::vector<float> out;

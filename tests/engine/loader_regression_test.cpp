@@ -50,7 +50,7 @@ std::vector<float> logits_of(const fs::path& model) {
   const auto expected = model::Safetensors::open(fixture("bf16") / "expected.safetensors");
   const auto ids = testing_support::ids_of(expected, "seq2.ids");
   const Engine engine = Engine::load(model, {});
-  Session session(engine, {.all_logits = true});
+  Session session(engine, {.policy = {}, .all_logits = true});
   const SequenceTokens work{session.add_sequence(), ids};
   return session.step({&work, 1}, Phase::kPrefill).logits;
 }

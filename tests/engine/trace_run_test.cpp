@@ -308,11 +308,12 @@ TEST(RecordTrace, EveryEndTokenOfTheModelEndsAText) {
 TEST(RecordTrace, AStepThatIsRunAgainStandsOnceInTheTrace) {
   const auto folder = fresh_folder("redone");
   Engine engine = Engine::load(fixture("bf16"), {});
-  const auto plain = record_trace(engine, some_prompts(6), {.batch = 2}, folder / "plain.h5");
+  const auto plain =
+      record_trace(engine, some_prompts(6), {.batch = 2, .policy = {}}, folder / "plain.h5");
   HealthMonitor monitor(engine, {.every = 1000});
   monitor.inject(parse_bit_flip("layers.0.post_attention_norm:3:14@3", "test"));
-  const auto redone =
-      record_trace(engine, some_prompts(6), {.batch = 2, .monitor = &monitor}, folder / "t.h5");
+  const auto redone = record_trace(
+      engine, some_prompts(6), {.batch = 2, .policy = {}, .monitor = &monitor}, folder / "t.h5");
   EXPECT_EQ(monitor.report().redone, 1U);
   EXPECT_EQ(redone.steps, plain.steps);
   EXPECT_EQ(redone.nan_rows, 0U);
@@ -355,7 +356,7 @@ TEST(RecordTrace, KeepsWhatBalancingLossesNeedOfManyExperts) {
   write_file(checkpoint / "config.json", config);
   const Engine engine = Engine::load(checkpoint, {});
   const auto prompts = some_prompts(2);
-  (void)record_trace(engine, prompts, {.batch = 2, .chunk = 4}, checkpoint / "t.h5");
+  (void)record_trace(engine, prompts, {.batch = 2, .chunk = 4, .policy = {}}, checkpoint / "t.h5");
   const RoutingTrace trace = read_trace(checkpoint / "t.h5");
   ASSERT_EQ(trace.header.candidates, 4U);
   // The rows' logits once more, all at once.
