@@ -493,6 +493,7 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
 
   if (options_.may_redo) {
     before_ = state_;
+    signals_before_ = signals_;
   }
   StepResult& r = result_;
   r.step = next_step_++;
@@ -614,6 +615,7 @@ const StepResult& Session::redo(std::span<const SequenceTokens> work, Phase phas
   SWITCHYARD_ASSERT(options_.may_redo && !exchange_ && next_step_ > 0, "nothing to redo");
   const std::uint32_t step_number = next_step_ - 1;
   const RoutingState before = before_;
+  const SignalCursor signals = signals_before_;
   state_ = before;
   // A prefill may hold more blocks at once than the steps it stands for; under a limit it takes no
   // more at a time than they did.
@@ -631,10 +633,12 @@ const StepResult& Session::redo(std::span<const SequenceTokens> work, Phase phas
       const SequenceTokens piece{w.sequence,
                                  std::span(past).subspan(at, std::min(most, past.size() - at))};
       next_step_ = step_number;
+      signals_ = signals;
       (void)step({&piece, 1}, Phase::kPrefill);
     }
   }
   state_ = before;
+  signals_ = signals;
   next_step_ = step_number;
   return step(work, phase);
 }

@@ -284,6 +284,7 @@ class Session {
   std::vector<std::size_t> lengths_;                     // of all sequences
   std::vector<std::vector<std::uint32_t>> history_;      // their tokens, with may_redo
   RoutingState before_;                                  // state_ before the last step, with it
+  SignalCursor signals_before_{nullptr};                 // signals_ before it
   std::vector<std::uint16_t> row_owner_;                 // [rows of the step]
   std::vector<std::uint32_t> own_token_, own_position_;  // of this rank's rows
   std::vector<float> own_values_;                        // floats of these, on the host

@@ -119,13 +119,13 @@ std::size_t mappings_of_checkpoints() {
 }
 
 TEST(Health, ARepairKeepsNoSecondModel) {
-  for (const char* name : {"qwen3_moe", "deepseek_v3_fp8"}) {
+  for (const char* name : {"olmoe", "deepseek_v3_fp8"}) {
     Engine engine = Engine::load(family(name), {});
     HealthMonitor monitor(engine, {});
     const std::size_t before = mappings_of_checkpoints();
     ASSERT_GT(before, 0U);
-    for (const char* flip : {"layers.2.experts.0.down:5:7@1", "layers.2.experts.0.up:5:7@1",
-                             "layers.2.router:9:7@2", "final_norm:9:7@3"}) {
+    for (const char* flip : {"layers.1.experts.0.down:5:7@1", "layers.1.experts.0.up:5:7@1",
+                             "layers.1.router:9:7@2", "final_norm:9:7@3"}) {
       monitor.inject(parse_bit_flip(flip, "test"));
     }
     (void)run(engine, &monitor);

@@ -31,6 +31,7 @@ struct SampleOptions {
   const RoutingTable* table = nullptr;  ///< Of policy.table.
   bool requests = false;  ///< Sequences carry their prompt's text; some name an expert.
   const PolicyWeights* weights = nullptr;
+  bool gates = false;    ///< The sums of the gate's probabilities are recorded.
   bool one_nan = false;  ///< A NaN logit at row 0, layer 0, expert 0 of step 0.
 };
 
@@ -94,6 +95,8 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
   Candidates candidates;
   LayerDecision decision;
   TraceStep recorder;
+  const std::size_t per_sequence = std::size_t{layers} * experts;
+  out.gate_sum.assign(o.gates ? o.prompts.size() * per_sequence : 0, 0.0);
   for (std::uint32_t step = 0; step <= o.decode_steps; ++step) {
     std::vector<std::uint32_t> sequence;
     std::vector<std::uint32_t> position;
@@ -113,6 +116,7 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
     }
     const std::size_t rows = sequence.size();
     recorder.begin(h, step, sequence, position, token, phase);
+    std::vector<double> step_sum(out.gate_sum.size(), 0.0);
     for (std::uint32_t l = 0; l < layers; ++l) {
       std::vector<float> logits;
       for (std::size_t t = 0; t < rows; ++t) {
@@ -139,6 +143,20 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
       route_layer(o.gate, o.policy, context, input, state.layer(l), workspace, decision);
       backlog[l] = decision.deferred;
       recorder.set_layer(l, candidates.view(), candidates.nan_rows, decision);
+      if (o.gates) {
+        recorder.set_gate(l, o.gate, logits);
+        std::vector<double> p(experts);
+        for (std::size_t t = 0; t < rows; ++t) {
+          if (phase[t] == static_cast<std::uint8_t>(Phase::kWarmUp)) {
+            continue;
+          }
+          gate_probabilities(o.gate, std::span(logits).subspan(t * experts, experts),
+                             candidates.lse[t], p);
+          for (std::uint32_t e = 0; e < experts; ++e) {
+            step_sum[sequence[t] * per_sequence + l * experts + e] += p[e];
+          }
+        }
+      }
       out.nan_rows += candidates.nan_rows;
       out.truncated_slots += decision.truncated_slots;
       if (o.hidden > 0) {
@@ -150,6 +168,9 @@ inline RoutingTrace write_sample(const std::filesystem::path& path, const Sample
       }
     }
     writer.append(recorder);
+    for (std::size_t i = 0; i < step_sum.size(); ++i) {
+      out.gate_sum[i] += step_sum[i];
+    }
     out.step_begin.push_back(out.tokens.size());
     const auto extend = [](auto& to, const auto& from) {
       to.insert(to.end(), from.begin(), from.end());

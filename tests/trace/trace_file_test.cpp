@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -46,6 +47,7 @@ void expect_same(const RoutingTrace& a, const RoutingTrace& b) {
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.step_begin, b.step_begin);
   EXPECT_EQ(a.gate_bias, b.gate_bias);
+  EXPECT_EQ(a.gate_sum, b.gate_sum);
   EXPECT_EQ(a.routing, b.routing);
   EXPECT_EQ(a.decisions_present, b.decisions_present);
   EXPECT_EQ(a.truncated_slots, b.truncated_slots);
@@ -153,6 +155,7 @@ TEST_F(TraceFile, AgreesWithFormatMd) {
   o.bias = true;
   o.hidden = 2;
   o.requests = true;
+  o.gates = true;
   (void)write_sample(at("t.h5"), o);
   const h5::FileReader file(at("t.h5"), trace_schema());
   EXPECT_EQ(h5::schema_differences(trace_schema(), file), std::vector<std::string>{});
@@ -162,6 +165,33 @@ TEST_F(TraceFile, AgreesWithFormatMd) {
     EXPECT_NE(generated.find("| `" + entry.name.substr(entry.name[0] == '@' ? 1 : 0) + "` |"),
               std::string::npos);
   }
+}
+
+TEST_F(TraceFile, KeepsTheSumsOfTheGatesProbabilities) {
+  SampleOptions o = tight();
+  o.gates = true;
+  const RoutingTrace trace = write_sample(at("a.h5"), o);
+  ASSERT_EQ(trace.gate_sum.size(), 3U * 3 * 8);
+  // Sequence 0: its prompt was warm-up, so three decode rows count.
+  EXPECT_NEAR(std::accumulate(trace.gate_sum.begin(), trace.gate_sum.begin() + 8, 0.0), 3, 1e-6);
+  expect_same(read_trace(at("a.h5")), trace);
+  write_trace(at("b.h5"), trace);
+  EXPECT_TRUE(read_file(at("a.h5")) == read_file(at("b.h5")));
+  RoutingTrace bad = trace;
+  bad.gate_sum[3 * 8 + 8 + 2] += 0.01;
+  write_trace(at("a.h5"), bad);
+  EXPECT_EQ(
+      read_message("a.h5").find("gate_sum[1]: layer 3: probabilities of 4 rows that add up to "
+                                "4.0"),
+      0U)
+      << read_message("a.h5");
+  bad.gate_sum = trace.gate_sum;
+  bad.gate_sum[0] = std::nan("");  // a row that was not a number
+  write_trace(at("a.h5"), bad);
+  EXPECT_EQ(read_message("a.h5"), "no error");
+  bad.gate_sum[1] = -0.5;
+  write_trace(at("a.h5"), bad);
+  EXPECT_NE(read_message("a.h5"), "no error");
 }
 
 TEST_F(TraceFile, KeepsWhatTheRequestsSaid) {
