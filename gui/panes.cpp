@@ -8,6 +8,7 @@
 #include <QFontMetrics>
 #include <QImage>
 #include <QMouseEvent>
+#include <QPaintEngine>
 #include <QPainter>
 #include <QPainterPath>
 
@@ -458,14 +459,82 @@ void LinePane::drawReference(QPainter& painter, const QRect& plot, double value)
   painter.drawLine(plot.left(), y, plot.right(), y);
 }
 
+namespace {
+
+/// A line that moves by more than this many pixels per pixel is drawn as one bar per pixel: Qt's
+/// outlining of a thousand small bends takes ten milliseconds, and the picture is the same.
+constexpr double kDense = 0.5;
+
+/// From y0 to y1 in the pixel column x, both ends blended.
+void drawBar(QPainter& painter, const QRect& plot, int x, double y0, double y1, QColor color) {
+  y0 = std::clamp<double>(y0, plot.top(), plot.bottom() + 1);
+  y1 = std::clamp<double>(y1, plot.top(), plot.bottom() + 1);
+  const int top = static_cast<int>(std::floor(y0));
+  const int end = static_cast<int>(std::floor(y1));
+  const int alpha = color.alpha();
+  const auto part = [&](int y, double share) {
+    color.setAlpha(qRound(alpha * share));
+    painter.fillRect(x, y, 1, 1, color);
+  };
+  if (top == end) {
+    part(top, y1 - y0);
+    return;
+  }
+  part(top, top + 1 - y0);
+  color.setAlpha(alpha);
+  painter.fillRect(x, top + 1, 1, end - top - 1, color);
+  if (y1 > end) part(end, y1 - end);
+}
+
+bool isDense(const QPainter& painter, const QRect& plot, const std::vector<double>& y) {
+  const auto type = painter.paintEngine()->type();
+  if (type == QPaintEngine::SVG || type == QPaintEngine::Pdf) return false;
+  if (y.size() < 2 || static_cast<int>(y.size()) != plot.width()) return false;
+  double moved = 0;
+  for (std::size_t i = 1; i < y.size(); ++i) moved += std::abs(y[i] - y[i - 1]);
+  return moved > kDense * static_cast<double>(y.size());
+}
+
+/// Dash and gap in pixels along x; {1, 0}: solid.
+std::pair<int, int> dashOf(Qt::PenStyle style) {
+  switch (style) {
+    case Qt::DashLine:
+      return {6, 3};
+    case Qt::DotLine:
+      return {1, 2};
+    case Qt::DashDotLine:
+      return {4, 2};
+    default:
+      return {1, 0};
+  }
+}
+
+}  // namespace
+
 void LinePane::drawLine(QPainter& painter, const QRect& plot, const std::vector<double>& y,
                         const QColor& color, Qt::PenStyle style) {
   if (y.empty()) return;
+  std::vector<double> at;
+  at.reserve(y.size());
+  for (const double v : y) at.push_back(yOf(plot, v));
+  if (isDense(painter, plot, at)) {
+    // From the middle of the way from the pixel before to the middle of the way to the next one.
+    const auto [dash, gap] = dashOf(style);
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      if (static_cast<int>(i) % (dash + gap) >= dash) continue;
+      const double before = i > 0 ? (at[i - 1] + at[i]) / 2 : at[i];
+      const double after = i + 1 < at.size() ? (at[i] + at[i + 1]) / 2 : at[i];
+      drawBar(painter, plot, plot.left() + static_cast<int>(i),
+              std::min({before, at[i], after}) - 0.7, std::max({before, at[i], after}) + 0.7,
+              color);
+    }
+    return;
+  }
   const double dx = plot.width() / static_cast<double>(y.size());
   QPolygonF line;
   line.reserve(static_cast<qsizetype>(y.size()));
   for (std::size_t i = 0; i < y.size(); ++i) {
-    line << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, yOf(plot, y[i]));
+    line << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, at[i]);
   }
   painter.setClipRect(plot);
   painter.setRenderHint(QPainter::Antialiasing);
@@ -479,15 +548,25 @@ void LinePane::drawLine(QPainter& painter, const QRect& plot, const std::vector<
 void LinePane::drawBand(QPainter& painter, const QRect& plot, const std::vector<double>& low,
                         const std::vector<double>& high, QColor color) {
   if (low.empty()) return;
+  color.setAlpha(80);
+  std::vector<double> top, bottom;
+  for (const double v : high) top.push_back(yOf(plot, v));
+  for (const double v : low) bottom.push_back(yOf(plot, v));
+  if (isDense(painter, plot, top) || isDense(painter, plot, bottom)) {
+    for (std::size_t i = 0; i < top.size(); ++i) {
+      drawBar(painter, plot, plot.left() + static_cast<int>(i), top[i], std::max(top[i], bottom[i]),
+              color);
+    }
+    return;
+  }
   const double dx = plot.width() / static_cast<double>(low.size());
   QPolygonF band;
   for (std::size_t i = 0; i < low.size(); ++i) {
-    band << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, yOf(plot, high[i]));
+    band << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, top[i]);
   }
   for (std::size_t i = low.size(); i-- > 0;) {
-    band << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, yOf(plot, low[i]));
+    band << QPointF(plot.left() + (static_cast<double>(i) + 0.5) * dx, bottom[i]);
   }
-  color.setAlpha(80);
   painter.setClipRect(plot);
   painter.setRenderHint(QPainter::Antialiasing);
   painter.setPen(Qt::NoPen);
@@ -784,9 +863,10 @@ std::vector<TimePane::LegendItem> TimelinePane::legend() const {
   std::vector<LegendItem> items;
   const RunStore* run = m_state->run();
   if (run == nullptr) return items;
-  const auto& lod = run->lod().gpu_phase;
-  if (lod.levels() == 0) return items;
-  const auto& all = lod.level(lod.levels()).sum;
+  if (run->levels() == 0) return items;
+  const auto top = run->bins<std::int64_t, std::int64_t>(run::LodSeries::kGpuPhase, kAllLayers,
+                                                         run::LodPart::kSum, run->levels(), 0);
+  const std::int64_t* all = top.sum;
   for (std::size_t p = 0; p < run::kPhases; ++p) {
     bool used = false;
     for (std::size_t g = 0; g < run->gpus(); ++g) used = used || all[g * run::kPhases + p] > 0;

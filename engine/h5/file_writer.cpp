@@ -85,6 +85,7 @@ struct FileWriter::State {
   std::set<std::string, std::less<>> names;  // Written or declared.
   std::map<std::string, std::uint64_t, std::less<>> extents;
   bool finished = false;
+  bool chunk_cache = true;
 
   [[noreturn]] void fail() const {
     throw InputError(target.string(), fmt::format("cannot write: {}", internal::take_error()));
@@ -216,9 +217,14 @@ struct FileWriter::State {
       // Padding of the last chunk is the fill value 0, never what happened to be in memory.
       check_status(H5Pset_fill_time(plist.id(), H5D_FILL_TIME_ALLOC));
     }
+    Handle access(check(H5Pcreate(H5P_DATASET_ACCESS)), H5Pclose);
+    if (extensible && !chunk_cache) {
+      check_status(H5Pset_chunk_cache(access.id(), 0, 0, H5D_CHUNK_CACHE_W0_DEFAULT));
+    }
     Handle dataset(check(H5Dcreate2(file.id(), path.c_str(), type, space.id(), H5P_DEFAULT,
-                                    plist.id(), H5P_DEFAULT)),
+                                    plist.id(), access.id())),
                    H5Dclose);
+    close(access);
     close(plist);
     close(space);
     object_text(dataset.id(), "unit", entry.unit);
@@ -288,9 +294,11 @@ struct FileWriter::State {
   }
 };
 
-FileWriter::FileWriter(const std::filesystem::path& target, const SchemaTable& schema) {
+FileWriter::FileWriter(const std::filesystem::path& target, const SchemaTable& schema,
+                       const WriteOptions& options) {
   internal::prepare_library();
   state_ = std::make_unique<State>(target, schema);
+  state_->chunk_cache = options.chunk_cache;
   Handle creation(state_->check(H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
   state_->check_status(H5Pset_userblock(creation.id(), kUserBlockBytes));
   state_->check_status(H5Pset_obj_track_times(creation.id(), false));
@@ -400,6 +408,55 @@ void FileWriter::append_raw(std::string_view name, ElementType type, const void*
   if (rows.buffer.size() / rows.row_bytes >= rows.chunk_rows) {
     state_->flush(it->first, rows, false);
   }
+}
+
+std::size_t FileWriter::back_count(std::string_view name, ElementType type, std::uint64_t first,
+                                   std::uint64_t count) const {
+  const auto it = state_->rows.find(name);
+  SWITCHYARD_ASSERT(it != state_->rows.end() && !state_->finished,
+                    fmt::format("{} read back, which rows() did not declare", name));
+  const Rows& rows = it->second;
+  const std::uint64_t all = rows.written + rows.buffer.size() / rows.row_bytes;
+  SWITCHYARD_ASSERT(rows.type == type && first <= all && count <= all - first,
+                    fmt::format("{}: rows {} to {} of {} as {}", name, first, first + count, all,
+                                type_name(type)));
+  return static_cast<std::size_t>(count * (rows.row_bytes / type_size(type)));
+}
+
+void FileWriter::read_back_raw(std::string_view name, std::uint64_t first, std::uint64_t count,
+                               void* values) {
+  const State& s = *state_;
+  const Rows& rows = state_->rows.find(name)->second;
+  auto* to = static_cast<std::byte*>(values);
+  if (first < rows.written && count > 0) {
+    const std::uint64_t stored = std::min(count, rows.written - first);
+    std::vector<hsize_t> start(rows.trailing.size() + 1, 0);
+    std::vector<hsize_t> block{stored};
+    block.insert(block.end(), rows.trailing.begin(), rows.trailing.end());
+    start[0] = first;
+    Handle space(s.check(H5Dget_space(rows.dataset.id())), H5Sclose);
+    s.check_status(H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, start.data(), nullptr,
+                                       block.data(), nullptr));
+    Handle memory(s.check(H5Screate_simple(static_cast<int>(block.size()), block.data(), nullptr)),
+                  H5Sclose);
+    s.check_status(H5Dread(rows.dataset.id(), element_type(rows.type), memory.id(), space.id(),
+                           H5P_DEFAULT, to));
+    s.close(memory);
+    s.close(space);
+    to += stored * rows.row_bytes;
+    first += stored;
+    count -= stored;
+  }
+  if (count > 0) {
+    std::memcpy(to, rows.buffer.data() + (first - rows.written) * rows.row_bytes,
+                count * rows.row_bytes);
+  }
+}
+
+std::uint64_t FileWriter::buffered_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, rows] : state_->rows) bytes += rows.buffer.capacity();
+  return bytes;
 }
 
 void FileWriter::finish() {

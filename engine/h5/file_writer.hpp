@@ -15,8 +15,11 @@
 //   file.write<float>("gate_bias", bias, {layers, experts});
 //   file.finish();
 //
-// One thread at a time: libhdf5 is not built for more. Only one row block per dataset is held in
-// memory (about 128 KiB).
+// One thread at a time: a writer is not locked. Two writers, or a writer and readers, may work in
+// different threads at once: Debian's libhdf5 is built thread-safe (H5is_library_threadsafe) and
+// lets one call in at a time; with a library that is not, nothing here may run beside another.
+// Only one row block per dataset is held in memory (about 128 KiB), with WriteOptions::chunk_cache
+// also libhdf5's cache, 1 MiB per dataset that grows.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -31,11 +34,19 @@
 
 namespace switchyard::h5 {
 
+struct WriteOptions {
+  /// libhdf5 keeps up to 1 MiB of written rows per dataset before they go to the file. false: rows
+  /// go there at once, in the order of append(); for writers of hundreds of datasets, and for those
+  /// that read back. The order of pieces in the file, and so its bytes, depend on it.
+  bool chunk_cache = true;
+};
+
 class FileWriter {
  public:
   /// Opens "<target>.<pid>.tmp" beside the target. `schema` is borrowed until destruction.
   /// InputError when the folder is missing or not writable.
-  FileWriter(const std::filesystem::path& target, const SchemaTable& schema);
+  FileWriter(const std::filesystem::path& target, const SchemaTable& schema,
+             const WriteOptions& options = {});
   ~FileWriter();  ///< Removes the temporary unless finish() succeeded.
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -85,6 +96,19 @@ class FileWriter {
     append_raw(name, ElementOf<T>::value, values.data(), values.size());
   }
 
+  /// Rows first … first+count−1 of a dataset that rows() declared, as appended so far; out of range
+  /// is asserted. Before finish() only. Changes no byte of the file when chunk_cache is off.
+  template <class T>
+  [[nodiscard]] std::vector<T> read_back(std::string_view name, std::uint64_t first,
+                                         std::uint64_t count) {
+    std::vector<T> values;
+    values.resize(back_count(name, ElementOf<T>::value, first, count));
+    read_back_raw(name, first, count, values.data());
+    return values;
+  }
+  /// Bytes of rows held in memory, of all datasets (libhdf5's caches not counted).
+  [[nodiscard]] std::uint64_t buffered_bytes() const;
+
   /// Flushes, closes, seals the user block and renames to the target. Afterwards nothing may be
   /// written. Every non-optional schema entry must have been written (asserted; entries with '*'
   /// count as optional).
@@ -96,6 +120,9 @@ class FileWriter {
   void declare_rows(std::string_view name, ElementType type,
                     const std::vector<std::uint64_t>& trailing);
   void append_raw(std::string_view name, ElementType type, const void* values, std::size_t count);
+  std::size_t back_count(std::string_view name, ElementType type, std::uint64_t first,
+                         std::uint64_t count) const;
+  void read_back_raw(std::string_view name, std::uint64_t first, std::uint64_t count, void* values);
 
   struct State;
   std::unique_ptr<State> state_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/error.hpp"
+#include "engine/trace/trace_parts.hpp"
 
 namespace switchyard {
 namespace {
@@ -111,13 +112,11 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
                       trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(end));
   for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
     for (std::uint32_t t = 0; t < rows; ++t) {
-      const auto from = static_cast<std::ptrdiff_t>(trace_.candidate_at(begin + t, l));
+      const TraceCell cell = trace_cell(trace_, begin + t, l);
       const auto to = static_cast<std::ptrdiff_t>(row_offset(t, h.candidates));
-      std::copy_n(trace_.routing.candidates.begin() + from, h.candidates,
-                  candidates_.ids.begin() + to);
-      std::copy_n(trace_.routing.logit.begin() + from, h.candidates,
-                  candidates_.logit.begin() + to);
-      candidates_.lse[t] = trace_.routing.lse[trace_.layer_at(begin + t, l)];
+      std::copy_n(cell.candidates.begin(), h.candidates, candidates_.ids.begin() + to);
+      std::copy_n(cell.logit.begin(), h.candidates, candidates_.logit.begin() + to);
+      candidates_.lse[t] = cell.lse;
     }
     StepContext context = make_step(
         rows_of(trace_.tokens.sequence, begin, end), rows_of(trace_.tokens.position, begin, end),
@@ -143,6 +142,7 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
 }
 
 void replay(RoutingTrace& trace, const ReplayOptions& options) {
+  SWITCHYARD_ASSERT(trace.parts == nullptr, "a trace by parts has no room for decisions");
   Replayer replayer(trace, options);
   TraceHeader& h = trace.header;
   h.slots = std::max(h.slots, policy_slots(options.policy, h.gate));

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <set>
 #include <string_view>
 
 #include "engine/base/error.hpp"
 #include "engine/h5/file_reader.hpp"
 #include "engine/h5/file_writer.hpp"
+#include "engine/trace/trace_parts.hpp"
 
 namespace switchyard {
 namespace {
@@ -120,19 +122,39 @@ std::uint64_t count_minus_inf(std::span<const float> logit, std::uint64_t rows,
   return n;
 }
 
-/// Range checks of what read_trace got; each names the dataset and the token row.
+/// Range checks of what was read; each names the dataset and the token row.
 class Validator {
  public:
-  Validator(const h5::FileReader& file, const RoutingTrace& trace) : file_(file), trace_(trace) {}
+  Validator(const h5::FileReader& file, const RoutingTrace& trace)
+      : file_(file),
+        trace_(trace),
+        seen_(trace.header.experts(), kNoRow),
+        first_seen_(seen_),
+        chosen_seen_(seen_) {}
 
-  void all() {
+  /// All but the routing.
+  void tokens() const {
     sequences();
     rows();
     bias();
     gate_sum();
-    candidates();
+  }
+  /// Routing of the rows that begin with `first`; parts come in order.
+  void part(const TraceRouting& routing, std::uint64_t first) {
+    const std::uint64_t end =
+        first +
+        (trace_.header.layer_count() == 0 ? 0 : routing.lse.size() / trace_.header.layer_count());
+    candidates(routing, first, end);
     if (trace_.decisions_present) {
-      decisions();
+      decisions(routing, first, end);
+    }
+  }
+  /// After the last part.
+  void end() const {
+    if (minus_inf_ != trace_.minus_inf_rows) {
+      file_.fail("logit", fmt::format("{} rows have a logit of -inf, the attribute minus_inf_rows "
+                                      "says {}",
+                                      minus_inf_, trace_.minus_inf_rows));
     }
   }
 
@@ -230,16 +252,13 @@ class Validator {
     }
   }
 
-  void candidates() const {
+  void candidates(const TraceRouting& r, std::uint64_t begin, std::uint64_t end) {
     const TraceHeader& h = trace_.header;
-    const TraceRouting& r = trace_.routing;
     const bool by_logit = !h.gate.grouped() && trace_.gate_bias.empty();
-    std::vector<std::uint64_t> seen(h.experts(), kNoRow);
-    std::uint64_t minus_inf = 0;
-    for (std::uint64_t row = 0; row < trace_.rows(); ++row) {
+    for (std::uint64_t row = begin; row < end; ++row) {
       for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
         const std::uint64_t cell = trace_.layer_at(row, l);
-        const std::uint64_t at = trace_.candidate_at(row, l);
+        const std::uint64_t at = trace_.candidate_at(row - begin, l);
         bool flagged = false;
         bool ended = false;
         for (std::uint32_t m = 0; m < h.candidates; ++m) {
@@ -262,40 +281,32 @@ class Validator {
           if (ended) {
             fail("candidates", row, l, "an expert after the end of the row");
           }
-          if (seen[e] == cell) {
+          if (seen_[e] == cell) {
             fail("candidates", row, l, fmt::format("expert {} stands twice", e));
           }
-          seen[e] = cell;
+          seen_[e] = cell;
           if (by_logit && m > 0 && z > r.logit[at + m - 1]) {
             fail("logit", row, l, "the candidates are not best first");
           }
         }
-        minus_inf += flagged ? 1U : 0U;
-        const float lse = r.lse[cell];
+        minus_inf_ += flagged ? 1U : 0U;
+        const float lse = r.lse[trace_.layer_at(row - begin, l)];
         if (!std::isfinite(lse) && !(lse == kMinusInfinity && flagged)) {
           fail("lse", row, l, "not finite");
         }
       }
     }
-    if (minus_inf != trace_.minus_inf_rows) {
-      file_.fail("logit", fmt::format("{} rows have a logit of -inf, the attribute minus_inf_rows "
-                                      "says {}",
-                                      minus_inf, trace_.minus_inf_rows));
-    }
   }
 
-  void decisions() const {
+  void decisions(const TraceRouting& r, std::uint64_t begin, std::uint64_t end) {
     const TraceHeader& h = trace_.header;
-    const TraceRouting& r = trace_.routing;
-    std::vector<std::uint64_t> first_seen(h.experts(), kNoRow);
-    std::vector<std::uint64_t> chosen_seen(h.experts(), kNoRow);
-    for (std::uint64_t row = 0; row < trace_.rows(); ++row) {
+    for (std::uint64_t row = begin; row < end; ++row) {
       for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
         const std::uint64_t cell = trace_.layer_at(row, l);
         for (std::uint32_t j = 0; j < h.slots; ++j) {
-          const std::uint64_t at = trace_.slot_at(row, l, j);
-          id("first", r.first[at], row, l, cell, first_seen);
-          id("chosen", r.chosen[at], row, l, cell, chosen_seen);
+          const std::uint64_t at = trace_.slot_at(row - begin, l, j);
+          id("first", r.first[at], row, l, cell, first_seen_);
+          id("chosen", r.chosen[at], row, l, cell, chosen_seen_);
           if (!std::isfinite(r.weights[at])) {
             fail("weights", row, l, "not finite");
           }
@@ -347,6 +358,8 @@ class Validator {
 
   const h5::FileReader& file_;
   const RoutingTrace& trace_;
+  std::vector<std::uint64_t> seen_, first_seen_, chosen_seen_;  // [E] last cell
+  std::uint64_t minus_inf_ = 0;
 };
 
 std::uint32_t small_attribute(const h5::FileReader& file, std::string_view name) {
@@ -737,11 +750,13 @@ void write_trace(const std::filesystem::path& path, const RoutingTrace& trace) {
   writer.finish();
 }
 
-RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOptions& options) {
-  const h5::FileReader file(path, trace_schema(), {options.verify});
+namespace {
+
+/// Everything but the routing.
+RoutingTrace read_tokens(const h5::FileReader& file) {
   RoutingTrace trace;
   TraceHeader& h = trace.header;
-  const std::string where = path.string();
+  const std::string where = file.path().string();
   if (file.u64_attribute("schema") != file.header().schema_version) {
     file.fail("attribute schema", "differs from the version in the user block");
   }
@@ -826,31 +841,83 @@ RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOption
   t.token = file.read<std::uint32_t>("token/id");
   t.phase = file.read<std::uint8_t>("token/phase");
   t.step = file.read<std::uint32_t>("token/step");
-  TraceRouting& r = trace.routing;
-  r.candidates = file.read<std::uint16_t>("candidates");
-  r.logit = file.read<float>("logit");
-  r.lse = file.read<float>("lse");
-  if (decided) {
-    r.first = file.read<std::uint16_t>("first");
-    r.chosen = file.read<std::uint16_t>("chosen");
-    r.weights = file.read<float>("weights");
-    r.outcome = file.read<std::uint8_t>("outcome");
-  }
-  if (file.has("router_input") && options.router_input) {
-    const std::uint64_t hidden = file.extent("H");
-    if (hidden == 0 || hidden > kMostHidden) {
-      file.fail("router_input", fmt::format("a width of {}", hidden));
-    }
-    h.hidden = static_cast<std::uint32_t>(hidden);
-    r.router_input = file.read<std::uint16_t>("router_input");
-  }
-  Validator(file, trace).all();
+  Validator(file, trace).tokens();
   for (std::uint64_t row = 0; row < t.size(); ++row) {
     if (row == 0 || t.step[row] != t.step[row - 1]) {
       trace.step_begin.push_back(row);
     }
   }
   trace.step_begin.push_back(t.size());
+  return trace;
+}
+
+TraceRouting read_rows(const h5::FileReader& file, std::uint64_t first, std::uint64_t count,
+                       bool decisions) {
+  TraceRouting r;
+  r.candidates = file.read_rows<std::uint16_t>("candidates", first, count);
+  r.logit = file.read_rows<float>("logit", first, count);
+  r.lse = file.read_rows<float>("lse", first, count);
+  if (decisions) {
+    r.first = file.read_rows<std::uint16_t>("first", first, count);
+    r.chosen = file.read_rows<std::uint16_t>("chosen", first, count);
+    r.weights = file.read_rows<float>("weights", first, count);
+    r.outcome = file.read_rows<std::uint8_t>("outcome", first, count);
+  }
+  return r;
+}
+
+}  // namespace
+
+RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOptions& options) {
+  const h5::FileReader file(path, trace_schema(), {options.verify});
+  RoutingTrace trace = read_tokens(file);
+  trace.routing = read_rows(file, 0, trace.rows(), trace.decisions_present);
+  if (file.has("router_input") && options.router_input) {
+    const std::uint64_t hidden = file.extent("H");
+    if (hidden == 0 || hidden > kMostHidden) {
+      file.fail("router_input", fmt::format("a width of {}", hidden));
+    }
+    trace.header.hidden = static_cast<std::uint32_t>(hidden);
+    trace.routing.router_input = file.read<std::uint16_t>("router_input");
+  }
+  Validator validator(file, trace);
+  validator.part(trace.routing, 0);
+  validator.end();
+  return trace;
+}
+
+RoutingTrace open_trace(const std::filesystem::path& path, bool verify, std::uint64_t most_bytes) {
+  auto file = std::make_shared<h5::FileReader>(path, trace_schema(), h5::ReadOptions{verify});
+  RoutingTrace trace = read_tokens(*file);
+  const TraceHeader& h = trace.header;
+  const std::uint64_t row_bytes =
+      std::uint64_t{h.layer_count()} *
+      (std::uint64_t{h.candidates} * 6 + 4 + (trace.decisions_present ? h.slots * 9ULL : 0));
+  const std::uint64_t rows = trace.rows();
+  if (rows <= most_bytes / row_bytes) {
+    trace.routing = read_rows(*file, 0, rows, trace.decisions_present);
+    Validator validator(*file, trace);
+    validator.part(trace.routing, 0);
+    validator.end();
+    return trace;
+  }
+  // Four times what the file packs together of the candidates, the widest dataset but one; of a
+  // small budget less, so that several parts fit.
+  constexpr std::uint64_t kPacked = 128 << 10;
+  const std::uint64_t packed = kPacked / (std::uint64_t{h.layer_count()} * h.candidates * 2);
+  const std::uint64_t each = std::clamp<std::uint64_t>(
+      4 * packed, 1, std::max<std::uint64_t>(1, most_bytes / row_bytes / 8));
+  const bool decided = trace.decisions_present;
+  Validator validator(*file, trace);
+  for (std::uint64_t first = 0; first < rows; first += each) {
+    validator.part(read_rows(*file, first, std::min(each, rows - first), decided), first);
+  }
+  validator.end();
+  trace.parts = std::make_shared<TraceParts>(
+      rows, each, most_bytes,
+      [file, decided](std::uint64_t first, std::uint64_t end, bool decisions) {
+        return read_rows(*file, first, end - first, decisions && decided);
+      });
   return trace;
 }
 

@@ -32,6 +32,7 @@ namespace h5 {
 struct SchemaTable;
 }  // namespace h5
 struct RoutingTrace;
+class TraceParts;
 
 /// What the whole trace is about. E = gate.experts and k = gate.top_k.
 struct TraceHeader {
@@ -94,7 +95,7 @@ struct TraceRouting {
   bool operator==(const TraceRouting&) const = default;
 };
 
-/// A whole trace in memory.
+/// A whole trace in memory; or, from open_trace (trace_parts.hpp), all of it but `routing`.
 struct RoutingTrace {
   TraceHeader header;
   std::vector<TraceSequence> sequences;
@@ -113,6 +114,8 @@ struct RoutingTrace {
   std::uint64_t nan_rows = 0;         ///< Row × layer with a NaN or +inf logit.
   /// Row × layer with a stored logit of -inf. Honest files say so; the reader compares.
   std::uint64_t minus_inf_rows = 0;
+  /// Set when the routing is read by parts (trace_parts.hpp); `routing` is empty then.
+  std::shared_ptr<TraceParts> parts = {};
 
   [[nodiscard]] std::uint64_t rows() const { return tokens.size(); }
   [[nodiscard]] std::uint32_t steps() const {
@@ -214,11 +217,11 @@ struct TraceReadOptions {
   bool router_input = false;  ///< Read router_input when it is there.
 };
 
-/// Reads and validates a trace. InputError names the file, the dataset and the row: not a trace,
-/// damaged, newer schema, E, k, K, M, L inconsistent, ids >= E, repeated candidates, candidates not
-/// best first, NaN or infinite logits that are not flagged, outcomes > 4 or at odds with first and
-/// chosen, weights not finite, phases > 2, sequences outside the table, steps with gaps, rows out
-/// of canonical order.
+/// Reads and validates a whole trace. InputError names the file, the dataset and the row: not a
+/// trace, damaged, newer schema, E, k, K, M, L inconsistent, ids >= E, repeated candidates,
+/// candidates not best first, NaN or infinite logits that are not flagged, outcomes > 4 or at odds
+/// with first and chosen, weights not finite, phases > 2, sequences outside the table, steps with
+/// gaps, rows out of canonical order.
 [[nodiscard]] RoutingTrace read_trace(const std::filesystem::path& path,
                                       const TraceReadOptions& options = {});
 

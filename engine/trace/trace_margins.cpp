@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/trace/trace_parts.hpp"
+
 namespace switchyard {
 namespace {
 
@@ -33,33 +35,37 @@ std::vector<LayerMargins> trace_margins(const RoutingTrace& trace) {
   const TraceHeader& h = trace.header;
   const std::uint32_t k = h.top_k();
   std::vector<LayerMargins> out;
-  std::vector<float> all;
-  for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
-    const auto bias = trace.bias_of(l);
-    std::vector<float> margins;
-    for (std::uint64_t row = 0; row < trace.rows() && k < h.candidates; ++row) {
+  std::vector<std::vector<float>> margins(h.layer_count());
+  for_each_part(trace, [&](const TracePart& part) {
+    for (std::uint64_t row = part.first; row < part.end && k < h.candidates; ++row) {
       if (trace.tokens.phase[row] == static_cast<std::uint8_t>(Phase::kWarmUp)) {
         continue;
       }
-      const auto value = [&](std::uint32_t m) {
-        const std::uint64_t at = trace.candidate_at(row, l, m);
-        const std::uint16_t e = trace.routing.candidates[at];
-        if (e == kNoExpert) {
-          return -INFINITY;
+      for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+        const auto bias = trace.bias_of(l);
+        const auto value = [&](std::uint32_t m) {
+          const std::uint64_t at = part.candidate_at(row, l, m);
+          const std::uint16_t e = part.routing->candidates[at];
+          if (e == kNoExpert) {
+            return -INFINITY;
+          }
+          const float z = part.routing->logit[at];
+          return bias.empty()
+                     ? z
+                     : gate_probability(h.gate, z, part.routing->lse[part.layer_at(row, l)]) +
+                           bias[e];
+        };
+        const float margin = value(k - 1) - value(k);
+        if (std::isfinite(margin) && margin >= 0) {
+          margins[l].push_back(margin);
         }
-        const float z = trace.routing.logit[at];
-        return bias.empty()
-                   ? z
-                   : gate_probability(h.gate, z, trace.routing.lse[trace.layer_at(row, l)]) +
-                         bias[e];
-      };
-      const float margin = value(k - 1) - value(k);
-      if (std::isfinite(margin) && margin >= 0) {
-        margins.push_back(margin);
       }
     }
-    all.insert(all.end(), margins.begin(), margins.end());
-    out.push_back(summary(h.layers[l], std::move(margins)));
+  });
+  std::vector<float> all;
+  for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
+    all.insert(all.end(), margins[l].begin(), margins[l].end());
+    out.push_back(summary(h.layers[l], std::move(margins[l])));
   }
   out.push_back(summary(0, std::move(all)));
   return out;

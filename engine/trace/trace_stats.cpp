@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "engine/base/error.hpp"
+#include "engine/trace/trace_parts.hpp"
 
 namespace switchyard {
 namespace {
@@ -48,7 +49,7 @@ double nearest_p95(std::vector<double>& values) {
   return values[(values.size() * 95 + 99) / 100 - 1];
 }
 
-/// One layer, row by row.
+/// One layer, row by row, part after part.
 class LayerScan {
  public:
   LayerScan(const RoutingTrace& trace, std::uint32_t l, std::uint64_t window)
@@ -57,29 +58,32 @@ class LayerScan {
     out_.load.assign(trace.header.experts(), 0);
     window_load_ = out_.load;
     previous_.assign(trace.sequences.size(), kNoRow);
+    previous_first_.assign(trace.sequences.size() * trace.header.slots, kNoExpert);
   }
 
-  LayerStats run() {
-    for (std::uint64_t row = 0; row < trace_.rows(); ++row) {
+  void part(const TracePart& p) {
+    for (std::uint64_t row = p.first; row < p.end; ++row) {
       if (row > 0 && trace_.tokens.step[row] != trace_.tokens.step[row - 1]) {
         end_step();
       }
       if (trace_.tokens.phase[row] != static_cast<std::uint8_t>(Phase::kWarmUp)) {
-        slots(row);
-        gate(row);
-        neighbours(row);
+        slots(p, row);
+        gate(p, row);
+        neighbours(p, row);
       }
     }
+  }
+  LayerStats finish() {
     end_step();
     close();
     return std::move(out_);
   }
 
  private:
-  void slots(std::uint64_t row) {
-    const TraceRouting& r = trace_.routing;
+  void slots(const TracePart& p, std::uint64_t row) {
+    const TraceRouting& r = *p.routing;
     for (std::uint32_t j = 0; j < trace_.header.slots; ++j) {
-      const std::uint64_t at = trace_.slot_at(row, l_, j);
+      const std::uint64_t at = p.slot_at(row, l_, j);
       const auto outcome = static_cast<SlotOutcome>(r.outcome[at]);
       if (outcome == SlotOutcome::kNoSlot) {
         continue;
@@ -111,27 +115,31 @@ class LayerScan {
     }
   }
 
-  void gate(std::uint64_t row) {
+  void gate(const TracePart& p, std::uint64_t row) {
     const TraceHeader& h = trace_.header;
-    const float lse = trace_.routing.lse[trace_.layer_at(row, l_)];
+    const float lse = p.routing->lse[p.layer_at(row, l_)];
     if (h.candidates == h.experts() && std::isfinite(lse)) {
-      entropy_.push_back(entropy_bits(std::span<const float>(trace_.routing.logit)
-                                          .subspan(trace_.candidate_at(row, l_), h.candidates),
-                                      lse));
+      entropy_.push_back(entropy_bits(
+          std::span<const float>(p.routing->logit).subspan(p.candidate_at(row, l_), h.candidates),
+          lse));
       step_entropy_ += entropy_.back();
       ++step_rows_;
     }
   }
 
-  void neighbours(std::uint64_t row) {
+  void neighbours(const TracePart& p, std::uint64_t row) {
     const TraceTokens& t = trace_.tokens;
     const std::uint64_t before = std::exchange(previous_[t.sequence[row]], row);
-    if (before == kNoRow || t.position[row] != t.position[before] + 1) {
-      return;
-    }
     const std::uint32_t k = trace_.header.slots;
-    const std::uint16_t* a = trace_.routing.first.data() + trace_.slot_at(before, l_);
-    const std::uint16_t* b = trace_.routing.first.data() + trace_.slot_at(row, l_);
+    // The row before may lie in a part that is gone.
+    std::uint16_t* a = previous_first_.data() + std::size_t{t.sequence[row]} * k;
+    const std::uint16_t* b = p.routing->first.data() + p.slot_at(row, l_);
+    if (before != kNoRow && t.position[row] == t.position[before] + 1) {
+      pair(a, b, k);
+    }
+    std::copy_n(b, k, a);
+  }
+  void pair(const std::uint16_t* a, const std::uint16_t* b, std::uint32_t k) {
     ++pairs_;
     switches_ += a[0] != b[0] ? 1U : 0U;
     std::uint64_t common = 0;
@@ -211,7 +219,8 @@ class LayerScan {
   std::vector<double> entropy_, batch_entropy_;  // by token, by step
   double step_entropy_ = 0;
   std::uint64_t step_rows_ = 0;
-  std::vector<std::uint64_t> previous_;  // [sequence] last row seen.
+  std::vector<std::uint64_t> previous_;        // [sequence] last row seen.
+  std::vector<std::uint16_t> previous_first_;  // [sequence][K] its choices.
   std::uint64_t pairs_ = 0, switches_ = 0, common_ = 0, wanted_ = 0;
   std::uint64_t ids_ = 0, id_sum_ = 0, id_squares_ = 0, variance_steps_ = 0;
   double variance_sum_ = 0;
@@ -258,8 +267,17 @@ TraceStats trace_stats(const RoutingTrace& trace, std::uint64_t window) {
   if (stats.window > 0) {
     stats.load_cv_floor = std::sqrt((1.0 - share) / (static_cast<double>(stats.window) * share));
   }
+  std::vector<LayerScan> scans;
   for (std::uint32_t l = 0; l < trace.header.layer_count(); ++l) {
-    stats.layers.push_back(LayerScan(trace, l, stats.window).run());
+    scans.emplace_back(trace, l, stats.window);
+  }
+  for_each_part(trace, [&scans](const TracePart& p) {
+    for (LayerScan& scan : scans) {
+      scan.part(p);
+    }
+  });
+  for (LayerScan& scan : scans) {
+    stats.layers.push_back(scan.finish());
     const LayerStats& layer = stats.layers.back();
     stats.assignments += layer.assignments;
     stats.kept += layer.kept;

@@ -3,14 +3,15 @@
 
 #include <fmt/format.h>
 
-#include "experiments/cli/health_input.hpp"
 #include "sim/health/diagnosis.hpp"
+#include "sim/health/health_series.hpp"
 
 namespace switchyard::cli {
 
 int run_diagnose(const DiagnoseOptions& options) {
-  const run::RunData run = read_for_health(options.run, options.verify);
-  fmt::print("{}", render_all(health::diagnose(run, options.run).tables, options.format));
+  const health::RecordedRun file =
+      health::read_recorded(options.run, h5::ReadOptions{options.verify});
+  fmt::print("{}", render_all(health::diagnose(file.run, options.run).tables, options.format));
   return 0;
 }
 

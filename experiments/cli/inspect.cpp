@@ -75,6 +75,9 @@ int run_inspect(const InspectOptions& options) {
   if (!options.requests && (options.first != 0 || options.rows != 50)) {
     throw InputError("--first, --rows", "say which requests --requests lists");
   }
+  if (options.layers && (!is_run || options.profile || options.requests)) {
+    throw InputError("--layers", "says what plain inspect checks of a run");
+  }
   if (options.window > 0 && (is_run || is_toml || is_gguf)) {
     throw InputError("--window", "works on routing traces only");
   }
@@ -137,6 +140,7 @@ int run_inspect(const InspectOptions& options) {
   } else if (is_run) {
     InspectRunOptions run;
     run.verify = !options.no_verify;
+    run.layers = options.layers;
     tables = inspect_run(options.file.string(), run);
   } else if (magic == "SWYTRACE" || options.file.extension() == ".h5") {
     if (options.activation) {

@@ -18,6 +18,7 @@ struct InspectOptions {
   bool requests = false;    ///< Runs only: a row a request, from `first` on, `rows` of them.
   std::uint64_t first = 0;
   std::uint64_t rows = 50;       ///< 0: all.
+  bool layers = false;           ///< Runs: check single layers too, however long the run is.
   std::uint64_t window = 0;      ///< Traces: W of load_cv in tokens; 0: all tokens.
   std::filesystem::path policy;  ///< Traces without decisions: the policy file of the run.
   std::string model;             ///< --activation: the trace's model, for parameters and bytes.

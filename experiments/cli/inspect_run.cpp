@@ -75,18 +75,29 @@ Table metrics_table(const run::RunData& run, bool definitions) {
   return table;
 }
 
-Table conservation_table(const run::RunReader& reader) {
+Table conservation_table(const run::RunReader& reader, const InspectRunOptions& options) {
   Table table;
   table.name = "conservation";
   table.title = "Conservation laws that do not hold";
   table.columns = {"check", "where", "what"};
-  for (const run::Violation& v : run::check_conservation(reader)) {
+  const run::RunData& base = reader.base();
+  const double numbers = static_cast<double>(base.totals.steps) *
+                         static_cast<double>(base.inventory.moe_layers.size()) *
+                         base.inventory.experts;
+  const bool layers = options.layers || numbers <= options.most_layer_numbers;
+  for (const run::Violation& v : run::check_conservation(reader, 0, layers)) {
     table.rows.push_back({v.check, v.where, v.message});
   }
   if (table.rows.empty()) {
     table.notes.push_back(
         fmt::format("all hold, as far as detail = \"{}\" shows",
-                    run::kDetailNames[static_cast<std::size_t>(reader.base().meta.detail)]));
+                    run::kDetailNames[static_cast<std::size_t>(base.meta.detail)]));
+  }
+  if (!layers && reader.has(run::Detail::kLayers)) {
+    table.notes.push_back(fmt::format(
+        "blocks of single layers are not among it ({:.2g} numbers each; the writer checked them): "
+        "--layers checks them too",
+        numbers));
   }
   return table;
 }
@@ -100,7 +111,8 @@ std::vector<Table> inspect_run(const std::string& path, const InspectRunOptions&
   run.totals = reader.read_totals();
   run.requests = reader.read_requests();
   run.events = reader.read_events();
-  return {run_table(run), metrics_table(run, options.definitions), conservation_table(reader)};
+  return {run_table(run), metrics_table(run, options.definitions),
+          conservation_table(reader, options)};
 }
 
 }  // namespace switchyard::cli

@@ -12,6 +12,7 @@
 #include "engine/trace/trace.hpp"
 #include "engine/trace/trace_losses.hpp"
 #include "engine/trace/trace_margins.hpp"
+#include "engine/trace/trace_parts.hpp"
 #include "engine/trace/trace_stats.hpp"
 
 namespace switchyard {
@@ -195,12 +196,14 @@ Table losses_table(const RoutingTrace& trace) {
 
 std::vector<Table> inspect_trace(const std::filesystem::path& path,
                                  const InspectTraceOptions& options) {
-  RoutingTrace trace = read_trace(path, {options.verify, false});
+  RoutingTrace trace = open_trace(path, options.verify, options.most_bytes);
   const bool decided = trace.decisions_present;
   if (decided && options.policy != nullptr) {
     throw InputError("--policy", "has no effect: the file holds its decisions");
   }
   if (!decided) {
+    // Its decisions need as much room as the rest of it.
+    if (trace.parts != nullptr) trace = read_trace(path, {options.verify, false});
     replay_recorded(trace, options.policy, path.string());
   }
   const TraceStats stats = trace_stats(trace, options.window);

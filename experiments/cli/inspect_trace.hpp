@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/base/table.hpp"
-#include "engine/trace/trace.hpp"
+#include "engine/trace/trace_parts.hpp"
 #include "experiments/cli/recorded_policy.hpp"
 
 namespace switchyard {
@@ -17,6 +17,8 @@ struct InspectTraceOptions {
   std::uint64_t window = 0;  ///< W of load_cv in tokens; 0: all tokens as one window.
   /// The recorded policy with its files, for a trace without decisions; null: not named. Borrowed.
   const NamedPolicy* policy = nullptr;
+  /// A trace above this many bytes is read by parts, if it has its decisions.
+  std::uint64_t most_bytes = kTraceBytesInMemory;
 };
 
 /// Four tables: "trace" (what it is of, sizes, flags), "trace-layers" (per MoE layer and over all,

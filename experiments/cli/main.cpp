@@ -356,6 +356,8 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   v_inspect->add_option("--rows", inspect.rows, "--requests: how many, 0: all")
       ->capture_default_str();
+  v_inspect->add_flag("--layers", inspect.layers,
+                      "runs: check the blocks of single layers too, however many they are");
   v_inspect->add_option("--window", inspect.window, "traces: W of load_cv in tokens; 0: all tokens")
       ->capture_default_str();
   v_inspect->add_option("--model", inspect.model,

@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/base/file_hash.hpp"
 #include "engine/base/hash.hpp"
-#include "engine/trace/trace.hpp"
+#include "engine/trace/trace_parts.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/signals.hpp"
 #include "sim/loop/simulator.hpp"
@@ -59,10 +59,7 @@ Table sim_summary_table(const run::RunData& run, const std::vector<std::string>&
   return table;
 }
 
-std::string trace_file_hash(const std::string& path) {
-  const std::string bytes = read_file(path);
-  return hex64(hash64(std::string_view(bytes)));
-}
+std::string trace_file_hash(const std::string& path) { return hex64(hash64_of_file(path)); }
 
 int run_sim(const SimOptions& options) {
   const bool json = progress_as_json(options.progress);
@@ -79,7 +76,7 @@ int run_sim(const SimOptions& options) {
   std::string trace_hash;
   if (scenario.workload.routing.source == scenario::RoutingSource::kTrace) {
     const std::string& path = scenario.workload.routing.trace_path;
-    trace = read_trace(path);
+    trace = open_trace(path);
     trace_hash = trace_file_hash(path);
   }
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;

@@ -26,39 +26,44 @@ HeatColumns heatColumns(const RunStore& run, std::uint32_t layer, Scale scale, A
   out.columns = columns;
   out.experts = run.experts();
   if (columns == 0 || run.experts() == 0) return out;
-  const run::ExpertLod& lod = run.expertLod(layer);
   const std::size_t experts = out.experts;
   const auto flagsOf = [experts](const ExpertRow& r, std::uint8_t* flags) {
     for (std::size_t e = 0; e < experts; ++e) flags[e] = r.overflow[e] > 0 ? 1 : 0;
   };
-  out.value.resize(columns * experts);
   if (scale == Scale::kCapacity) {
     // The levels take a missing capacity (NaN) as 0; do the same here, and mark it below.
-    auto c = aggregate(lod.fill, window, columns, run.hasSteps(),
-                       [&](std::uint64_t step, float* v, std::uint8_t* f) {
-                         const ExpertRow r = run.expertRow(layer, step);
-                         for (std::size_t e = 0; e < experts; ++e) {
-                           v[e] = r.fill[e] == r.fill[e] ? r.fill[e] : 0.0F;
-                         }
-                         flagsOf(r, f);
-                       });
-    const bool limited = run.hasCapacity();
-    for (std::size_t i = 0; i < out.value.size(); ++i) {
-      out.value[i] = !limited ? std::numeric_limits<float>::quiet_NaN()
-                     : how == Aggregate::kMax
-                         ? c.max[i]
-                         : static_cast<float>(c.mean(i / experts, i % experts));
+    auto c = aggregate<float, double>(run, run::LodSeries::kExpertFill, layer, window, columns,
+                                      how == Aggregate::kMax ? Wanted::kMax : Wanted::kBoth,
+                                      [&](std::uint64_t step, float* v, std::uint8_t* f) {
+                                        const ExpertRow r = run.expertRow(
+                                            layer, step, kFillColumn | kOverflowColumn);
+                                        for (std::size_t e = 0; e < experts; ++e)
+                                          v[e] = r.fill[e] == r.fill[e] ? r.fill[e] : 0;
+                                        flagsOf(r, f);
+                                      });
+    if (!run.hasCapacity()) {
+      out.value.assign(columns * experts, std::numeric_limits<float>::quiet_NaN());
+    } else if (how == Aggregate::kMax) {
+      out.value = std::move(c.max);
+    } else {
+      out.value.resize(columns * experts);
+      for (std::size_t i = 0; i < out.value.size(); ++i) {
+        out.value[i] = static_cast<float>(c.mean(i / experts, i % experts));
+      }
     }
     out.over = std::move(c.flag);
     out.level = c.level;
     return out;
   }
-  auto c = aggregate(lod.kept, window, columns, run.hasSteps(),
-                     [&](std::uint64_t step, std::uint32_t* v, std::uint8_t* f) {
-                       const ExpertRow r = run.expertRow(layer, step);
-                       std::copy_n(r.kept, experts, v);
-                       flagsOf(r, f);
-                     });
+  out.value.resize(columns * experts);
+  const bool sums = how == Aggregate::kMean || scale == Scale::kFairShare;
+  auto c = aggregate<std::uint32_t, std::uint64_t>(
+      run, run::LodSeries::kExpertKept, layer, window, columns, sums ? Wanted::kBoth : Wanted::kMax,
+      [&](std::uint64_t step, std::uint32_t* v, std::uint8_t* f) {
+        const ExpertRow r = run.expertRow(layer, step, kKeptColumn | kOverflowColumn);
+        std::copy_n(r.kept, experts, v);
+        flagsOf(r, f);
+      });
   for (std::size_t col = 0; col < columns; ++col) {
     double unit = 1;
     if (scale == Scale::kFairShare) {
@@ -88,54 +93,61 @@ double heatTop(const RunStore& run, std::uint32_t layer, Scale scale) {
 }
 
 Columns<double> seriesColumns(const RunStore& run, TimeWindow window, std::size_t columns) {
-  return aggregate(run.lod().steps, window, columns, run.hasSteps(),
-                   [&](std::uint64_t step, double* v, std::uint8_t* f) {
-                     const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(step)];
-                     const auto number = [](double x) { return x == x ? x : 0.0; };
-                     v[0] = static_cast<double>(s.end_ps - s.start_ps);
-                     v[1] = static_cast<double>(s.tokens);
-                     v[2] = static_cast<double>(s.overflow);
-                     v[3] = static_cast<double>(s.rerouted);
-                     v[4] = static_cast<double>(s.queued);
-                     v[5] = static_cast<double>(s.dropped);
-                     v[6] = number(s.imbalance);
-                     v[7] = number(s.imbalance_max);
-                     std::fill_n(f, run::kStepSeries,
-                                 static_cast<std::uint8_t>(s.overflow > 0 ? 1 : 0));
-                   });
+  return aggregate<double, double>(
+      run, run::LodSeries::kSteps, kAllLayers, window, columns, Wanted::kBoth,
+      [&](std::uint64_t step, double* v, std::uint8_t* f) {
+        const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(step)];
+        const auto number = [](double x) { return x == x ? x : 0.0; };
+        v[0] = static_cast<double>(s.end_ps - s.start_ps);
+        v[1] = static_cast<double>(s.tokens);
+        v[2] = static_cast<double>(s.overflow);
+        v[3] = static_cast<double>(s.rerouted);
+        v[4] = static_cast<double>(s.queued);
+        v[5] = static_cast<double>(s.dropped);
+        v[6] = number(s.imbalance);
+        v[7] = number(s.imbalance_max);
+        std::fill_n(f, run::kStepSeries, static_cast<std::uint8_t>(s.overflow > 0 ? 1 : 0));
+      });
 }
 
 Columns<float> linkColumns(const RunStore& run, TimeWindow window, std::size_t columns) {
-  return aggregate(run.lod().link_use, window, columns, run.hasSteps(),
-                   [&](std::uint64_t step, float* v, std::uint8_t* f) {
-                     for (std::size_t k = 0; k < run.links(); ++k) {
-                       const double use = run.linkUse(step, k);
-                       v[k] = static_cast<float>(use);
-                       f[k] = use >= 0.9 ? 1 : 0;
-                     }
-                   });
+  const auto& links = run.data().inventory.links;
+  return aggregate<float, double>(
+      run, run::LodSeries::kLinkUse, kAllLayers, window, columns, Wanted::kBoth,
+      [&](std::uint64_t step, float* v, std::uint8_t* f) {
+        const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(step)];
+        const std::uint64_t* bytes = run.linkBytes(step);
+        for (std::size_t k = 0; k < links.size(); ++k) {
+          const double use = run::link_use(bytes[k], links[k].bandwidth, s.end_ps - s.start_ps);
+          v[k] = static_cast<float>(use);
+          f[k] = use >= 0.9 ? 1 : 0;
+        }
+      });
 }
 
 Columns<std::int64_t> phaseColumns(const RunStore& run, TimeWindow window, std::size_t columns) {
-  return aggregate(run.lod().gpu_phase, window, columns, run.hasSteps(),
-                   [&](std::uint64_t step, std::int64_t* v, std::uint8_t* f) {
-                     std::copy_n(run.gpuPhases(step), run.gpus() * run::kPhases, v);
-                     std::fill_n(f, run.gpus() * run::kPhases, std::uint8_t{0});
-                     const std::uint32_t g =
-                         run.data().steps[static_cast<std::size_t>(step)].straggler_gpu;
-                     if (g < run.gpus()) std::fill_n(f + g * run::kPhases, run::kPhases, 1);
-                   });
+  return aggregate<std::int64_t, std::int64_t>(
+      run, run::LodSeries::kGpuPhase, kAllLayers, window, columns, Wanted::kSum,
+      [&](std::uint64_t step, std::int64_t* v, std::uint8_t*) {
+        std::copy_n(run.gpuPhases(step), run.gpus() * run::kPhases, v);
+      });
 }
 
 std::vector<std::size_t> busiestLinks(const RunStore& run, std::size_t most) {
-  const auto& use = run.lod().link_use;
   std::vector<std::size_t> links(run.links());
   std::iota(links.begin(), links.end(), std::size_t{0});
-  if (use.levels() == 0) return {};
-  const auto& top = use.level(use.levels());
+  if (run.levels() == 0 || links.empty()) return {};
+  const auto copy = [&](run::LodPart part) {
+    const auto rows =
+        run.bins<float, double>(run::LodSeries::kLinkUse, kAllLayers, part, run.levels(), 0);
+    return part == run::LodPart::kSum ? std::vector<double>(rows.sum, rows.sum + links.size())
+                                      : std::vector<double>(rows.max, rows.max + links.size());
+  };
+  const std::vector<double> sum = copy(run::LodPart::kSum);
+  const std::vector<double> max = copy(run::LodPart::kMaxAndFlag);
   std::stable_sort(links.begin(), links.end(), [&](std::size_t a, std::size_t b) {
-    if (top.sum[a] != top.sum[b]) return top.sum[a] > top.sum[b];
-    return top.max[a] > top.max[b];
+    if (sum[a] != sum[b]) return sum[a] > sum[b];
+    return max[a] > max[b];
   });
   links.resize(std::min(most, links.size()));
   return links;

@@ -38,62 +38,85 @@ struct Columns {
 std::size_t levelForColumns(TimeWindow window, std::size_t columns, std::size_t finest,
                             std::size_t levels);
 
-/// `row(step, values, flags)` fills the values of one step; called only for level 0.
+/// What of a Columns is wanted; the rest stays empty (`steps` never does).
+enum class Wanted { kMax, kSum, kBoth };
+
+/// Columns of one series of `layer` (kAllLayers: the sum). `row(step, values, flags)` fills the
+/// values of one step; called only for level 0.
 template <class T, class Sum, class Row>
-Columns<T> aggregate(const run::Lod<T, Sum>& lod, TimeWindow window, std::size_t columns,
-                     bool haveSteps, Row&& row) {
+Columns<T> aggregate(const RunStore& run, run::LodSeries series, std::uint32_t layer,
+                     TimeWindow window, std::size_t columns, Wanted wanted, Row&& row) {
   Columns<T> out;
   out.columns = columns;
-  out.width = lod.width();
-  const std::uint64_t steps = lod.steps();
-  const std::size_t n = columns * out.width;
-  out.max.assign(n, T{});
-  out.sum.assign(n, 0.0);
-  out.flag.assign(n, 0);
+  out.width = run.width(series);
+  const std::uint64_t steps = run.steps();
+  const std::size_t width = out.width;
+  const bool max = wanted != Wanted::kSum;
+  const bool sum = wanted != Wanted::kMax;
+  if (max) out.max.assign(columns * width, T{});
+  if (max) out.flag.assign(columns * width, 0);
+  if (sum) out.sum.assign(columns * width, 0.0);
   out.steps.assign(columns, 0.0);
-  if (steps == 0 || columns == 0 || !(window.length() > 0)) return out;
-  out.level = levelForColumns(window, columns, haveSteps ? 0 : 1, lod.levels());
+  if (steps == 0 || columns == 0 || width == 0 || !(window.length() > 0)) return out;
+  out.level = levelForColumns(window, columns, run.hasSteps() ? 0 : 1, run.levels());
   const std::uint64_t binSteps = run::lod_bin_steps(out.level);
   const std::uint64_t bins = run::lod_bins(steps, out.level);
   const double perColumn = window.length() / static_cast<double>(columns);
-  std::vector<T> values(out.width);
-  std::vector<std::uint8_t> flags(out.width);
+  std::vector<T> values(width);
+  std::vector<std::uint8_t> flags(width);
   std::uint64_t loaded = bins;  // which step is in values, flags
+  BinRows<T, Sum> most, sums;   // pages of a level
+  const auto add = [&](std::size_t c, bool first, const T* m, const std::uint8_t* f) {
+    T* to = out.max.data() + c * width;
+    std::uint8_t* flag = out.flag.data() + c * width;
+    if (first) {
+      std::copy_n(m, width, to);
+      std::copy_n(f, width, flag);
+      return;
+    }
+    for (std::size_t i = 0; i < width; ++i) to[i] = m[i] > to[i] ? m[i] : to[i];
+    for (std::size_t i = 0; i < width; ++i) flag[i] = static_cast<std::uint8_t>(flag[i] | f[i]);
+  };
+  const auto addSum = [&](std::size_t c, const auto* s) {
+    double* to = out.sum.data() + c * width;
+    for (std::size_t i = 0; i < width; ++i) to[i] += static_cast<double>(s[i]);
+  };
   for (std::size_t c = 0; c < columns; ++c) {
     const double t0 = window.first + static_cast<double>(c) * perColumn;
     const double t1 = t0 + perColumn;
-    const auto width = static_cast<double>(binSteps);
+    const auto binWidth = static_cast<double>(binSteps);
     // A sliver below 1e-9 of a bin is rounding, not overlap.
-    auto b0 = static_cast<std::uint64_t>(std::max(0.0, std::floor(t0 / width + 1e-9)));
+    auto b0 = static_cast<std::uint64_t>(std::max(0.0, std::floor(t0 / binWidth + 1e-9)));
     b0 = std::min(b0, bins - 1);
-    auto b1 = static_cast<std::uint64_t>(std::max(0.0, std::ceil(t1 / width - 1e-9)));
+    auto b1 = static_cast<std::uint64_t>(std::max(0.0, std::ceil(t1 / binWidth - 1e-9)));
     b1 = std::clamp(b1, b0 + 1, bins);
-    T* max = out.max.data() + c * out.width;
-    double* sum = out.sum.data() + c * out.width;
-    std::uint8_t* flag = out.flag.data() + c * out.width;
     for (std::uint64_t b = b0; b < b1; ++b) {
-      const bool first = b == b0;
       if (out.level == 0) {
         if (loaded != b) {
           row(b, values.data(), flags.data());
           loaded = b;
         }
-        for (std::size_t i = 0; i < out.width; ++i) {
-          max[i] = first ? values[i] : std::max(max[i], values[i]);
-          sum[i] += static_cast<double>(values[i]);
-          flag[i] = static_cast<std::uint8_t>(flag[i] | flags[i]);
-        }
+        if (max) add(c, b == b0, values.data(), flags.data());
+        if (sum) addSum(c, values.data());
         out.steps[c] += 1;
-      } else {
-        const auto& level = lod.level(out.level);
-        const std::size_t base = static_cast<std::size_t>(b) * out.width;
-        for (std::size_t i = 0; i < out.width; ++i) {
-          max[i] = first ? level.max[base + i] : std::max(max[i], level.max[base + i]);
-          sum[i] += static_cast<double>(level.sum[base + i]);
-          flag[i] = static_cast<std::uint8_t>(flag[i] | level.flag[base + i]);
-        }
-        out.steps[c] += static_cast<double>(std::min(binSteps, steps - b * binSteps));
+        continue;
       }
+      if (max) {
+        if (b < most.first || b >= most.first + most.count) {
+          most = run.bins<T, Sum>(series, layer, run::LodPart::kMaxAndFlag, out.level, b);
+        }
+        const std::size_t at = static_cast<std::size_t>(b - most.first) * width;
+        add(c, b == b0, most.max + at, most.flag + at);
+      }
+      if (sum) {
+        // A page of sums may push the page of maxima out of the store: ask for both again.
+        if (b < sums.first || b >= sums.first + sums.count) {
+          sums = run.bins<T, Sum>(series, layer, run::LodPart::kSum, out.level, b);
+          if (max) most = run.bins<T, Sum>(series, layer, run::LodPart::kMaxAndFlag, out.level, b);
+        }
+        addSum(c, sums.sum + static_cast<std::size_t>(b - sums.first) * width);
+      }
+      out.steps[c] += static_cast<double>(std::min(binSteps, steps - b * binSteps));
     }
   }
   return out;
@@ -111,11 +134,12 @@ HeatColumns heatColumns(const RunStore& run, std::uint32_t layer, Scale scale, A
 /// rounded up (niceCeiling), so that colours keep their meaning when zooming.
 double heatTop(const RunStore& run, std::uint32_t layer, Scale scale);
 
-/// All kStepSeries of run.lod.steps, raw units (durations in ps). NaN of single steps counts as 0.
+/// All kStepSeries of LodSeries::kSteps, raw units (durations in ps). NaN of single steps counts as
+/// 0.
 Columns<double> seriesColumns(const RunStore& run, TimeWindow window, std::size_t columns);
 /// Share of capacity of each link; flag = at least 0.9.
 Columns<float> linkColumns(const RunStore& run, TimeWindow window, std::size_t columns);
-/// [G*P] ps.
+/// [G*P] ps; sums only.
 Columns<std::int64_t> phaseColumns(const RunStore& run, TimeWindow window, std::size_t columns);
 
 /// The K links with the largest mean use over the run (then the largest step, then the number).

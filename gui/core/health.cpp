@@ -4,15 +4,13 @@
 #include "engine/base/error.hpp"
 #include "gui/core/views.hpp"
 #include "sim/health/diagnosis.hpp"
+#include "sim/health/health_series.hpp"
 #include "sim/health/monitor_report.hpp"
 #include "sim/run/run_file.hpp"
 #include "sim/scenario/alarms.hpp"
 
 namespace switchyard::gui {
 namespace {
-
-/// As `monitor`: above this many steps x layers x experts the sum over layers is watched.
-constexpr double kMostLayerExperts = 2e7;
 
 /// Thrown through the reader, which knows nothing of it.
 struct Stopped {};
@@ -24,13 +22,13 @@ Table tableNamed(const std::vector<Table>& tables, const std::string& name) {
   return {};
 }
 
-}  // namespace
-
-HealthReport healthOf(const run::RunData& run, const std::string& name) {
+/// `steps`: the run, or the file that its steps are read from.
+template <class Steps>
+HealthReport judge(const run::RunData& run, const Steps& steps, const std::string& name) {
   HealthReport out;
   try {
     const health::MonitorReport m =
-        health::monitor_run(run, scenario::default_alarms(watermarkOf(run)), name);
+        health::monitor_run(steps, scenario::default_alarms(watermarkOf(run)), name);
     out.watched = tableNamed(m.tables, "health");
     out.alarms = tableNamed(m.tables, "alarms");
   } catch (const InputError& e) {
@@ -45,6 +43,12 @@ HealthReport healthOf(const run::RunData& run, const std::string& name) {
   return out;
 }
 
+}  // namespace
+
+HealthReport healthOf(const run::RunData& run, const std::string& name) {
+  return judge(run, run, name);
+}
+
 HealthReport healthOf(const std::filesystem::path& file, const std::atomic<bool>* stop) {
   HealthReport out;
   try {
@@ -53,20 +57,10 @@ HealthReport healthOf(const std::filesystem::path& file, const std::atomic<bool>
       if (stop != nullptr && *stop) throw Stopped{};
     };
     options.progress = [&](std::uint64_t, std::uint64_t) { check(); };
-    run::RunParts parts;
-    parts.lod = parts.tokens = parts.reroutes = false;
-    {
-      const run::RunReader reader(file, options);
-      const run::RunData& base = reader.base();
-      parts.layer_experts = static_cast<double>(base.totals.steps) *
-                                static_cast<double>(base.inventory.moe_layers.size()) *
-                                base.inventory.experts <=
-                            kMostLayerExperts;
-    }
+    health::RecordedRun run = health::read_recorded(file, options);
+    run.between = check;
     check();
-    const run::RunData run = run::read_run(file, parts, options);
-    check();
-    return healthOf(run, file.string());
+    return judge(run.run, run, file.string());
   } catch (const Stopped&) {
     out.missing = "stopped";
   } catch (const InputError& e) {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run as the panes see it: levels of detail in memory, rows of single steps on demand.
-// Opened from a file (RunReader; step blocks are read when a pane zooms in and kept up to a byte
-// budget) or from a RunData in memory. No Qt.
+// One run as the panes see it: scalars of steps in memory, everything else in pages on demand.
+// Opened from a file (RunReader) or from a RunData in memory. No Qt.
 //
-// Of a file, levels 1 and coarser are held: at most 1/7 of the rows (lod.hpp). A layer's levels are
-// read when it is first shown.
+// Of a file, a page is one column of the steps that lie together in the file, or one array of the
+// bins of a level of detail, about 128 KiB to 1 MiB. Pages are kept up to a byte budget, the one
+// longest unused goes first. So opening a run and its first picture do not read what is not shown,
+// however many layers and steps there are; a layer costs nothing until it is chosen.
 // Threads: one at a time (a store may be made in one thread and used in another); the caches change
-// behind const functions. Errors: InputError, also later when a block cannot be read. Not modelled:
-// reading of step blocks in the background.
+// behind const functions. Errors: InputError, also later when a page cannot be read. Not modelled:
+// reading of pages in the background; scalars, events, requests and reroutes are read whole.
 #pragma once
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +31,17 @@ using LoadProgress = std::function<void(double)>;
 /// A layer index into moe_layers, or the sum over layers.
 inline constexpr std::uint32_t kAllLayers = run::kNone;
 
+/// Columns of an ExpertRow to read; those left out stay null.
+enum ExpertColumns : unsigned {
+  kKeptColumn = 1,
+  kOverflowColumn = 2,
+  kReroutedInColumn = 4,
+  kQueuedColumn = 8,
+  kDroppedColumn = 16,
+  kCapacityColumn = 32,
+  kFillColumn = 64,
+  kAllColumns = 127,
+};
 /// Expert numbers of one step, each of length E; borrowed until the next call on the store.
 struct ExpertRow {
   const std::uint32_t* kept = nullptr;
@@ -39,6 +52,15 @@ struct ExpertRow {
   const std::uint32_t* capacity = nullptr;
   const float* fill = nullptr;
 };
+/// Bins first … first + count − 1 of a level, row-major; borrowed until the next call on the store.
+/// What was not asked for is null.
+template <class T, class Sum>
+struct BinRows {
+  std::uint64_t first = 0, count = 0;
+  const T* max = nullptr;
+  const std::uint8_t* flag = nullptr;
+  const Sum* sum = nullptr;
+};
 /// An expert's place: row of the heat map.
 struct ExpertPlace {
   std::uint32_t expert = 0;
@@ -47,8 +69,10 @@ struct ExpertPlace {
 
 class RunStore {
  public:
-  /// InputError for a missing, foreign, truncated, damaged or newer file.
-  explicit RunStore(const std::filesystem::path& path, const LoadProgress& progress = {});
+  static constexpr std::uint64_t kPageBudget = 160ULL << 20;
+  /// InputError for a missing, foreign, truncated, damaged or newer file. `budget`: bytes of pages.
+  explicit RunStore(const std::filesystem::path& path, const LoadProgress& progress = {},
+                    std::uint64_t budget = kPageBudget);
   /// `name` stands where a file name would. The run must be complete for its detail.
   RunStore(std::shared_ptr<const run::RunData> run, std::string name);
   ~RunStore();
@@ -69,12 +93,19 @@ class RunStore {
   /// Whether any expert ever had a capacity (fill is NaN otherwise).
   [[nodiscard]] bool hasCapacity() const;
 
-  [[nodiscard]] const run::RunLod& lod() const { return m_data->lod; }
-  /// Levels of the sum or of one layer (needs hasLayers()).
-  [[nodiscard]] const run::ExpertLod& expertLod(std::uint32_t layer) const;
+  /// Largest level of detail; levels 1 … levels() exist.
+  [[nodiscard]] std::size_t levels() const { return run::lod_levels(steps()); }
+  /// Columns of a series.
+  [[nodiscard]] std::size_t width(run::LodSeries series) const;
+  /// Bins of a level, `bin` among them; of `layer` (needs hasLayers()) or the sum (kAllLayers).
+  /// T and Sum are the series' types (run_file.hpp; asserted).
+  template <class T, class Sum>
+  [[nodiscard]] BinRows<T, Sum> bins(run::LodSeries series, std::uint32_t layer, run::LodPart part,
+                                     std::size_t level, std::uint64_t bin) const;
 
   // Rows of one step; need hasSteps(), a layer needs hasLayers().
-  [[nodiscard]] ExpertRow expertRow(std::uint32_t layer, std::uint64_t step) const;
+  [[nodiscard]] ExpertRow expertRow(std::uint32_t layer, std::uint64_t step,
+                                    unsigned columns = kAllColumns) const;
   /// [G*P] ps.
   [[nodiscard]] const std::int64_t* gpuPhases(std::uint64_t step) const;
   /// [K] bytes.
@@ -100,21 +131,37 @@ class RunStore {
 
   /// Events in time order as the file has them.
   [[nodiscard]] const std::vector<run::Event>& events() const { return m_data->events; }
-  /// Bytes of step blocks held now.
+  /// Bytes of pages held now.
   [[nodiscard]] std::uint64_t cachedBytes() const { return m_cachedBytes; }
+  /// Bytes of values read from the file so far, unpacked; 0 for a run in memory.
+  [[nodiscard]] std::uint64_t bytesRead() const;
+  /// Pages read from the file so far.
+  [[nodiscard]] std::uint64_t pagesRead() const { return m_pagesRead; }
 
  private:
-  struct Block;
-  enum class Kind { kExperts, kGpus, kLinks };
-  const Block& block(Kind kind, std::uint32_t layer, std::uint64_t step) const;
+  struct Page;
+  /// (0 = column, 1 = level of detail), what, layer, level, page
+  struct Key {
+    std::uint8_t kind = 0, what = 0, part = 0;
+    std::uint32_t layer = 0, level = 0;
+    std::uint64_t page = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  const Page* find(const Key& key) const;
+  const Page& keep(const Key& key, Page page) const;
+  /// The row of `step`, [width].
+  template <class T>
+  const T* columnRow(run::StepColumn column, std::uint32_t layer, std::uint64_t step,
+                     std::size_t width) const;
 
   std::string m_name;
   std::filesystem::path m_path;
+  std::uint64_t m_budget = kPageBudget;
   std::shared_ptr<const run::RunData> m_data;
   std::unique_ptr<run::RunReader> m_reader;  // null for a run in memory
-  mutable std::vector<std::unique_ptr<run::ExpertLod>> m_layerLods;
-  mutable std::list<Block> m_blocks;  // most recently used first
-  mutable std::uint64_t m_cachedBytes = 0;
+  mutable std::list<Page> m_pages;           // most recently used first
+  mutable std::map<Key, std::list<Page>::iterator> m_index;
+  mutable std::uint64_t m_cachedBytes = 0, m_pagesRead = 0;
 };
 
 }  // namespace switchyard::gui

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "engine/base/error.hpp"
@@ -139,10 +140,89 @@ SummedValue summed_signal(HealthSignal signal, const ExpertSums& sums, const run
   return out;
 }
 
-RecordedSteps::RecordedSteps(const run::RunData& run, const std::string& name) : run_(run) {
-  if (run.totals.steps > 0 && run.gpus.memory_peak.empty()) {
+namespace {
+
+void need_steps(bool there, const std::string& name) {
+  if (!there) {
     throw InputError(name, "the run holds no steps (detail = \"summary\")",
                      "simulate with run.detail = \"steps\" or more");
+  }
+}
+
+/// Above this many numbers the experts of single layers stay in the file.
+constexpr double kMostLayerExperts = 2e7;
+
+}  // namespace
+
+RecordedRun read_recorded(const std::filesystem::path& file, const h5::ReadOptions& options) {
+  RecordedRun out;
+  out.blocks = std::make_unique<run::RunReader>(file, options);
+  const run::RunReader& reader = *out.blocks;
+  run::RunData& r = out.run = reader.base();
+  const std::uint64_t steps = reader.steps();
+  r.totals = reader.read_totals();
+  r.requests = reader.read_requests();
+  r.serving = reader.has_served_requests();
+  r.events = reader.read_events();
+  r.critical_path = reader.read_critical_path();
+  if (!reader.has(run::Detail::kSteps)) return out;
+  r.steps = reader.read_steps(0, steps);
+  r.gpus.memory =
+      reader.read_column<std::uint64_t>(run::StepColumn::kGpuMemory, run::kNone, 0, steps);
+  r.gpus.memory_peak =
+      reader.read_column<std::uint64_t>(run::StepColumn::kGpuMemoryPeak, run::kNone, 0, steps);
+  if (const std::size_t top = run::lod_levels(steps); top > 0) {
+    const auto most = reader.read_lod_bins<float, double>(run::LodSeries::kExpertFill, run::kNone,
+                                                          run::LodPart::kMaxAndFlag, top, 0, 1);
+    // The levels take a missing capacity as 0.
+    for (const float f : most.max) {
+      r.experts.fill.push_back(f > 0 ? f : std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+  if (!reader.has(run::Detail::kLayers)) return out;
+  const auto layers = static_cast<double>(r.inventory.moe_layers.size());
+  out.layers =
+      static_cast<double>(steps) * layers * r.inventory.experts <= kMostLayerExperts && layers > 0;
+  const auto append = [](std::vector<std::int64_t>& to, const std::vector<std::int64_t>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  constexpr std::uint64_t kPart = 4096;
+  for (std::uint64_t first = 0; first < steps; first += kPart) {
+    const run::LayerSteps part = reader.read_layers(first, std::min(kPart, steps - first));
+    append(r.layer_steps.dispatch_ps, part.dispatch_ps);
+    append(r.layer_steps.combine_ps, part.combine_ps);
+    append(r.layer_steps.dispatch_floor_ps, part.dispatch_floor_ps);
+    append(r.layer_steps.combine_floor_ps, part.combine_floor_ps);
+  }
+  return out;
+}
+
+RecordedSteps::RecordedSteps(const run::RunData& run, const std::string& name) : run_(run) {
+  need_steps(run.totals.steps == 0 || !run.gpus.memory_peak.empty(), name);
+}
+
+RecordedSteps::RecordedSteps(const RecordedRun& file, const std::string& name)
+    : run_(file.run), file_(&file) {
+  need_steps(file.run.totals.steps == 0 || !file.run.steps.empty(), name);
+}
+
+void RecordedSteps::load(std::uint32_t step) {
+  if (file_->between) file_->between();
+  const run::RunReader& reader = *file_->blocks;
+  first_ = step / kWindow * kWindow;
+  end_ = std::min(first_ + kWindow, size());
+  const std::uint64_t count = end_ - first_;
+  window_.gpus = reader.read_gpus(first_, count);
+  window_.links = reader.read_links(first_, count);
+  if (!file_->layers) {
+    window_.experts.kept =
+        reader.read_column<std::uint32_t>(run::StepColumn::kKept, run::kNone, first_, count);
+    return;
+  }
+  window_.layer_experts.resize(run_.inventory.moe_layers.size());
+  for (std::uint32_t l = 0; l < window_.layer_experts.size(); ++l) {
+    window_.layer_experts[l].kept =
+        reader.read_column<std::uint32_t>(run::StepColumn::kKept, l, first_, count);
   }
 }
 
@@ -150,33 +230,35 @@ std::uint32_t RecordedSteps::size() const { return static_cast<std::uint32_t>(ru
 
 const run::StepRecord& RecordedSteps::record(std::uint32_t step) {
   const run::Inventory& inv = run_.inventory;
-  const auto rows = [step](const auto& from, auto& to, std::size_t width) {
-    if (from.size() < (std::size_t{step} + 1) * width) {
+  if (file_ != nullptr && (step < first_ || step >= end_)) load(step);
+  const run::RunData& blocks = file_ != nullptr ? window_ : run_;
+  const auto rows = [row = step - first_](const auto& from, auto& to, std::size_t width) {
+    if (from.size() < (std::size_t{row} + 1) * width) {
       to.clear();
       return;
     }
-    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(step * width);
+    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * width);
     to.assign(begin, begin + static_cast<std::ptrdiff_t>(width));
   };
   run::StepRecord& r = record_;
   const std::size_t gpus = inv.gpus.size(), links = inv.links.size(), experts = inv.experts;
   r.scalars = run_.steps[step];
-  rows(run_.gpus.phase_ps, r.gpu_phase_ps, gpus * run::kPhases);
-  rows(run_.gpus.bytes_out, r.gpu_bytes_out, gpus);
-  rows(run_.gpus.bytes_in, r.gpu_bytes_in, gpus);
-  rows(run_.gpus.memory, r.gpu_memory, gpus * run::kMemoryCategories);
-  rows(run_.gpus.memory_peak, r.gpu_memory_peak, gpus);
-  rows(run_.links.bytes, r.link_bytes, links);
-  rows(run_.links.busy_ps, r.link_busy_ps, links);
+  rows(blocks.gpus.phase_ps, r.gpu_phase_ps, gpus * run::kPhases);
+  rows(blocks.gpus.bytes_out, r.gpu_bytes_out, gpus);
+  rows(blocks.gpus.bytes_in, r.gpu_bytes_in, gpus);
+  rows(blocks.gpus.memory, r.gpu_memory, gpus * run::kMemoryCategories);
+  rows(blocks.gpus.memory_peak, r.gpu_memory_peak, gpus);
+  rows(blocks.links.bytes, r.link_bytes, links);
+  rows(blocks.links.busy_ps, r.link_busy_ps, links);
   r.expert_kept.clear();
   std::vector<std::uint32_t> part;
-  if (!run_.layer_experts.empty()) {
-    for (const run::ExpertSteps& layer : run_.layer_experts) {
+  if (!blocks.layer_experts.empty()) {
+    for (const run::ExpertSteps& layer : blocks.layer_experts) {
       rows(layer.kept, part, experts);
       r.expert_kept.insert(r.expert_kept.end(), part.begin(), part.end());
     }
   } else {
-    rows(run_.experts.kept, r.expert_kept, experts);
+    rows(blocks.experts.kept, r.expert_kept, experts);
   }
   r.expert_time_ps.clear();  // A run keeps the experts' times in its totals only.
   return r;

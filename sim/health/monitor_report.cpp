@@ -52,11 +52,9 @@ std::string raised_name(const std::string& text) {
   return at == std::string::npos ? std::string() : text.substr(0, at + kRaised.size());
 }
 
-}  // namespace
-
-MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::AlarmRule>& rules,
-                          const std::string& name) {
-  RecordedSteps steps(run, name);
+/// `summed`: the experts are those of the sum over layers.
+MonitorReport monitor_steps(const run::RunData& run, RecordedSteps steps,
+                            const std::vector<scenario::AlarmRule>& rules, bool summed) {
   AlarmBoard board(rules, run.inventory);
   std::vector<HealthSample> samples;
   std::vector<Line> lines;
@@ -126,7 +124,7 @@ MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::A
   }
   health.notes.emplace_back(
       "load_cv, cold_expert and expert_latency are of the whole run here, of a window in alarms");
-  if (run.layer_experts.empty() && !run.experts.kept.empty()) {
+  if (summed) {
     health.notes.emplace_back(
         "experts are summed over the layers: the run's detail is \"steps\", or it is very long");
   }
@@ -168,6 +166,20 @@ MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::A
   }
   report.tables = {std::move(health), std::move(alarms)};
   return report;
+}
+
+}  // namespace
+
+MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::AlarmRule>& rules,
+                          const std::string& name) {
+  return monitor_steps(run, RecordedSteps(run, name), rules,
+                       run.layer_experts.empty() && !run.experts.kept.empty());
+}
+
+MonitorReport monitor_run(const RecordedRun& file, const std::vector<scenario::AlarmRule>& rules,
+                          const std::string& name) {
+  return monitor_steps(file.run, RecordedSteps(file, name), rules,
+                       !file.layers && !file.run.steps.empty() && file.run.inventory.experts > 0);
 }
 
 }  // namespace switchyard::health

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/table.hpp"
+#include "sim/health/health_series.hpp"
 #include "sim/run/run_data.hpp"
 #include "sim/scenario/alarms.hpp"
 
@@ -25,6 +26,9 @@ struct MonitorReport {
 /// All steps, warm-up included (a leak begins there too). `name` stands for the run in messages.
 /// Throws InputError for a run of detail "summary".
 MonitorReport monitor_run(const run::RunData& run, const std::vector<scenario::AlarmRule>& rules,
+                          const std::string& name);
+/// The same of a file, whose blocks are read by parts.
+MonitorReport monitor_run(const RecordedRun& file, const std::vector<scenario::AlarmRule>& rules,
                           const std::string& name);
 
 }  // namespace switchyard::health

@@ -13,6 +13,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
 #include "engine/model/gate.hpp"
+#include "engine/trace/trace_parts.hpp"
 
 namespace switchyard::sim {
 namespace {
@@ -105,13 +106,11 @@ class TraceSource final : public RoutingSource {
         pool.taken[place] = 1;
       }
       const std::uint64_t row = pool.rows[(place + shift) % pool.rows.size()];
-      const std::uint64_t from = trace_.candidate_at(row, l);
-      std::copy_n(trace_.routing.candidates.begin() + static_cast<std::ptrdiff_t>(from), m,
-                  out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
-      std::copy_n(trace_.routing.logit.begin() + static_cast<std::ptrdiff_t>(from), m,
-                  out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
-      out.lse[t] = trace_.routing.lse[trace_.layer_at(row, l)];
-      sum += entropy(trace_.layer_at(row, l), from, out.lse[t]);
+      const TraceCell cell = trace_cell(trace_, row, l);
+      std::copy_n(cell.candidates.begin(), m, out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
+      std::copy_n(cell.logit.begin(), m, out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
+      out.lse[t] = cell.lse;
+      sum += entropy(trace_.layer_at(row, l), cell);
     }
     entropy_ = tokens.size() == 0 ? std::numeric_limits<double>::quiet_NaN()
                                   : sum / std::log(2.0) / static_cast<double>(tokens.size());
@@ -143,16 +142,17 @@ class TraceSource final : public RoutingSource {
   }
   /// Of one row and layer, in nats. Exact when all E logits are stored; otherwise the trace cannot
   /// tell: NaN. Remembered, since a long run takes the same rows again and again.
-  [[nodiscard]] double entropy(std::uint64_t place, std::uint64_t from, float lse) {
+  [[nodiscard]] double entropy(std::uint64_t place, const TraceCell& cell) {
     const std::uint32_t m = trace_.header.candidates;
     if (m != trace_.header.experts()) return std::numeric_limits<double>::quiet_NaN();
-    if (entropies_.empty()) entropies_.assign(trace_.routing.lse.size(), -1);
+    if (entropies_.empty()) {
+      entropies_.assign(trace_.rows() * trace_.header.layer_count(), -1);
+    }
     double& known = entropies_[place];
     if (known < 0) {
       double sum = 0;
       for (std::uint32_t i = 0; i < m; ++i) {
-        const double log_p =
-            static_cast<double>(trace_.routing.logit[from + i]) - static_cast<double>(lse);
+        const double log_p = static_cast<double>(cell.logit[i]) - static_cast<double>(cell.lse);
         if (std::isfinite(log_p)) sum -= std::exp(log_p) * log_p;
       }
       // Rounding may leave a row that is certain a little below zero.

@@ -6,14 +6,16 @@
 
 namespace switchyard::run {
 
-std::vector<Violation> check_conservation(const RunReader& reader, std::uint64_t window) {
+std::vector<Violation> check_conservation(const RunReader& reader, std::uint64_t window,
+                                          bool layers) {
   constexpr std::uint64_t kValues = 8'000'000;  // Of the widest block in memory at once.
   constexpr std::uint64_t kChunk = 64;          // Steps that are packed together in the file.
   RunData run = reader.base();
   run.totals = reader.read_totals();
   run.requests = reader.read_requests();
   run.events = reader.read_events();
-  const bool steps = reader.has(Detail::kSteps), layers = reader.has(Detail::kLayers);
+  const bool steps = reader.has(Detail::kSteps);
+  layers = layers && reader.has(Detail::kLayers);
   const std::uint64_t n = reader.steps();
   const auto moe = static_cast<std::uint32_t>(run.inventory.moe_layers.size());
   const std::uint64_t width =

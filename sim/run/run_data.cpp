@@ -302,10 +302,10 @@ void append_step(RunData& run, const StepRecord& step) {
       ExpertRow one(experts);
       add_layer(one, step, l);
       append_row(run.layer_experts[l], one);
-      append_lod(run.lod.layers[l], one);
+      if (!run.lod.layers.empty()) append_lod(run.lod.layers[l], one);
     }
   }
-  append_lod(run.lod.experts, all);
+  if (run.lod.experts.kept.width() == experts) append_lod(run.lod.experts, all);
   append_step_lod(run, step);
   run.steps.push_back(step.scalars);
   if (detail >= Detail::kSteps) {

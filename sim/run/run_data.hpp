@@ -344,7 +344,9 @@ struct RunData {
 /// A run without steps, its arrays sized for the inventory.
 RunData make_run(RunMeta meta, Inventory inventory);
 /// Appends one step: totals, levels of detail, and the blocks of `meta.detail`. The scalars are
-/// always kept in memory. Cost O(L*E + G*P + K). Array lengths are asserted.
+/// always kept in memory; experts' levels of detail only where make_run's are still there (the
+/// writer takes them away and makes them from its blocks). Cost O(L*E + G*P + K). Array lengths are
+/// asserted.
 void append_step(RunData& run, const StepRecord& step);
 /// A StepRecord with all arrays of full length and zero, capacities kUnlimited.
 StepRecord make_step(const Inventory& inventory);

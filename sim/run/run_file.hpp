@@ -12,9 +12,11 @@
 //   ExpertSteps window = reader.experts(12200, 60);
 //
 // The writer streams: the blocks of a step leave memory after at most 64 steps; scalars, totals and
-// levels of detail stay. Same content → same bytes. The reader checks the hash, every shape and
-// every range it reads; InputError names file, dataset and row.
-// Not modelled: reading a file that is still being written.
+// the levels of detail of steps, GPUs and links stay. Levels of detail of experts are made when the
+// run ends, one layer after the other, from the blocks that are in the file by then (detail steps
+// and above); so at most one layer's are in memory, S*E*39/7 bytes. Same content → same bytes. The
+// reader checks the hash, every shape and every range it reads; InputError names file, dataset and
+// row. Not modelled: reading a file that is still being written.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -45,13 +47,17 @@ class RunWriter {
 
   /// As append_step (run_data.hpp), and checks the step (conservation.hpp).
   void append(const StepRecord& step);
-  /// The run so far: meta, inventory, totals, scalars and levels of detail are complete, blocks are
-  /// not. The caller fills requests, tokens, events, critical_path, and metrics of its own.
+  /// The run so far: meta, inventory, totals and scalars are complete, blocks and the experts'
+  /// levels of detail are not. The caller fills requests, tokens, events, critical_path, and
+  /// metrics of its own.
   [[nodiscard]] RunData& data();
   /// Puts compute_metrics() in front of the caller's metrics, writes everything, closes, seals and
   /// renames. InputError on any failure (full disk included). Returns what check_conservation
   /// found; a run with violations is written all the same, so that it can be looked at.
   std::vector<Violation> finish();
+  /// Most bytes of blocks, of rows that wait to be packed and of levels of detail that were held at
+  /// once so far. The scalars of the steps (about 300 B each) come on top.
+  [[nodiscard]] std::uint64_t peak_bytes() const;
 
  private:
   struct State;
@@ -73,6 +79,34 @@ struct RunParts {
 };
 RunData read_run(const std::filesystem::path& path, const RunParts& parts = {},
                  const h5::ReadOptions& options = {});
+
+/// Columns of steps that can be read one by one; their names, units and types stand in FORMAT.md.
+enum class StepColumn : std::uint8_t {
+  kKept,  ///< u32, as are the next five.
+  kOverflow,
+  kReroutedIn,
+  kQueued,
+  kDropped,
+  kCapacity,
+  kFill,           ///< f32
+  kGpuPhase,       ///< i64 [G][P]
+  kGpuMemory,      ///< u64 [G][C]
+  kGpuMemoryPeak,  ///< u64 [G]
+  kLinkBytes,      ///< u64 [K]
+};
+/// Series that have levels of detail (RunLod and ExpertLod).
+enum class LodSeries : std::uint8_t {
+  kSteps,           ///< Lod<f64, f64>
+  kStepStart,       ///< Lod<i64, i64>
+  kGpuPhase,        ///< Lod<i64, i64>
+  kLinkBytes,       ///< Lod<u64, u64>
+  kLinkUse,         ///< Lod<f32, f64>
+  kExpertKept,      ///< Lod<u32, u64>
+  kExpertOverflow,  ///< Lod<u32, u64>
+  kExpertFill,      ///< Lod<f32, f64>
+};
+/// Which arrays of bins to read.
+enum class LodPart : std::uint8_t { kMaxAndFlag, kSum };
 
 /// Reads on demand. Row ranges are [first, first + count) in steps; out of range is an InputError.
 /// A block that the file's detail leaves out is an InputError that names the detail needed.
@@ -99,6 +133,13 @@ class RunReader {
                                                std::uint64_t count) const;
   [[nodiscard]] GpuSteps read_gpus(std::uint64_t first, std::uint64_t count) const;
   [[nodiscard]] LinkSteps read_links(std::uint64_t first, std::uint64_t count) const;
+  /// One column of the above for viewers: [count][…]. `layer` kNone: the sum over layers; of expert
+  /// columns only. T must be the column's type (asserted).
+  template <class T>
+  [[nodiscard]] std::vector<T> read_column(StepColumn column, std::uint32_t layer,
+                                           std::uint64_t first, std::uint64_t count) const;
+  /// Rows that lie together in the file: reading fewer unpacks as many.
+  [[nodiscard]] std::uint64_t rows_together(StepColumn column) const;
   [[nodiscard]] RerouteSteps read_reroutes() const;
   [[nodiscard]] std::vector<RequestRecord> read_requests() const;
   /// Whether the requests arrived (RunData::serving).
@@ -111,6 +152,14 @@ class RunReader {
   /// the coarsest).
   [[nodiscard]] RunLod read_lod(std::size_t finest) const;
   [[nodiscard]] ExpertLod read_layer_lod(std::uint32_t layer, std::size_t finest) const;
+  /// Bins first … first + count − 1 of one level; arrays that `part` leaves out are empty. `layer`
+  /// kNone: the sum over layers; of expert series only. T and Sum must be the series' types
+  /// (asserted). InputError out of range.
+  template <class T, class Sum>
+  [[nodiscard]] typename Lod<T, Sum>::Level read_lod_bins(LodSeries series, std::uint32_t layer,
+                                                          LodPart part, std::size_t level,
+                                                          std::uint64_t first,
+                                                          std::uint64_t count) const;
   /// The finest level with which read_lod brings what was read, base() included, to at most
   /// `most_bytes`; the coarsest if none does.
   [[nodiscard]] std::size_t overview_level(std::uint64_t most_bytes = 1'000'000) const;
@@ -126,7 +175,9 @@ class RunReader {
 };
 
 /// check_conservation of a file, `window` steps at a time (0: as many as a few hundred MB hold):
-/// memory does not grow with the steps but for their scalars.
-std::vector<Violation> check_conservation(const RunReader& reader, std::uint64_t window = 0);
+/// memory does not grow with the steps but for their scalars. `layers` false: without the blocks of
+/// single layers, which are nearly all of a run of detail layers.
+std::vector<Violation> check_conservation(const RunReader& reader, std::uint64_t window = 0,
+                                          bool layers = true);
 
 }  // namespace switchyard::run

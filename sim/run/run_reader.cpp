@@ -15,6 +15,8 @@ namespace {
 
 /// Steps are numbered with 32 bits, kNone excepted.
 constexpr std::uint64_t kMostSteps = kNone - 1;
+/// What the writer packs together, about (file_writer.cpp).
+constexpr std::uint64_t kChunkBytes = 128 << 10;
 
 template <class T>
 using Stored = std::conditional_t<std::is_enum_v<T> || std::is_same_v<T, bool>, std::uint8_t, T>;
@@ -166,6 +168,54 @@ struct RunReader::State {
     return static_cast<std::uint32_t>(v);
   }
 
+  void need_layer(std::uint32_t layer) const;
+  [[nodiscard]] std::uint64_t width_of(StepColumn column) const {
+    switch (column) {
+      case StepColumn::kGpuPhase:
+        return gpus() * kPhases;
+      case StepColumn::kGpuMemory:
+        return gpus() * kMemoryCategories;
+      case StepColumn::kGpuMemoryPeak:
+        return gpus();
+      case StepColumn::kLinkBytes:
+        return links();
+      default:
+        return experts();
+    }
+  }
+  /// Name without its ending, and width.
+  [[nodiscard]] std::pair<std::string, std::uint64_t> series_place(LodSeries series,
+                                                                   std::uint32_t layer) const {
+    const auto expert = [&](const char* name) {
+      return std::pair(
+          fmt::format("lod_expert/{}/{}", layer == kNone ? "all" : layer_name(layer), name),
+          experts());
+    };
+    const auto plain = [&](const char* name, std::uint64_t width) {
+      SWITCHYARD_ASSERT(layer == kNone, "a layer of a series without layers");
+      return std::pair(fmt::format("lod/{}", name), width);
+    };
+    switch (series) {
+      case LodSeries::kSteps:
+        return plain("steps", kStepSeries);
+      case LodSeries::kStepStart:
+        return plain("step_start", 1);
+      case LodSeries::kGpuPhase:
+        return plain("gpu_phase", gpus() * kPhases);
+      case LodSeries::kLinkBytes:
+        return plain("link_bytes", links());
+      case LodSeries::kLinkUse:
+        return plain("link_use", links());
+      case LodSeries::kExpertKept:
+        return expert("kept");
+      case LodSeries::kExpertOverflow:
+        return expert("overflow");
+      case LodSeries::kExpertFill:
+        break;
+    }
+    return expert("fill");
+  }
+
   void read_meta();
   void read_inventory();
   void read_metrics();
@@ -173,6 +223,33 @@ struct RunReader::State {
   void check_blocks() const;
   void check_lod(const std::string& name, std::uint64_t width) const;
 
+  static bool good_bin(auto v) {
+    if constexpr (std::is_floating_point_v<decltype(v)>) {
+      return std::isfinite(v) && v >= 0;
+    } else {
+      return v >= 0;
+    }
+  }
+  /// Rows at … at + bins − 1 of a series' datasets.
+  template <class T, class Sum>
+  typename Lod<T, Sum>::Level read_bins(const std::string& name, std::uint64_t width,
+                                        std::uint64_t at, std::uint64_t bins, bool max, bool sum) {
+    typename Lod<T, Sum>::Level level;
+    if (width == 0) return level;
+    const auto good = [](auto v) { return good_bin(v); };
+    if (max) {
+      level.max = rows<T>(name + "_max", at, bins);
+      level.flag = rows<std::uint8_t>(name + "_flag", at, bins);
+      check(name + "_max", level.max, good, "a number that is not negative", width, at);
+      check(
+          name + "_flag", level.flag, [](std::uint8_t v) { return v <= 1; }, "0 or 1", width, at);
+    }
+    if (sum) {
+      level.sum = rows<Sum>(name + "_sum", at, bins);
+      check(name + "_sum", level.sum, good, "a number that is not negative", width, at);
+    }
+    return level;
+  }
   template <class T, class Sum>
   void read_lod(Lod<T, Sum>& lod, const std::string& name, std::uint64_t width,
                 std::size_t finest) {
@@ -181,24 +258,7 @@ struct RunReader::State {
     const std::size_t top = lod_levels(steps());
     for (std::size_t l = top; l >= std::max<std::size_t>(std::min(finest, top), 1); --l) {
       const std::uint64_t bins = lod_bins(steps(), l);
-      typename Lod<T, Sum>::Level level;
-      if (width > 0) {
-        level.max = rows<T>(name + "_max", at, bins);
-        level.sum = rows<Sum>(name + "_sum", at, bins);
-        level.flag = rows<std::uint8_t>(name + "_flag", at, bins);
-        const auto good = [](auto v) {
-          if constexpr (std::is_floating_point_v<decltype(v)>) {
-            return std::isfinite(v) && v >= 0;
-          } else {
-            return v >= 0;
-          }
-        };
-        check(name + "_max", level.max, good, "a number that is not negative", width, at);
-        check(name + "_sum", level.sum, good, "a number that is not negative", width, at);
-        check(
-            name + "_flag", level.flag, [](std::uint8_t v) { return v <= 1; }, "0 or 1", width, at);
-      }
-      lod.set_level(l, std::move(level));
+      lod.set_level(l, read_bins<T, Sum>(name, width, at, bins, true, true));
       at += bins;
     }
   }
@@ -528,6 +588,124 @@ LinkSteps RunReader::read_links(std::uint64_t first, std::uint64_t count) const 
   s.check_plain("link_step/busy", x.busy_ps, s.links(), first);
   return x;
 }
+
+namespace {
+
+struct ColumnPlace {
+  const char* group;  ///< Null: expert/<layer>/.
+  const char* name;
+};
+ColumnPlace place_of(StepColumn column) {
+  switch (column) {
+    case StepColumn::kKept:
+      return {nullptr, "kept"};
+    case StepColumn::kOverflow:
+      return {nullptr, "overflow"};
+    case StepColumn::kReroutedIn:
+      return {nullptr, "rerouted_in"};
+    case StepColumn::kQueued:
+      return {nullptr, "queued"};
+    case StepColumn::kDropped:
+      return {nullptr, "dropped"};
+    case StepColumn::kCapacity:
+      return {nullptr, "capacity"};
+    case StepColumn::kFill:
+      return {nullptr, "fill"};
+    case StepColumn::kGpuPhase:
+      return {"gpu_step", "phase"};
+    case StepColumn::kGpuMemory:
+      return {"gpu_step", "memory"};
+    case StepColumn::kGpuMemoryPeak:
+      return {"gpu_step", "memory_peak"};
+    case StepColumn::kLinkBytes:
+      break;
+  }
+  return {"link_step", "bytes"};
+}
+
+}  // namespace
+
+void RunReader::State::need_layer(std::uint32_t layer) const {
+  if (layer == kNone) return;
+  need_detail("numbers of a layer", Detail::kLayers);
+  if (layer >= layers()) {
+    throw InputError(file.path().string(),
+                     fmt::format("MoE layer {} asked for; the run has {}", layer, layers()));
+  }
+}
+
+template <class T>
+std::vector<T> RunReader::read_column(StepColumn column, std::uint32_t layer, std::uint64_t first,
+                                      std::uint64_t count) const {
+  State& s = *state_;
+  s.need_detail("step numbers", Detail::kSteps);
+  s.need_range(first, count);
+  const ColumnPlace at = place_of(column);
+  SWITCHYARD_ASSERT(at.group == nullptr || layer == kNone, "a layer of a column without layers");
+  s.need_layer(layer);
+  const std::uint64_t width = s.width_of(column);
+  if (width == 0) return {};
+  const std::string name =
+      at.group != nullptr
+          ? fmt::format("{}/{}", at.group, at.name)
+          : fmt::format("expert/{}/{}", layer == kNone ? "all" : layer_name(layer), at.name);
+  std::vector<T> values = s.rows<T>(name, first, count);
+  s.check_plain(name, values, width, first);
+  return values;
+}
+template std::vector<std::uint32_t> RunReader::read_column(StepColumn, std::uint32_t, std::uint64_t,
+                                                           std::uint64_t) const;
+template std::vector<float> RunReader::read_column(StepColumn, std::uint32_t, std::uint64_t,
+                                                   std::uint64_t) const;
+template std::vector<std::int64_t> RunReader::read_column(StepColumn, std::uint32_t, std::uint64_t,
+                                                          std::uint64_t) const;
+template std::vector<std::uint64_t> RunReader::read_column(StepColumn, std::uint32_t, std::uint64_t,
+                                                           std::uint64_t) const;
+
+std::uint64_t RunReader::rows_together(StepColumn column) const {
+  const std::uint64_t element = place_of(column).group == nullptr ? 4 : 8;
+  const std::uint64_t width = state_->width_of(column);
+  return std::max<std::uint64_t>(1, kChunkBytes / std::max<std::uint64_t>(1, width * element));
+}
+
+template <class T, class Sum>
+typename Lod<T, Sum>::Level RunReader::read_lod_bins(LodSeries series, std::uint32_t layer,
+                                                     LodPart part, std::size_t level,
+                                                     std::uint64_t first,
+                                                     std::uint64_t count) const {
+  State& s = *state_;
+  const std::size_t top = lod_levels(s.steps());
+  const std::uint64_t bins = level >= 1 && level <= top ? lod_bins(s.steps(), level) : 0;
+  if (first > bins || count > bins - first) {
+    throw InputError(s.file.path().string(),
+                     fmt::format("bins {} to {} of level {} asked for; it has {}", first,
+                                 first + count, level, bins));
+  }
+  s.need_layer(layer);
+  std::uint64_t at = first;
+  for (std::size_t l = top; l > level; --l) at += lod_bins(s.steps(), l);
+  const auto [name, width] = s.series_place(series, layer);
+  return s.read_bins<T, Sum>(name, width, at, count, part == LodPart::kMaxAndFlag,
+                             part == LodPart::kSum);
+}
+template Lod<double, double>::Level RunReader::read_lod_bins<double, double>(
+    LodSeries, std::uint32_t, LodPart, std::size_t, std::uint64_t, std::uint64_t) const;
+template Lod<float, double>::Level RunReader::read_lod_bins<float, double>(LodSeries, std::uint32_t,
+                                                                           LodPart, std::size_t,
+                                                                           std::uint64_t,
+                                                                           std::uint64_t) const;
+template Lod<std::int64_t, std::int64_t>::Level
+    RunReader::read_lod_bins<std::int64_t, std::int64_t>(LodSeries, std::uint32_t, LodPart,
+                                                         std::size_t, std::uint64_t,
+                                                         std::uint64_t) const;
+template Lod<std::uint64_t, std::uint64_t>::Level
+    RunReader::read_lod_bins<std::uint64_t, std::uint64_t>(LodSeries, std::uint32_t, LodPart,
+                                                           std::size_t, std::uint64_t,
+                                                           std::uint64_t) const;
+template Lod<std::uint32_t, std::uint64_t>::Level
+    RunReader::read_lod_bins<std::uint32_t, std::uint64_t>(LodSeries, std::uint32_t, LodPart,
+                                                           std::size_t, std::uint64_t,
+                                                           std::uint64_t) const;
 
 RerouteSteps RunReader::read_reroutes() const {
   State& s = *state_;

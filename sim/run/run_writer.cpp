@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -15,6 +17,8 @@ namespace {
 using h5::FileWriter;
 
 constexpr std::size_t kStepsInMemory = 64;
+/// A run with layers has hundreds of datasets, and its blocks are read back.
+constexpr h5::WriteOptions kWriteOptions{.chunk_cache = false};
 
 /// What a member becomes in the file: enums and bool are u8.
 template <class T>
@@ -130,18 +134,70 @@ void write_lod(FileWriter& file, const std::string& name, const Lod<T, Sum>& lod
   file.write(name + "_flag", all.flag, shape);
 }
 
-void write_lods(FileWriter& file, const RunData& run) {
+void write_expert_lod(FileWriter& file, const std::string& group, const ExpertLod& lod) {
+  internal::expert_lods(lod, [&](const char* name, const auto& one) {
+    write_lod(file, fmt::format("lod_expert/{}/{}", group, name), one);
+  });
+}
+
+template <class T, class Sum>
+std::uint64_t bytes_of(const Lod<T, Sum>& lod) {
+  std::uint64_t bytes = 0;
+  for (std::size_t l = 1; l <= lod.levels(); ++l) {
+    const auto& level = lod.level(l);
+    bytes += level.max.capacity() * sizeof(T) + level.sum.capacity() * sizeof(Sum) +
+             level.flag.capacity();
+  }
+  return bytes;
+}
+std::uint64_t bytes_of(const ExpertLod& lod) {
+  return bytes_of(lod.kept) + bytes_of(lod.overflow) + bytes_of(lod.fill);
+}
+
+ExpertLod make_expert_lod(std::size_t experts) {
+  return {Lod<std::uint32_t, std::uint64_t>(experts), Lod<std::uint32_t, std::uint64_t>(experts),
+          Lod<float, double>(experts)};
+}
+
+/// From the blocks expert/<group>/ that were appended to the file.
+ExpertLod lod_of_blocks(FileWriter& file, const std::string& group, std::uint64_t steps,
+                        std::size_t experts) {
+  ExpertLod lod = make_expert_lod(experts);
+  if (experts == 0) return lod;
+  std::vector<std::uint8_t> flag(experts);
+  const auto name = [&group](const char* column) {
+    return fmt::format("expert/{}/{}", group, column);
+  };
+  // 1 MiB of each column: whole pieces of the file in most shapes.
+  const std::uint64_t part = std::max<std::uint64_t>(1, (std::uint64_t{1} << 20) / (experts * 4));
+  for (std::uint64_t first = 0; first < steps; first += part) {
+    const std::uint64_t count = std::min(part, steps - first);
+    const auto kept = file.read_back<std::uint32_t>(name("kept"), first, count);
+    const auto overflow = file.read_back<std::uint32_t>(name("overflow"), first, count);
+    const auto fill = file.read_back<float>(name("fill"), first, count);
+    for (std::uint64_t s = 0; s < count; ++s) {
+      const auto at = static_cast<std::size_t>(s) * experts;
+      for (std::size_t e = 0; e < experts; ++e) flag[e] = overflow[at + e] > 0 ? 1 : 0;
+      lod.kept.append(std::span(kept).subspan(at, experts), flag);
+      lod.overflow.append(std::span(overflow).subspan(at, experts), flag);
+      lod.fill.append(std::span(fill).subspan(at, experts), flag);
+    }
+  }
+  return lod;
+}
+
+/// `experts_of(group, lod in memory or null)` gives the levels of the sum and of each layer.
+template <class F>
+void write_lods(FileWriter& file, const RunData& run, F&& experts_of) {
   internal::run_lods(run.lod, [&file](const char* name, const auto& lod) {
     write_lod(file, fmt::format("lod/{}", name), lod);
   });
-  const auto experts = [&file](const std::string& group, const ExpertLod& lod) {
-    internal::expert_lods(lod, [&](const char* name, const auto& one) {
-      write_lod(file, fmt::format("lod_expert/{}/{}", group, name), one);
-    });
-  };
-  experts("all", run.lod.experts);
-  for (std::size_t l = 0; l < run.lod.layers.size(); ++l) {
-    experts(layer_name(l), run.lod.layers[l]);
+  write_expert_lod(file, "all", experts_of("all", &run.lod.experts));
+  if (run.meta.detail < Detail::kLayers) return;
+  for (std::size_t l = 0; l < run.inventory.moe_layers.size(); ++l) {
+    write_expert_lod(
+        file, layer_name(l),
+        experts_of(layer_name(l), l < run.lod.layers.size() ? &run.lod.layers[l] : nullptr));
   }
 }
 
@@ -248,11 +304,12 @@ void write_rows(FileWriter& file, const RunData& run) {
   });
 }
 
-void write_rest(FileWriter& file, const RunData& run) {
+template <class F>
+void write_rest(FileWriter& file, const RunData& run, F&& experts_of) {
   write_meta(file, run);
   write_inventory(file, run.inventory);
   write_totals(file, run);
-  write_lods(file, run);
+  write_lods(file, run, experts_of);
   write_rows(file, run);
   file.finish();
 }
@@ -272,17 +329,32 @@ void check_inventory(const Inventory& inv) {
 
 struct RunWriter::State {
   State(const std::filesystem::path& target, RunMeta meta, Inventory inventory)
-      : file(target, run_schema()), data(make_run(std::move(meta), std::move(inventory))) {}
+      : file(target, run_schema(), kWriteOptions),
+        data(make_run(std::move(meta), std::move(inventory))) {
+    data.lod.layers.clear();
+    // Without blocks there is nothing to make the sum's from.
+    if (data.meta.detail >= Detail::kSteps) data.lod.experts = make_expert_lod(0);
+  }
   FileWriter file;
   RunData data;
   std::size_t flushed = 0;  // Steps whose blocks are in the file.
+  std::uint64_t peak = 0;
   std::vector<Violation> violations;
 
   void flush() {
     check_steps(data, flushed, violations);
     flush_blocks(file, data);
+    note_bytes(0);
     clear_blocks(data);
     flushed = data.steps.size();
+  }
+  void note_bytes(std::uint64_t more) {
+    std::uint64_t bytes = more + file.buffered_bytes() + bytes_of(data.lod.experts);
+    internal::run_lods(data.lod, [&](const char*, const auto& lod) { bytes += bytes_of(lod); });
+    step_blocks(data, [&](const std::string&, auto& v, const std::vector<std::uint64_t>&) {
+      bytes += v.capacity() * sizeof(Element<decltype(v)>);
+    });
+    peak = std::max(peak, bytes);
   }
 };
 
@@ -299,6 +371,7 @@ void RunWriter::append(const StepRecord& step) {
 }
 
 RunData& RunWriter::data() { return state_->data; }
+std::uint64_t RunWriter::peak_bytes() const { return state_->peak; }
 
 std::vector<Violation> RunWriter::finish() {
   State& s = *state_;
@@ -307,13 +380,19 @@ std::vector<Violation> RunWriter::finish() {
   std::vector<Metric> metrics = compute_metrics(s.data);
   metrics.insert(metrics.end(), s.data.metrics.begin(), s.data.metrics.end());
   s.data.metrics = std::move(metrics);
-  write_rest(s.file, s.data);
+  const bool blocks = s.data.meta.detail >= Detail::kSteps;
+  write_rest(s.file, s.data, [&](const std::string& group, const ExpertLod* held) {
+    if (!blocks) return *held;
+    ExpertLod lod = lod_of_blocks(s.file, group, s.data.totals.steps, s.data.inventory.experts);
+    s.note_bytes(bytes_of(lod));
+    return lod;
+  });
   return shorten(std::move(s.violations));
 }
 
 void write_run(const std::filesystem::path& target, const RunData& run) {
   check_inventory(run.inventory);
-  FileWriter file(target, run_schema());
+  FileWriter file(target, run_schema(), kWriteOptions);
   declare_blocks(file, run);
   step_blocks(run, [&run](const std::string& name, const auto& v,
                           const std::vector<std::uint64_t>& trailing) {
@@ -326,8 +405,33 @@ void write_run(const std::filesystem::path& target, const RunData& run) {
   });
   SWITCHYARD_ASSERT(run.meta.detail == Detail::kSummary || run.steps.size() == run.totals.steps,
                     fmt::format("{} of {} steps", run.steps.size(), run.totals.steps));
-  flush_blocks(file, run);
-  write_rest(file, run);
+  // In the same portions as RunWriter, so that the pieces of the datasets lie in the same order.
+  for (std::uint64_t first = 0; first < run.totals.steps; first += kStepsInMemory) {
+    const std::uint64_t end = std::min<std::uint64_t>(first + kStepsInMemory, run.totals.steps);
+    step_blocks(run, [&](const std::string& name, const auto& v,
+                         const std::vector<std::uint64_t>& trailing) {
+      std::uint64_t from = first;
+      std::uint64_t to = end;
+      std::uint64_t width = 1;
+      for (const std::uint64_t d : trailing) width *= d;
+      if (trailing.empty()) {  // reroutes: rows of these steps
+        const auto& step = run.reroutes.step;
+        const auto at = [&step](std::uint64_t s) {
+          return static_cast<std::uint64_t>(std::lower_bound(step.begin(), step.end(), s) -
+                                            step.begin());
+        };
+        from = at(first);
+        to = end == run.totals.steps ? step.size() : at(end);
+      }
+      file.append<Element<decltype(v)>>(
+          name, std::span(v).subspan(static_cast<std::size_t>(from * width),
+                                     static_cast<std::size_t>((to - from) * width)));
+    });
+  }
+  write_rest(file, run, [](const std::string& group, const ExpertLod* held) -> const ExpertLod& {
+    SWITCHYARD_ASSERT(held != nullptr, group + " has no levels of detail");
+    return *held;
+  });
 }
 
 }  // namespace switchyard::run

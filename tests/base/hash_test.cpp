@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
+
+#include "engine/base/error.hpp"
+#include "engine/base/file_hash.hpp"
 
 namespace switchyard {
 namespace {
@@ -46,6 +50,17 @@ TEST(Sha256, OfAbcIsTheStandardsExample) {
     hex += "0123456789abcdef"[byte & 15];
   }
   EXPECT_EQ(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Hash, OfAFileIsThatOfItsBytes) {
+  std::string bytes;
+  for (int i = 0; i < (1 << 20) + 77; ++i) bytes += static_cast<char>(i * 31 % 251);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, bytes.size()}) {
+    std::ofstream("hashed.bin", std::ios::binary) << bytes.substr(0, size);
+    EXPECT_EQ(hash64_of_file("hashed.bin"), hash64(std::string_view(bytes).substr(0, size)));
+  }
+  EXPECT_THROW((void)hash64_of_file("missing.bin"), InputError);
+  EXPECT_THROW((void)hash64_of_file("."), InputError);
 }
 
 }  // namespace

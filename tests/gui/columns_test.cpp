@@ -129,6 +129,93 @@ TEST(RunStore, FromAFileEqualsTheRunInMemory) {
   EXPECT_GT(file.cachedBytes(), 0U);
 }
 
+TEST(RunStore, ReadsWhatIsShownAndNoMore) {
+  // 4096 steps x 256 experts in 2 layers.
+  run::Inventory inv = testing::demoInventory();
+  inv.experts = 256;
+  inv.moe_layers = {0, 1};
+  inv.placement.assign(std::size_t{2} * 256, 0);
+  run::RunMeta meta;
+  meta.detail = run::Detail::kLayers;
+  constexpr std::uint64_t kSteps = 4096;
+  {
+    run::RunWriter writer("pages.h5", meta, inv);
+    run::StepRecord r = run::make_step(inv);
+    r.expert_capacity.assign(r.expert_capacity.size(), 9);
+    for (std::uint64_t s = 0; s < kSteps; ++s) {
+      r.scalars.start_ps = static_cast<std::int64_t>(s) * 1000;
+      r.scalars.end_ps = r.scalars.start_ps + 1000;
+      for (std::size_t i = 0; i < r.expert_kept.size(); ++i) {
+        r.expert_kept[i] = static_cast<std::uint32_t>((s * 31 + i * 17) % 8);
+      }
+      r.expert_overflow[300] = s == 1234 ? 5 : 0;
+      writer.append(r);
+    }
+    (void)writer.finish();
+  }
+  const RunStore store(std::filesystem::path("pages.h5"));
+  const std::uint64_t opened = store.bytesRead();
+  // Opening reads the scalars of steps and small tables, no expert and no level of detail.
+  EXPECT_EQ(store.pagesRead(), 0U);
+  EXPECT_LT(opened, kSteps * 300 + 600'000);
+
+  // The first picture of the whole run, 256 pixels wide: 512 bins of level 1.
+  const TimeWindow all{0, static_cast<double>(kSteps)};
+  const HeatColumns c = heatColumns(store, kAllLayers, Scale::kCapacity, Aggregate::kMax, all, 256);
+  EXPECT_EQ(c.level, 1U);
+  EXPECT_EQ(c.over[(1234 / 16) * 256 + 44], 1);
+  const std::uint64_t first = store.bytesRead() - opened;
+  EXPECT_LT(first, 1'000'000U);
+  EXPECT_GE(first, 512U * 256 * 5);  // the largest values, and the flags
+  // Again, and other numbers of the same picture: nothing more, or the sums only.
+  (void)heatColumns(store, kAllLayers, Scale::kCapacity, Aggregate::kMax, all, 256);
+  EXPECT_EQ(store.bytesRead() - opened, first);
+  (void)heatColumns(store, kAllLayers, Scale::kCapacity, Aggregate::kMean, all, 256);
+  EXPECT_EQ(store.bytesRead() - opened, first + std::uint64_t{512} * 256 * 8);
+
+  // A cursor on a step: two columns of the 128 steps that lie together.
+  const std::uint64_t pages = store.pagesRead();
+  const std::uint64_t before = store.bytesRead();
+  const HeatColumns one = heatColumns(store, 1, Scale::kCapacity, Aggregate::kMax, {1234, 1235}, 1);
+  EXPECT_EQ(one.over[44], 1);
+  EXPECT_EQ(store.pagesRead() - pages, 2U);
+  EXPECT_EQ(store.bytesRead() - before, 2U * 128 * 256 * 4);
+  // The next step lies on the same pages.
+  (void)heatColumns(store, 1, Scale::kCapacity, Aggregate::kMax, {1233, 1234}, 1);
+  EXPECT_EQ(store.pagesRead() - pages, 2U);
+}
+
+TEST(RunStore, DropsThePagesLongestUnusedAboveItsBudget) {
+  // 7 columns x 8 pages of 128 steps, 128 KiB each.
+  run::Inventory inv = testing::demoInventory();
+  inv.experts = 256;
+  inv.moe_layers = {0};
+  inv.placement.assign(inv.experts, 0);
+  run::RunMeta meta;
+  meta.detail = run::Detail::kSteps;
+  constexpr std::uint32_t kSteps = 1024;
+  {
+    run::RunWriter writer("budget.h5", meta, inv);
+    run::StepRecord r = run::make_step(inv);
+    for (std::uint32_t s = 0; s < kSteps; ++s) {
+      r.scalars.start_ps = s;
+      r.scalars.end_ps = s + 1;
+      r.expert_kept.assign(inv.experts, s);
+      writer.append(r);
+    }
+    (void)writer.finish();
+  }
+  // The 32 pages used last stay whatever the budget is: those of one row are among them.
+  const RunStore store(std::filesystem::path("budget.h5"), {}, 1U << 20);
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint64_t s = 0; s < kSteps; s += 32) {
+      EXPECT_EQ(store.expertRow(kAllLayers, s).kept[7], s);
+      EXPECT_LE(store.cachedBytes(), 32U * 131072);
+    }
+  }
+  EXPECT_EQ(store.pagesRead(), 2U * 8 * 7);
+}
+
 TEST(RunStore, GroupsExpertsByGpu) {
   run::Inventory inv = testing::demoInventory();
   for (std::uint32_t e = 0; e < inv.experts; ++e) inv.placement[e] = e % 8;  // round robin, layer 0

@@ -54,8 +54,10 @@ std::uint64_t noise(std::uint64_t i) {
 }
 
 /// Attributes and `rows` rows of incompressible numbers in blocks of `block`.
-void write_sample(const fs::path& path, std::uint64_t rows, std::uint64_t block) {
-  FileWriter file(path, kSchema);
+/// `back`: a few rows are read back after each block.
+void write_sample(const fs::path& path, std::uint64_t rows, std::uint64_t block,
+                  const WriteOptions& options = {}, bool back = false) {
+  FileWriter file(path, kSchema, options);
   file.attribute("text", "größer");
   file.attribute("seed", std::uint64_t{1} << 63);
   file.attribute("offset", std::int64_t{-5});
@@ -73,6 +75,20 @@ void write_sample(const fs::path& path, std::uint64_t rows, std::uint64_t block)
     }
     file.append("rows/u16", a);
     file.append("rows/f32", b);
+    if (back) {
+      const std::uint64_t end = std::min(rows, r + block);
+      for (const std::uint64_t first : {std::uint64_t{0}, end / 2, end - std::min(end, block)}) {
+        const auto some = file.read_back<std::uint16_t>("rows/u16", first, end - first);
+        ASSERT_EQ(some.size(), 3 * (end - first));
+        for (std::uint64_t i = 0; i < some.size(); ++i) {
+          ASSERT_EQ(some[i], static_cast<std::uint16_t>(noise(3 * first + i))) << first;
+        }
+        EXPECT_EQ(file.read_back<float>("rows/f32", first, 1).at(0),
+                  static_cast<float>(first) * 0.5F);
+      }
+      // Less than a packed piece waits in memory per dataset, and the room it took before.
+      EXPECT_LT(file.buffered_bytes(), 2U * (2 * 131072 + 2 * 6 * block));
+    }
   }
   file.strings("names", std::vector<std::string>{"", "zwei", "drei und mehr"});
   file.text("story", std::string(100000, 'x'));
@@ -187,6 +203,15 @@ TEST_F(Container, HasTheSameBytesForTheSameContent) {
   write_sample(at("elsewhere/b.h5"), 50000, 100);
   (void)mallopt(M_PERTURB, 0);
   EXPECT_TRUE(read_file(at("a.h5")) == read_file(at("elsewhere/b.h5")));
+}
+
+TEST_F(Container, ReadsBackWhatWasAppendedWithoutChangingTheFile) {
+  constexpr WriteOptions kDirect{.chunk_cache = false};
+  write_sample(at("a.h5"), 90000, 30011, kDirect);
+  write_sample(at("b.h5"), 90000, 30011, kDirect, true);
+  EXPECT_TRUE(read_file(at("a.h5")) == read_file(at("b.h5")));
+  const FileReader file(at("b.h5"), kSchema);
+  EXPECT_EQ(file.read<std::uint16_t>("rows/u16").size(), 3U * 90000);
 }
 
 TEST_F(Container, LeavesNothingBehindWhenItIsNotFinished) {

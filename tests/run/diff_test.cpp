@@ -127,5 +127,20 @@ TEST(InspectRun, ShowsRunMetricsAndConservation) {
   EXPECT_TRUE(has(cli::inspect_run("bad.h5")[2], {"bytes", "step 3", "sent = 1, received = 7000"}));
 }
 
+TEST(InspectRun, LeavesTheLayersOfAVeryLongRunOutUnlessAsked) {
+  RunData run = sample_run(10, Detail::kLayers);
+  ++run.layer_experts[0].kept[5];
+  write_run("layers.h5", run);
+  const auto laws = [](cli::InspectRunOptions options) {
+    return cli::inspect_run("layers.h5", options)[2];
+  };
+  EXPECT_FALSE(laws({}).rows.empty());
+  const Table without = laws({.most_layer_numbers = 10});
+  EXPECT_TRUE(without.rows.empty());
+  ASSERT_EQ(without.notes.size(), 2U);
+  EXPECT_NE(without.notes[1].find("--layers checks them too"), std::string::npos);
+  EXPECT_FALSE(laws({.layers = true, .most_layer_numbers = 10}).rows.empty());
+}
+
 }  // namespace
 }  // namespace switchyard::run

@@ -306,6 +306,66 @@ TEST(RunFile, TheStreamingWriterWritesTheSameBytesAsTheOneInMemory) {
   EXPECT_EQ(bytes_of("memory.h5"), bytes_of("memory2.h5"));
 }
 
+Inventory wide_inventory(std::uint32_t layers, std::uint32_t experts) {
+  Inventory inv = sample_inventory();
+  inv.experts = experts;
+  inv.moe_layers.clear();
+  for (std::uint32_t l = 0; l < layers; ++l) inv.moe_layers.push_back(l);
+  inv.replicas = 1;
+  inv.placement.assign(std::size_t{layers} * experts, 0);
+  return inv;
+}
+
+StepRecord wide_step(const Inventory& inv, std::uint32_t s) {
+  StepRecord step = make_step(inv);
+  for (LayerRecord& l : step.layers) l.imbalance = 1.5;
+  step.scalars.start_ps = std::int64_t{s} * 1000;
+  step.scalars.end_ps = step.scalars.start_ps + 1000;
+  for (std::size_t i = 0; i < step.expert_kept.size(); ++i) {
+    step.expert_kept[i] = static_cast<std::uint32_t>((s * 31 + i * 17) % 11);
+    step.expert_overflow[i] = (s + i) % 97 == 0 ? 3 : 0;
+    step.expert_capacity[i] = i % 5 == 0 ? kUnlimited : static_cast<std::uint32_t>(7 + i % 3);
+  }
+  if (s % 3 == 0) step.reroutes.push_back({1, s % 7, s % 5, 2});
+  return step;
+}
+
+TEST(RunFile, TheStreamingWriterWritesTheSameBytesOfManyPackedPieces) {
+  // 64 experts: 128 KiB are 512 steps.
+  const Inventory inv = wide_inventory(3, 64);
+  RunData run = make_run(sample_meta(Detail::kLayers), inv);
+  RunWriter writer("stream.h5", sample_meta(Detail::kLayers), inv);
+  for (std::uint32_t s = 0; s < 1100; ++s) {
+    const StepRecord step = wide_step(inv, s);
+    append_step(run, step);
+    writer.append(step);
+  }
+  (void)writer.finish();
+  run.metrics = compute_metrics(run);
+  write_run("memory.h5", run);
+  EXPECT_TRUE(bytes_of("memory.h5") == bytes_of("stream.h5"));
+  expect_same_run(run, read_run("stream.h5"));
+}
+
+TEST(RunFile, TheStreamingWriterHoldsTheLevelsOfOneLayerAtATime) {
+  // 256 experts: 128 KiB are 128 steps.
+  const Inventory inv = wide_inventory(4, 256);
+  std::vector<std::uint64_t> peaks;
+  for (const std::uint32_t steps : {400U, 800U}) {
+    RunWriter writer("stream.h5", sample_meta(Detail::kLayers), inv);
+    for (std::uint32_t s = 0; s < steps; ++s) writer.append(wide_step(inv, s));
+    (void)writer.finish();
+    peaks.push_back(writer.peak_bytes());
+  }
+  // Bins of kept, overflow and fill: 13 B each, for 1/7 of the steps. All five (the layers' and the
+  // sum's) would grow by 2.9 MB or more, the one that is held by at most twice a fifth of it; rows
+  // of small datasets that wait to be packed, and levels of GPUs and links, by 1 kB a step.
+  const double one = 400.0 / 7 * 256 * 39;
+  const double grown = static_cast<double>(peaks[1]) - static_cast<double>(peaks[0]);
+  EXPECT_LT(grown, 2.2 * one + 400.0 * 1024 * 2);
+  EXPECT_LT(2.2 * one + 400.0 * 1024 * 2, 5 * one);
+}
+
 TEST(RunFile, TheStreamingWriterReportsViolationsAndWritesTheRun) {
   RunWriter writer("broken.h5", sample_meta(Detail::kSteps), sample_inventory());
   for (std::uint32_t s = 0; s < 100; ++s) {

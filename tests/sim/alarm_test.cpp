@@ -9,6 +9,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "sim/health/alarm_board.hpp"
+#include "sim/health/diagnosis.hpp"
 #include "sim/health/monitor_report.hpp"
 #include "tests/run/sample_run.hpp"
 #include "tests/sim/golden_text.hpp"
@@ -251,6 +252,28 @@ TEST(Monitor, SaysTheSameWhetherTheRunWasReadOrMade) {
   const auto rules = scenario::default_alarms(0.92);
   EXPECT_EQ(render_all(monitor_run(layers, rules, "a").tables, TableFormat::kJson),
             render_all(monitor_run(again, rules, "a").tables, TableFormat::kJson));
+}
+
+TEST(Monitor, SaysTheSameOfAFileThatItReadsByParts) {
+  // More than one window of steps.
+  for (const run::Detail detail : {run::Detail::kSteps, run::Detail::kLayers}) {
+    run::RunData whole = run::testing::sample_run(2 * RecordedSteps::kWindow + 9, detail);
+    whole.metrics.clear();
+    run::write_run("parts.h5", whole);
+    RecordedRun file = read_recorded("parts.h5");
+    EXPECT_EQ(file.layers, detail == run::Detail::kLayers);
+    int parts = 0;
+    file.between = [&parts] { ++parts; };
+    const auto rules = scenario::default_alarms(0.92);
+    EXPECT_EQ(render_all(monitor_run(file, rules, "a").tables, TableFormat::kText),
+              render_all(monitor_run(whole, rules, "a").tables, TableFormat::kText));
+    EXPECT_EQ(parts, 3);
+    EXPECT_EQ(render_all(diagnose(file.run, "a").tables, TableFormat::kText),
+              render_all(diagnose(whole, "a").tables, TableFormat::kText));
+  }
+  run::write_run("parts.h5", run::testing::sample_run(12, run::Detail::kSummary));
+  const RecordedRun none = read_recorded("parts.h5");
+  EXPECT_THROW((void)monitor_run(none, scenario::default_alarms(0.92), "a"), InputError);
 }
 
 }  // namespace switchyard::health

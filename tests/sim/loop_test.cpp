@@ -10,6 +10,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/trace/trace_parts.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
 #include "sim/loop/routing_source.hpp"
@@ -190,6 +191,31 @@ TEST(Loop, SaysWhenTheTraceIsShorterThanTheRun) {
       << "only the policy note";
   const MemoryRun r = run_in_memory(worked_scenario({"workload.batch=8"}), &trace);
   EXPECT_NE(r.result.notes.at(0).find("more than once"), std::string::npos);
+}
+
+TEST(Loop, ATraceReadByPartsGivesTheSameRun) {
+  std::vector<std::vector<std::vector<std::uint16_t>>> choices(2);
+  for (std::uint32_t l = 0; l < 2; ++l) {
+    for (std::uint32_t r = 0; r < 64; ++r) {
+      const std::uint32_t a = (r * r + 3 * l) % 8;
+      choices[l].push_back(
+          {static_cast<std::uint16_t>(a), static_cast<std::uint16_t>((a + 1 + r % 3) % 8)});
+    }
+  }
+  switchyard::write_trace("parts.h5", decode_trace(choices, 8));
+  const auto whole = switchyard::read_trace("parts.h5");
+  const auto parts = switchyard::open_trace("parts.h5", true, 2000);
+  ASSERT_NE(parts.parts, nullptr);
+  ASSERT_TRUE(parts.routing.candidates.empty());
+  const auto s = worked_scenario({"workload.batch=64", "workload.steps=3"});
+  const MemoryRun a = run_in_memory(s, &whole);
+  const MemoryRun b = run_in_memory(s, &parts);
+  EXPECT_TRUE(b.result.violations.empty());
+  EXPECT_EQ(a.data.experts.kept, b.data.experts.kept);
+  EXPECT_EQ(a.data.layer_steps.expert_ps, b.data.layer_steps.expert_ps);
+  EXPECT_EQ(a.data.totals.pair_bytes, b.data.totals.pair_bytes);
+  EXPECT_GT(parts.parts->reads(), 4U);
+  EXPECT_LE(parts.parts->held_bytes(), 2000U);
 }
 
 TEST(Loop, RunsAreTheSameBytesInAnotherFolder) {
