@@ -143,7 +143,9 @@ std::uint32_t forwarding_cost(DeviceKind kind) {
   if (kind == DeviceKind::kGpu) {
     return 1;
   }
-  return kind == DeviceKind::kSsd || kind == DeviceKind::kCxl ? kNever : 0;
+  return kind == DeviceKind::kSsd || kind == DeviceKind::kCxl || kind == DeviceKind::kRouterCard
+             ? kNever
+             : 0;
 }
 
 struct EdgeData {

@@ -195,7 +195,8 @@ OpCost CostModel::core(std::size_t layer, std::span<const SequenceWork> work) co
   return cost;
 }
 
-OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> work) const {
+OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> work,
+                            std::uint32_t shares) const {
   double tokens = 0;
   for (const SequenceWork& s : work) tokens += real(s.new_tokens);
   if (tokens == 0) return {};
@@ -209,7 +210,8 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
     q_values = heads * real(model_.head_dim);
   }
   const double c = width_of(dtype_.kv);
-  const Part norm{2 * tokens * hidden * a_, 2 * tokens * hidden * a_, 0, dtype_.shared, gpu_.mfu};
+  const double own = tokens / real(shares);  // What norm and residual are of.
+  const Part norm{2 * own * hidden * a_, 2 * own * hidden * a_, 0, dtype_.shared, gpu_.mfu};
   const Part qkv{qkv_weights_ * w_ + tokens * (hidden + q_values + kv_values) * a_,
                  tokens * (q_values + kv_values) * a_, 2 * tokens * qkv_weights_, dtype_.shared,
                  gpu_.mfu};
@@ -228,7 +230,7 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
     cost += group({norm, qkv, rope});
   }
   cost += core(layer, work);
-  OpCost out = roofline(out_weights_ * w_ + tokens * (q_values + 2 * hidden) * a_,
+  OpCost out = roofline(out_weights_ * w_ + tokens * (q_values + hidden) * a_ + own * hidden * a_,
                         2 * tokens * out_weights_, dtype_.shared, gpu_.mfu, 1);
   if (dense_qkv) {
     measured(scenario::OpKind::kGemm, dtype_.shared,
@@ -264,6 +266,32 @@ OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
   }
   cost += roofline(t * (1 + real(model_.top_k)) * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
   return cost;
+}
+
+OpCost CostModel::router_norm(std::uint64_t tokens) const {
+  if (tokens == 0) return {};
+  return roofline(2 * real(tokens) * real(model_.hidden_size) * a_, 0, dtype_.shared, gpu_.mfu, 1);
+}
+
+OpCost CostModel::router_gate(std::uint64_t rows) const {
+  if (rows == 0) return {};
+  const double r = real(rows), hidden = real(model_.hidden_size), e = real(model_.num_experts);
+  const Part gate{hidden * e * width_of(dtype_.router) + r * hidden * a_ + r * e * 4, r * e * 4,
+                  2 * r * hidden * e, dtype_.router, gpu_.mfu};
+  const Part top{r * e * 4, r * e * 4, 0, dtype_.router, gpu_.mfu};
+  OpCost gemm = roofline(gate.bytes, gate.flops, gate.format, gate.share, 1);
+  if (!measured(scenario::OpKind::kGemm, dtype_.router, {model_.num_experts, model_.hidden_size},
+                {r, 0, 0}, gemm)) {
+    return group({gate, top});
+  }
+  gemm += roofline(top.bytes, 0, dtype_.router, gpu_.mfu, 1);
+  return gemm;
+}
+
+OpCost CostModel::router_permute(std::uint64_t tokens) const {
+  if (tokens == 0) return {};
+  return roofline(real(tokens) * (1 + real(model_.top_k)) * real(model_.hidden_size) * a_, 0,
+                  dtype_.shared, gpu_.mfu, 1);
 }
 
 OpCost CostModel::experts(std::span<const std::uint32_t> rows) const {
@@ -325,13 +353,14 @@ SimTime CostModel::expert_alone(std::uint32_t rows) const {
   return cost.measured > 0 ? cost.time : cost.time - SimTime::from_ps(launch().ps() * cost.kernels);
 }
 
-OpCost CostModel::combine_sum(std::uint64_t tokens) const {
+OpCost CostModel::combine_sum(std::uint64_t tokens, std::uint32_t shares) const {
   if (tokens == 0) return {};
-  return roofline(real(tokens) * (real(model_.top_k) + 2) * real(model_.hidden_size) * a_, 0,
-                  dtype_.shared, gpu_.mfu, 1);
+  const double rows = real(tokens) * (real(model_.top_k) + 1) + real(tokens) / real(shares);
+  return roofline(rows * real(model_.hidden_size) * a_, 0, dtype_.shared, gpu_.mfu, 1);
 }
 
-OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width, bool norm) const {
+OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width, std::uint32_t shares) const {
+  const bool norm = shares > 0;
   const double t = real(tokens), hidden = real(model_.hidden_size), i = real(width);
   const Part first{(expert_matrices_ - 1) * hidden * i * w_ + t * (hidden + i) * a_,
                    t * (norm ? hidden + i : i) * a_, 2 * t * hidden * i * (expert_matrices_ - 1),
@@ -339,17 +368,19 @@ OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width, bool norm) cons
   const Part second{hidden * i * w_ + t * (hidden + i) * a_, t * i * a_, 2 * t * hidden * i,
                     dtype_.shared, gpu_.mfu};
   if (!norm) return group({first, second});
-  return group({{2 * t * hidden * a_, t * hidden * a_, 0, dtype_.shared, gpu_.mfu}, first, second});
+  const double own = t / real(shares);
+  return group(
+      {{2 * own * hidden * a_, own * hidden * a_, 0, dtype_.shared, gpu_.mfu}, first, second});
 }
 
 OpCost CostModel::shared(std::uint64_t tokens) const {
   if (tokens == 0 || model_.shared_intermediate == 0) return {};
-  return ffn(tokens, model_.shared_intermediate, false);
+  return ffn(tokens, model_.shared_intermediate, 0);
 }
 
-OpCost CostModel::dense(std::size_t layer, std::uint64_t tokens) const {
+OpCost CostModel::dense(std::size_t layer, std::uint64_t tokens, std::uint32_t shares) const {
   if (tokens == 0 || model_.layers[layer].ffn != model::FfnKind::kDense) return {};
-  return ffn(tokens, model_.dense_intermediate, true);
+  return ffn(tokens, model_.dense_intermediate, shares);
 }
 
 OpCost CostModel::head(std::uint64_t rows) const {

@@ -98,11 +98,18 @@ class CostModel {
   /// RMSNorm, QKV projection, RoPE + cache append, attention core, output projection + residual.
   /// Core, per sequence with n new tokens and c cached: attended pairs n·c + n(n+1)/2 (windows
   /// honoured), 2·h·(d_qk + d_v) FLOPs per pair, cache bytes read once per sequence.
-  [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work) const;
+  /// `shares` > 1 (sequence parallelism): norm and residual are of 1 / shares of the tokens.
+  [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work,
+                                 std::uint32_t shares = 1) const;
   /// RMSNorm, gate GEMM (T·H·E), top-k, then the permutation of T·k rows: T·H·a read,
   /// T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a policy may decide the
   /// others without the router.
   [[nodiscard]] OpCost router(std::uint64_t tokens, std::uint64_t routed) const;
+  /// The parts of router() when the gate runs elsewhere: norm of T tokens, gate and top-k of the
+  /// rows of a unit (0 for none), permutation of T tokens.
+  [[nodiscard]] OpCost router_norm(std::uint64_t tokens) const;
+  [[nodiscard]] OpCost router_gate(std::uint64_t rows) const;
+  [[nodiscard]] OpCost router_permute(std::uint64_t tokens) const;
   /// Grouped gate+up GEMM with SwiGLU, then grouped down GEMM, over this GPU's local experts.
   /// `rows[i]` is the number of assignments of local expert i; experts with 0 rows cost nothing.
   [[nodiscard]] OpCost experts(std::span<const std::uint32_t> rows) const;
@@ -116,11 +123,14 @@ class CostModel {
   /// Time of one local expert by itself with `rows` rows, without launches; 0 for 0 rows.
   [[nodiscard]] SimTime expert_alone(std::uint32_t rows) const;
   /// Weighted sum of the returned rows and residual: (T·k + 2T)·H·a bytes.
-  [[nodiscard]] OpCost combine_sum(std::uint64_t tokens) const;
+  /// With shares > 1 the residual is of 1 / shares of the tokens.
+  [[nodiscard]] OpCost combine_sum(std::uint64_t tokens, std::uint32_t shares = 1) const;
   /// Shared experts of a MoE layer (0 cost when the model has none).
   [[nodiscard]] OpCost shared(std::uint64_t tokens) const;
   /// Dense FFN of a layer that is not MoE (norm included; 0 for attention-only layers).
-  [[nodiscard]] OpCost dense(std::size_t layer, std::uint64_t tokens) const;
+  /// With shares > 1 the norm is of 1 / shares of the tokens.
+  [[nodiscard]] OpCost dense(std::size_t layer, std::uint64_t tokens,
+                             std::uint32_t shares = 1) const;
   /// Final norm, LM head for `rows` rows, sampling.
   [[nodiscard]] OpCost head(std::uint64_t rows) const;
 
@@ -145,7 +155,8 @@ class CostModel {
                 const std::array<double, 3>& at, OpCost& cost) const;
   [[nodiscard]] OpCost core(std::size_t layer, std::span<const SequenceWork> work) const;
   [[nodiscard]] OpCost core_of(std::size_t layer, std::span<const SequenceWork> work) const;
-  [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width, bool norm) const;
+  /// `shares` of 0: no norm.
+  [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width, std::uint32_t shares) const;
   model::ModelConfig model_;
   model::DTypeChoice dtype_;
   model::DType activations_ = model::DType::kBf16;

@@ -12,71 +12,128 @@
 namespace switchyard::sim {
 
 void Simulator::compose_step() {
+  record_.scalars.tokens = 0;
+  for (const PlannedSequence& q : plan_.sequences) record_.scalars.tokens += q.fresh;
+  record_.scalars.sequences = plan_.sequences.size();
+  compose_part(0, 1, 0);
+}
+
+void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage) {
+  stage_ = stage;
+  sequences_.assign(gpus_, {});
+  tokens_of_.assign(gpus_, 0);
+  routed_of_.assign(gpus_, 0);
+  sampled_of_.assign(gpus_, 0);
+  const std::uint32_t tp = s_.parallel.tp, first = stage * s_.parallel.stage_gpus();
+  // Sequence i of a home is of micro-batch i mod micros.
+  std::vector<std::uint32_t> dealt(gpus_, 0);
+  std::vector<const PlannedSequence*> part;
   std::size_t n = 0;
-  for (const PlannedSequence& q : plan_.sequences) n += q.fresh;
+  for (const PlannedSequence& q : plan_.sequences) {
+    if (dealt[q.gpu]++ % micros != micro) continue;
+    part.push_back(&q);
+    n += q.fresh;
+    for (std::uint32_t member = first + q.gpu; member < first + q.gpu + tp; ++member) {
+      sequences_[member].push_back({q.fresh, q.had});
+      tokens_of_[member] += q.fresh;
+      routed_of_[member] += uses_router(q.id) ? q.fresh : 0;
+      sampled_of_[member] += q.samples ? 1 : 0;
+    }
+  }
   tokens_.sequence.resize(n);
   tokens_.position.resize(n);
   tokens_.phase.resize(n);
   tokens_.rank.resize(n);
   tokens_.ordinal.resize(n);
   tokens_.answer.resize(n);
-  sequences_.assign(gpus_, {});
-  tokens_of_.assign(gpus_, 0);
-  routed_of_.assign(gpus_, 0);
-  sampled_of_.assign(gpus_, 0);
+  rows_of_ = tokens_of_;
+  routed_rows_of_ = routed_of_;
+  if (wide()) {
+    rows_of_.assign(gpus_, 0);
+    routed_rows_of_.assign(gpus_, 0);
+  }
+  std::vector<std::uint64_t> before(gpus_, 0);  // [home] tokens of the group so far
   std::size_t i = 0;
-  for (const PlannedSequence& q : plan_.sequences) {
-    for (std::uint32_t member = q.gpu; member < q.gpu + s_.parallel.tp; ++member) {
-      sequences_[member].push_back({q.fresh, q.had});
-      tokens_of_[member] += q.fresh;
-      routed_of_[member] += uses_router(q.id) ? q.fresh : 0;
-      sampled_of_[member] += q.samples ? 1 : 0;
-    }
+  for (const PlannedSequence* const p : part) {
+    const PlannedSequence& q = *p;
+    const bool routed = wide() && uses_router(q.id);
     for (std::uint32_t j = 0; j < q.fresh; ++j, ++i) {
       const std::uint64_t position = q.had + j;
       const bool answer = position >= q.prompt;
       tokens_.sequence[i] = q.id;
       tokens_.position[i] = static_cast<std::uint32_t>(position);
       tokens_.phase[i] = q.prefill ? 0 : 1;
-      tokens_.rank[i] = static_cast<std::uint16_t>(q.gpu);
+      std::uint32_t owner = first + q.gpu;
+      if (wide()) {
+        // Token x of a group's T is of the member s with ⌊s·T/tp⌋ <= x < ⌊(s+1)·T/tp⌋.
+        const std::uint64_t all = tokens_of_[owner];
+        owner += static_cast<std::uint32_t>(((before[q.gpu]++ + 1) * tp - 1) / all);
+        ++rows_of_[owner];
+        routed_rows_of_[owner] += routed ? 1 : 0;
+      }
+      tokens_.rank[i] = static_cast<std::uint16_t>(owner);
       tokens_.answer[i] = answer ? 1 : 0;
       tokens_.ordinal[i] = static_cast<std::uint32_t>(position - (answer ? q.prompt : q.origin));
     }
   }
-  record_.scalars.tokens = n;
-  record_.scalars.sequences = plan_.sequences.size();
 }
 
-/// The all-reduce of one hidden state per token of each group, side by side.
-void Simulator::compose_reduce() {
-  reduce_.clear();
-  if (!sharded()) return;
+std::vector<std::vector<std::uint64_t>> Simulator::group_collective(
+    network::Collective what, const std::vector<std::uint64_t>& rows) const {
+  std::vector<std::vector<std::uint64_t>> out;
   std::vector<std::uint32_t> members(s_.parallel.tp);
   for (std::uint32_t first = 0; first < gpus_; first += s_.parallel.tp) {
     std::iota(members.begin(), members.end(), first);
     const auto phases = network::collective(
-        network::Collective::kAllReduce, network::collective_of(s_.network.collective),
-        model::dtype_bytes(s_.activations, tokens_of_[first] * s_.model.hidden_size), members,
-        node_);
-    if (reduce_.size() < phases.size()) {
-      reduce_.resize(phases.size(), std::vector<std::uint64_t>(std::size_t{gpus_} * gpus_, 0));
+        what, network::collective_of(s_.network.collective),
+        model::dtype_bytes(s_.activations, rows[first] * s_.model.hidden_size), members, node_);
+    if (out.size() < phases.size()) {
+      out.resize(phases.size(), std::vector<std::uint64_t>(std::size_t{gpus_} * gpus_, 0));
     }
     for (std::size_t p = 0; p < phases.size(); ++p) {
       for (const network::Transfer& t : phases[p]) {
-        reduce_[p][std::size_t{t.src} * gpus_ + t.dst] += t.bytes;
+        out[p][std::size_t{t.src} * gpus_ + t.dst] += t.bytes;
       }
     }
   }
+  return out;
+}
+
+/// The collectives of one hidden state per token of each group, side by side.
+void Simulator::compose_reduce() {
+  reduce_.clear();
+  scatter_.clear();
+  gather_.clear();
+  if (!sharded()) return;
+  if (s_.parallel.sequence_parallel) {
+    scatter_ = group_collective(network::Collective::kReduceScatter, tokens_of_);
+  } else {
+    reduce_ = group_collective(network::Collective::kAllReduce, tokens_of_);
+  }
+  if (s_.parallel.sequence_parallel || wide()) {
+    gather_ = group_collective(network::Collective::kAllGather, tokens_of_);
+  }
+}
+
+/// Sequence parallelism: every GPU of a group computes the head for all rows that sample.
+void Simulator::gather_samples() {
+  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_));
 }
 
 std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {
+  return kv_bytes_of(tokens, 0, s_.model.layers.size());
+}
+
+std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens, std::size_t first_layer,
+                                     std::size_t beyond) const {
   // Whole pages of kv.block tokens; windowed layers keep what model::kv_bytes says.
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t held = (tokens + block - 1) / block * block;
   std::uint64_t values = 0;
   const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
-  for (const model::LayerSpec& l : s_.model.layers) {
-    values += per_token * (l.sliding_window == 0 ? held : std::min(held, l.sliding_window));
+  for (std::size_t layer = first_layer; layer < beyond; ++layer) {
+    const std::uint64_t window = s_.model.layers[layer].sliding_window;
+    values += per_token * (window == 0 ? held : std::min(held, window));
   }
   return model::dtype_bytes(s_.dtype.kv, values);
 }
@@ -112,6 +169,13 @@ std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
     // Layers without experts keep theirs at home; keep_kv() sees to the others.
     const std::uint64_t pages = (tokens + s_.memory.kv_block - 1) / s_.memory.kv_block;
     return gpu == home ? pages * (s_.model.layers.size() - layers_) * kv_layer_page() : 0;
+  }
+  if (staged()) {
+    const std::uint32_t stage = stage_of_gpu(gpu);
+    const std::size_t layers = s_.model.layers.size();
+    return holds_kv(gpu, home) ? kv_bytes_of(tokens, stage_begin(layers, s_.parallel.pp, stage),
+                                             stage_begin(layers, s_.parallel.pp, stage + 1))
+                               : 0;
   }
   if (!spread_kv()) return holds_kv(gpu, home) ? kv_bytes_of(tokens) : 0;
   const std::uint64_t block = s_.memory.kv_block;

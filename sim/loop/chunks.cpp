@@ -8,11 +8,14 @@
 // chunk i. While chunks overlap the experts have 1 − comm_sms of the SMs. For equal stages without
 // fixed costs the time is Σ c + (k − 1) max c of network::pipelined().
 //
+// network.chunk_by = "experts": chunk i is the rows of group i of every GPU's experts
+// (dispatch.hpp) in place of a part of all rows. Each weight is read once; a token that chose
+// experts of two groups of one GPU travels twice.
+//
 // What a GPU shows: dispatch until chunk 0 has arrived, its experts' time, waits for chunks that
 // are late, and combine from its last expert on.
 //
-// Not modelled: two micro-batches that overlap attention too, dispatch and combine at the same
-// time.
+// Not modelled: dispatch and combine at the same time. Overlap with attention: two_batch.cpp.
 #include <algorithm>
 
 #include "sim/loop/step_loop.hpp"
@@ -53,6 +56,16 @@ void Simulator::beside(const std::vector<std::uint64_t>& matrix, std::vector<std
   floor += highest;
 }
 
+/// Rows of a GPU's expert that are of a chunk.
+std::uint32_t Simulator::rows_of_chunk(const std::vector<std::uint32_t>& rows, std::size_t local,
+                                       std::uint32_t chunk) const {
+  const std::uint32_t k = s_.network.chunks;
+  if (s_.network.chunk_by == scenario::ChunkBy::kExperts) {
+    return expert_group(local, rows.size(), k) == chunk ? rows[local] : 0;
+  }
+  return static_cast<std::uint32_t>(part(rows[local], chunk, k));
+}
+
 /// How much longer a chunk's slow experts hold the GPU: the kernel of each takes its factor, and
 /// every chunk runs one.
 SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const {
@@ -63,8 +76,8 @@ SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_
     const double factor = faults_->expert_factor(moe, row.expert[c]);
     if (factor == 1) continue;
     for (const auto& wave : traffic_.waves) {
-      const std::uint64_t n = part(wave[gpu][row.local[c]], chunk, s_.network.chunks);
-      const SimTime alone = cost_[gpu].expert_alone(static_cast<std::uint32_t>(n));
+      const std::uint32_t n = rows_of_chunk(wave[gpu], row.local[c], chunk);
+      const SimTime alone = cost_[gpu].expert_alone(n);
       more += SimTime::from_seconds(alone.seconds() * (factor - 1));
     }
   }
@@ -74,10 +87,14 @@ SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_
 void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before) {
   const std::uint32_t k = s_.network.chunks;
   run::LayerRecord& out = record_.layers[moe];
-  const std::vector<std::uint64_t>& to = traffic_.dispatch.front();
-  const std::vector<std::uint64_t>& back = traffic_.combine.front();
-  exchange(run::Phase::kDispatch, moe, {chunk_of(to, 0, k)}, out.dispatch_ps,
-           out.dispatch_floor_ps);
+  const bool grouped = !traffic_.group_dispatch.empty();
+  const auto to = [&](std::uint32_t i) {
+    return grouped ? traffic_.group_dispatch[i] : chunk_of(traffic_.dispatch.front(), i, k);
+  };
+  const auto back = [&](std::uint32_t i) {
+    return grouped ? traffic_.group_combine[i] : chunk_of(traffic_.combine.front(), i, k);
+  };
+  exchange(run::Phase::kDispatch, moe, {to(0)}, out.dispatch_ps, out.dispatch_floor_ps);
   std::vector<std::int64_t> wire = ready_;
   shared_experts(before);
 
@@ -88,14 +105,15 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
   std::vector<std::uint32_t> rows;
   for (std::uint32_t i = 0; i < k; ++i) {
-    if (i > 0) beside(chunk_of(to, i, k), wire, out.dispatch_ps, out.dispatch_floor_ps);
+    if (i > 0) beside(to(i), wire, out.dispatch_ps, out.dispatch_floor_ps);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (out_[g] != 0) continue;
       OpCost cost;
       for (const auto& wave : traffic_.waves) {
         rows.clear();
-        for (const std::uint32_t n : wave[g])
-          rows.push_back(static_cast<std::uint32_t>(part(n, i, k)));
+        for (std::size_t e = 0; e < wave[g].size(); ++e) {
+          rows.push_back(rows_of_chunk(wave[g], e, i));
+        }
         cost += cost_[g].experts(rows);
       }
       if (slow) cost.time += slow_extra(moe, g, i);
@@ -110,14 +128,16 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
     }
     done_at.push_back(done);
   }
+  std::int64_t slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    out.expert_ps = std::max(out.expert_ps, busy[g]);
+    slowest = std::max(slowest, busy[g]);
     // What each expert takes in one piece: how its time compares with others'.
     static_cast<void>(expert_work(moe, g));
   }
+  out.expert_ps += slowest;
   for (std::uint32_t i = 0; i + 1 < k; ++i) {
     for (std::uint32_t g = 0; g < gpus_; ++g) wire[g] = std::max(wire[g], done_at[i][g]);
-    beside(chunk_of(back, i, k), wire, out.combine_ps, out.combine_floor_ps);
+    beside(back(i), wire, out.combine_ps, out.combine_floor_ps);
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const std::int64_t late = done[g] - ready_[g] - busy[g];  // Waiting for chunks.
@@ -130,8 +150,7 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
       ready_[g] = wire[g];
     }
   }
-  exchange(run::Phase::kCombine, moe, {chunk_of(back, k - 1, k)}, out.combine_ps,
-           out.combine_floor_ps);
+  exchange(run::Phase::kCombine, moe, {back(k - 1)}, out.combine_ps, out.combine_floor_ps);
 }
 
 }  // namespace switchyard::sim

@@ -55,7 +55,10 @@ TrafficBuilder::TrafficBuilder(const scenario::Scenario& scenario, const ExpertM
       for (const std::uint32_t g : members_[n]) node_[g] = n;
     }
   }
-  seen_gpu_.assign(node_.size(), 0);
+  if (scenario.network.chunk_by == scenario::ChunkBy::kExperts) {
+    expert_groups_ = scenario.network.chunks;
+  }
+  seen_gpu_.assign(node_.size() * expert_groups_, 0);
   seen_node_.assign(std::max<std::size_t>(members_.size(), 1), 0);
 }
 
@@ -111,6 +114,9 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
     out.dispatch[p].assign(g * g, 0);
     out.combine[p].assign(g * g, 0);
   }
+  const std::size_t k_groups = expert_groups_;
+  out.group_dispatch.assign(k_groups > 1 ? k_groups : 0, std::vector<std::uint64_t>(g * g, 0));
+  out.group_combine = out.group_dispatch;
   out.assignments.assign(g, 0);
   const ExpertMap::Row& row = map_.row(layer);
   const std::size_t copies = row.rank.size();
@@ -140,16 +146,24 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
       ++out.assignments[d];
       out.gpu[at] = d;
       if (d == s) continue;
-      if (kind_ == scenario::DispatchKind::kPerExpert) {
+      const std::uint32_t of =
+          k_groups > 1 ? expert_group(row.local[copy], row.count[row.rank[copy]], k_groups) : 0;
+      const auto count = [&](std::size_t back) {
         out.dispatch[0][s * g + d] += dispatch_bytes_;
-        out.combine[0][d * g + s] += combine_bytes_;
+        out.combine[back][d * g + s] += combine_bytes_;
+        if (k_groups == 1) return;
+        out.group_dispatch[of][s * g + d] += dispatch_bytes_;
+        out.group_combine[of][d * g + s] += combine_bytes_;
+      };
+      if (kind_ == scenario::DispatchKind::kPerExpert) {
+        count(0);
         continue;
       }
-      if (seen_gpu_[d] == stamp_) continue;
-      seen_gpu_[d] = stamp_;
+      std::uint32_t& seen = seen_gpu_[d * k_groups + of];
+      if (seen == stamp_) continue;
+      seen = stamp_;
       if (!per_node || node_[d] == node_[s]) {
-        out.dispatch[0][s * g + d] += dispatch_bytes_;
-        out.combine[phases - 1][d * g + s] += combine_bytes_;
+        count(phases - 1);
         continue;
       }
       const std::uint32_t relay = members_[node_[d]][place_[s]];

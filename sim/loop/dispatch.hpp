@@ -11,6 +11,10 @@
 //
 // Several copies of an expert: scenario::ReplicaChoice says which one serves an assignment.
 // Capacity is that of the expert, all its copies together.
+//
+// network.chunk_by = "experts": the copies of a GPU's experts are cut into k groups, copy i of n to
+// group ⌊i·k/n⌋, and every group has an exchange of its own (an expert-grouped all-to-all): a token
+// travels once per distinct (GPU, group).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -52,12 +56,20 @@ struct ExpertMap {
   std::vector<Row> rows_;  // [L or 1]
 };
 
+/// Group of copy `local` of a rank's `count` when they are cut into k.
+[[nodiscard]] constexpr std::uint32_t expert_group(std::uint64_t local, std::uint64_t count,
+                                                   std::uint64_t k) {
+  return static_cast<std::uint32_t>(local * k / count);
+}
+
 inline constexpr std::uint32_t kNoGpu = UINT32_MAX;
 
 /// One layer's traffic and work.
 struct LayerTraffic {
   /// Exchanges in order; each [G][G] bytes, row = sender. One matrix, or two with per_node.
   std::vector<std::vector<std::uint64_t>> dispatch, combine;
+  /// chunk_by = experts: [k] parts of dispatch[0] and combine[0] by expert group; else empty.
+  std::vector<std::vector<std::uint64_t>> group_dispatch, group_combine;
   /// [G][local experts] rows of each GPU's experts, first wave first: rows[w][g][i].
   std::vector<std::vector<std::vector<std::uint32_t>>> waves;
   std::vector<std::uint64_t> assignments;  ///< [G] assignments run there.
@@ -88,6 +100,7 @@ class TrafficBuilder {
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
   std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_, turn_;
   std::vector<std::uint32_t> near_;
+  std::uint32_t expert_groups_ = 1;  // 1: not grouped.
   std::uint32_t stamp_ = 0;
 };
 

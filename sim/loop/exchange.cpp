@@ -5,9 +5,10 @@
 
 namespace switchyard::sim {
 
-void Simulator::all_reduce(std::uint32_t moe) {
+void Simulator::collective(std::uint32_t moe,
+                           const std::vector<std::vector<std::uint64_t>>& phases) {
   std::int64_t duration = 0, floor = 0;
-  exchange(run::Phase::kCollective, moe, reduce_, duration, floor);
+  exchange(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards);
 }
 
 /// What the kernels cost that pack the rows a GPU sends or unpack those it received: the row in its
@@ -55,9 +56,9 @@ void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::ui
 
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
-                         std::int64_t& duration, std::int64_t& floor, bool across) {
+                         std::int64_t& duration, std::int64_t& floor, Among among) {
   for (const std::vector<std::uint64_t>& matrix : matrices) {
-    exchange_.run(matrix, ready_, timings_, across);
+    exchange_.run(matrix, ready_, timings_, among);
     std::int64_t longest = 0, highest_floor = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);
@@ -82,31 +83,35 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
         ready_[g] = end;
       }
       count_links(t);
-      const bool fault = faults_ != nullptr && t.straggler < gpus_ &&
-                         (faults_->touches(t.straggler) || host_load_[t.straggler] > 0);
-      const StragglerReason reason = fault          ? StragglerReason::kFault
-                                     : t.link_bound ? StragglerReason::kLink
-                                                    : StragglerReason::kLoad;
-      if (t.straggler < gpus_) {
-        straggler_ps_[fault          ? kByFault
-                      : t.link_bound ? kByLink
-                                     : kByLoad][t.straggler] += t.straggler_ps;
-        if (moe != run::kNone) {
-          run::LayerRecord& layer = record_.layers[moe];
-          if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
-            layer_straggler_ps_ = t.straggler_ps;
-            layer.straggler_gpu = t.straggler;
-            layer.straggler_reason = reason;
-          }
-        }
-      }
-      note_critical(moe, phase, t.straggler < gpus_ ? t.straggler : t.last_ready, reason,
-                    t.begin_ps, t.duration_ps);
+      note_straggler(moe, phase, t);
     }
     duration += longest;
     floor += highest_floor;
     count_bytes(matrix);
   }
+}
+
+void Simulator::note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t) {
+  const bool fault = faults_ != nullptr && t.straggler < gpus_ &&
+                     (faults_->touches(t.straggler) || host_load_[t.straggler] > 0);
+  const StragglerReason reason = fault          ? StragglerReason::kFault
+                                 : t.link_bound ? StragglerReason::kLink
+                                                : StragglerReason::kLoad;
+  if (t.straggler < gpus_) {
+    straggler_ps_[fault          ? kByFault
+                  : t.link_bound ? kByLink
+                                 : kByLoad][t.straggler] += t.straggler_ps;
+    if (moe != run::kNone) {
+      run::LayerRecord& layer = record_.layers[moe];
+      if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
+        layer_straggler_ps_ = t.straggler_ps;
+        layer.straggler_gpu = t.straggler;
+        layer.straggler_reason = reason;
+      }
+    }
+  }
+  note_critical(moe, phase, t.straggler < gpus_ ? t.straggler : t.last_ready, reason, t.begin_ps,
+                t.duration_ps);
 }
 
 void Simulator::count_links(const ExchangeTiming& t) {

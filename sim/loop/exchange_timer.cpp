@@ -50,6 +50,15 @@ struct ExchangeTimer::State {
   std::function<network::NetworkModel()> make_whole;
   std::vector<network::NetworkModel> whole;  // One or none.
   std::vector<std::vector<std::uint32_t>> everybody;
+  // Other ways to group the GPUs, made when first asked for; none without stages and wide ep.
+  struct Partition {
+    std::vector<std::vector<std::uint32_t>> groups;
+    std::vector<network::NetworkModel> models;
+  };
+  std::function<Partition()> make_shards, make_direct;
+  std::optional<Partition> shards, direct;
+  void choose(Among among, std::vector<network::NetworkModel>*& models,
+              std::vector<std::vector<std::uint32_t>>*& groups);
   network::ExchangeResult result;
   std::vector<SimTime> ready;
   std::vector<std::uint64_t> bytes;
@@ -156,15 +165,39 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
   s.groups.clear();
   s.whole.clear();
   s.make_whole = nullptr;
+  s.make_shards = nullptr;
+  s.make_direct = nullptr;
+  s.shards.reset();
+  s.direct.reset();
   const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
-  // Tensor-parallel groups exchange as the groups of one copy of the experts do; they are the same
-  // where there are experts.
-  const std::uint32_t ep = scenario.parallel.attention == scenario::AttentionPlacement::kTp
-                               ? scenario.parallel.tp
-                               : scenario.parallel.ep;
+  // Tensor-parallel groups are the groups of one copy of the experts, or parts of them; without
+  // experts they alone exchange.
+  const std::uint32_t ep = std::max(scenario.parallel.tp, scenario.parallel.ep);
   std::vector<std::vector<std::uint32_t>> parts(gpus / ep);
   for (std::uint32_t g = 0; g < gpus; ++g) parts[g / ep].push_back(g);
   const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
+  const std::uint32_t tp = scenario.parallel.tp;
+  const bool wide = tp > 1 && scenario.parallel.ep > tp;
+  if (wide || scenario.parallel.pp > 1) {
+    // Scenarios with these layouts use the closed form (the reader refuses the others).
+    const auto partition = [model, measured, routes, gpus](std::uint32_t size) {
+      std::vector<std::vector<std::uint32_t>> members(gpus / size);
+      for (std::uint32_t g = 0; g < gpus; ++g) members[g / size].push_back(g);
+      if (members.size() > 1 && !link_disjoint(routes, members)) {
+        members.assign(1, std::vector<std::uint32_t>(gpus));
+        std::iota(members[0].begin(), members[0].end(), 0U);
+      }
+      Partition p;
+      for (const auto& m : members) {
+        p.models.emplace_back(model, network::Algorithm::kDirect, routes.subset(m),
+                              measured ? &*measured : nullptr);
+      }
+      p.groups = std::move(members);
+      return p;
+    };
+    if (wide) s.make_shards = [partition, tp] { return partition(tp); };
+    if (scenario.parallel.pp > 1) s.make_direct = [partition, gpus] { return partition(gpus); };
+  }
   if (closed && parts.size() > 1 && scenario.network.dispatch != scenario::DispatchKind::kPerNode &&
       link_disjoint(routes, parts)) {
     for (const auto& members : parts)
@@ -228,20 +261,40 @@ std::uint32_t ExchangeTimer::device_of(std::uint32_t endpoint) const {
 }
 bool ExchangeTimer::ports_tell_bytes() const { return state_->ports_tell_bytes; }
 
+void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel>*& use,
+                                  std::vector<std::vector<std::uint32_t>>*& members) {
+  use = &models;
+  members = &groups;
+  if (among == Among::kAll && make_whole != nullptr) {
+    if (whole.empty()) whole.push_back(make_whole());
+    use = &whole;
+    members = &everybody;
+  }
+  auto* const make = among == Among::kShards   ? &make_shards
+                     : among == Among::kDirect ? &make_direct
+                                               : nullptr;
+  if (make == nullptr || *make == nullptr) return;
+  std::optional<Partition>& p = among == Among::kShards ? shards : direct;
+  if (!p) p = (*make)();
+  use = &p->models;
+  members = &p->groups;
+}
+
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
                         std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out,
-                        bool across) {
+                        Among among) {
   State& s = *state_;
-  across = across && s.make_whole != nullptr;
-  if (across && s.whole.empty()) s.whole.push_back(s.make_whole());
-  std::vector<network::NetworkModel>& models = across ? s.whole : s.models;
+  std::vector<network::NetworkModel>* chosen = nullptr;
+  std::vector<std::vector<std::uint32_t>>* parts = nullptr;
+  s.choose(among, chosen, parts);
+  std::vector<network::NetworkModel>& models = *chosen;
   const std::size_t gpus = ready_ps.size();
   std::size_t used = 0;
   s.beside.clear();
   s.group_of.clear();
   if (s.copies) s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
   for (std::size_t q = 0; q < models.size(); ++q) {
-    const std::vector<std::uint32_t>& members = across ? s.everybody[q] : s.groups[q];
+    const std::vector<std::uint32_t>& members = (*parts)[q];
     const std::size_t n = members.size();
     s.ready.resize(n);
     s.bytes.resize(n * n);

@@ -38,6 +38,12 @@ struct ExchangeTiming {
   std::vector<std::uint64_t> link_bytes;   ///< [K]
 };
 
+/// Who exchanges by itself. kGroups: every group of ep GPUs (of tp without experts). kShards: every
+/// group of tp, all-reduces and their like, whatever the algorithm of the all-to-alls. kAll: bytes
+/// may go from one group to another, all as one exchange. kDirect: as kAll, and every pair sends
+/// directly (stages of a pipeline).
+enum class Among : std::uint8_t { kGroups, kShards, kAll, kDirect };
+
 /// A directed link of the cluster, for the run's inventory.
 struct LinkDescription {
   std::string name, from, to, link_class;
@@ -78,10 +84,10 @@ class ExchangeTimer {
   /// cross-checked.
   [[nodiscard]] bool ports_tell_bytes() const;
   /// Times `bytes` ([G][G], row = sender, diagonal ignored) for GPUs ready at `ready_ps` [G]. One
-  /// entry per group with traffic; their participants are disjoint. `across`: bytes may go from one
-  /// group to another, all as one exchange; without, such bytes are not looked at.
+  /// entry per group with traffic; their participants are disjoint. Bytes between the groups of
+  /// `among` are not looked at.
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
-           std::vector<ExchangeTiming>& out, bool across = false);
+           std::vector<ExchangeTiming>& out, Among among = Among::kGroups);
 
  private:
   struct State;

@@ -195,7 +195,7 @@ class FixedBatch final : public BatchSource {
   [[nodiscard]] std::uint32_t home(std::uint32_t b) const {
     const scenario::Parallel& p = s_.parallel;
     if (p.attention == scenario::AttentionPlacement::kHub) return p.hub;
-    return b % (gpus_ / p.tp) * p.tp;
+    return b % p.dp * p.tp;  // Of the first stage.
   }
 
   const scenario::Scenario& s_;

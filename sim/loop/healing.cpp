@@ -504,7 +504,7 @@ void Simulator::pay_faults(std::uint64_t step) {
   const std::uint64_t bytes = std::accumulate(travel_.begin(), travel_.end(), std::uint64_t{0});
   if (bytes > 0) {
     std::int64_t duration = 0, floor = 0;
-    exchange(run::Phase::kCollective, run::kNone, {travel_}, duration, floor, true);
+    exchange(run::Phase::kCollective, run::kNone, {travel_}, duration, floor, Among::kAll);
     healing_.push_back(
         fmt::format("{} B over links in {}", bytes, format_time(SimTime::from_ps(duration))));
   }

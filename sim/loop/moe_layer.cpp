@@ -214,7 +214,7 @@ OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
 void Simulator::shared_experts(const std::vector<std::int64_t>& before_dispatch) {
   // Shared experts run beside dispatch on the GPU that owns the tokens.
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    const OpCost c = cost_[g].shared(tokens_of_[g]);
+    const OpCost c = cost_[g].shared(rows_of_[g]);
     const std::int64_t excess = before_dispatch[g] + c.time.ps() - ready_[g];
     OpCost visible = c;
     visible.time = SimTime::from_ps(std::max<std::int64_t>(excess, 0));
@@ -222,35 +222,87 @@ void Simulator::shared_experts(const std::vector<std::int64_t>& before_dispatch)
   }
 }
 
-void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
-  const auto index = static_cast<std::uint32_t>(step);
-  run::LayerRecord& out = record_.layers[moe];
-
-  std::int64_t slowest = 0;
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    const OpCost c = cost_[g].router(tokens_of_[g], routed_of_[g]);
-    slowest = std::max(slowest, work(g, run::Phase::kRouter, c));
+/// Router units: tokens go there, decisions come back. Adds the longest of it to `longest`.
+void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
+  std::vector<std::uint64_t> up = routed_rows_of_;
+  if (sharded() && !wide()) {
+    // Every GPU of a group has all its tokens: each sends a share and gets all decisions.
+    const std::uint64_t tp = s_.parallel.tp;
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      up[g] = routed_rows_of_[g] * (g % tp + 1) / tp - routed_rows_of_[g] * (g % tp) / tp;
+    }
   }
-  out.router_ps = slowest;
+  constexpr std::uint64_t kSlotBytes = 6;  // An expert's number and its weight.
+  std::uint64_t sent = 0, wanted = 0;
+  for (const std::uint64_t n : up) sent += n;
+  for (std::size_t t = 0; t < tokens_.size(); ++t)
+    wanted += uses_router(tokens_.sequence[t]) ? 1 : 0;
+  if (sent != wanted) {
+    violation("router", fmt::format("step {}, MoE layer {}", step_, moe),
+              fmt::format("{} tokens went to the router, {} need it", sent, wanted));
+  }
+  std::int64_t most = 0;
+  for (const RouterUnits::Batch& b : router_units_->run(
+           ready_, up, routed_rows_of_, model::dtype_bytes(s_.activations, s_.model.hidden_size),
+           slots_ * kSlotBytes)) {
+    check_time(b.end_ps);
+    most = std::max(most, b.end_ps - b.begin_ps);
+    const PhaseTimes path_of_last = path_[b.last_ready];
+    for (const std::uint32_t g : b.gpus) {
+      gpu_phase_[g][at(run::Phase::kWait)] += b.begin_ps - ready_[g];
+      gpu_phase_[g][at(run::Phase::kRouter)] += b.end_ps - b.begin_ps;
+      path_[g] = path_of_last;
+      path_[g][at(run::Phase::kRouter)] += b.end_ps - b.begin_ps;
+      ready_[g] = b.end_ps;
+    }
+    note_critical(moe, run::Phase::kRouter, b.last_ready, StragglerReason::kNone, b.begin_ps,
+                  b.end_ps - b.begin_ps);
+  }
+  longest += most;
+}
+
+/// Router, decisions and what they ask for.
+void Simulator::moe_front(std::uint32_t moe) {
+  const auto index = static_cast<std::uint32_t>(step_);
+  std::int64_t slowest = 0;
+  if (router_units_) {
+    std::int64_t norm = 0, permute = 0;
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      norm = std::max(norm, work(g, run::Phase::kRouter, cost_[g].router_norm(rows_of_[g])));
+    }
+    route_away(moe, slowest);
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      permute =
+          std::max(permute, work(g, run::Phase::kRouter, cost_[g].router_permute(rows_of_[g])));
+    }
+    slowest += norm + permute;
+  } else {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      const OpCost c = cost_[g].router(rows_of_[g], routed_rows_of_[g]);
+      slowest = std::max(slowest, work(g, run::Phase::kRouter, c));
+    }
+  }
+  record_.layers[moe].router_ps += slowest;
 
   source_->candidates(tokens_, moe, candidates_);
   decide_layer(moe, index);
   traffic_builder_.build(moe, tokens_, decision_, traffic_);
   check_traffic(moe);
   if (kv_by_expert()) keep_kv(moe);
-  if (sharded()) {
+  if (sharded() && !wide()) {
     // Every GPU has the group's tokens already; an all-reduce adds up what their experts gave.
     traffic_.dispatch.clear();
-    traffic_.combine = reduce_;
+    traffic_.combine = s_.parallel.sequence_parallel ? scatter_ : reduce_;
+    if (s_.parallel.sequence_parallel) traffic_.dispatch = gather_;
   }
-  const bool packs = s_.network.payload.wire != scenario::WireFormat::kNative;
-  if (packs) {
+  if (s_.network.payload.wire != scenario::WireFormat::kNative) {
     halve(traffic_.dispatch, s_.network.payload.dispatch_bytes(s_.model.hidden_size));
     halve(traffic_.combine, s_.network.payload.combine_bytes(s_.model.hidden_size));
   }
 
   // Memory that lives during the exchange and the expert phase.
-  std::vector<std::uint64_t> buffers(gpus_, 0), activations(gpus_, 0);
+  buffers_.assign(gpus_, 0);
+  activations_.assign(gpus_, 0);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     for (const auto* matrices : {&traffic_.dispatch, &traffic_.combine}) {
       std::uint64_t largest = 0;
@@ -261,57 +313,67 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
         }
         largest = std::max(largest, bytes);
       }
-      buffers[g] += largest;
+      buffers_[g] += largest;
     }
-    activations[g] = model::dtype_bytes(
-        s_.activations, tokens_of_[g] * 3 * s_.model.hidden_size +
-                            tokens_of_[g] * 2 * shard_.shared_intermediate +
+    activations_[g] = model::dtype_bytes(
+        s_.activations, rows_of_[g] * 3 * s_.model.hidden_size +
+                            rows_of_[g] * 2 * shard_.shared_intermediate +
                             traffic_.assignments[g] *
                                 (2 * s_.model.hidden_size + 2 * s_.model.expert_intermediate));
-    ledger_.allocate(g, MemoryCategory::kBuffers, buffers[g], ready_[g], index, "exchange buffers");
-    ledger_.allocate(g, MemoryCategory::kActivations, activations[g], ready_[g], index,
+    ledger_.allocate(g, MemoryCategory::kBuffers, buffers_[g], ready_[g], index,
+                     "exchange buffers");
+    ledger_.allocate(g, MemoryCategory::kActivations, activations_[g], ready_[g], index,
                      "activations");
   }
+  before_dispatch_ = ready_;
+}
 
-  const std::vector<std::int64_t> before_dispatch = ready_;
+void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
+  moe_front(moe);
+  run::LayerRecord& out = record_.layers[moe];
   layer_straggler_ps_ = 0;
   if (s_.network.chunks > 1) {
-    chunked_layer(moe, before_dispatch);
+    chunked_layer(moe, before_dispatch_);
   } else {
+    const bool packs = s_.network.payload.wire != scenario::WireFormat::kNative;
+    const bool inside = sharded() && !wide();  // The group's collectives in place of all-to-alls.
     if (loads_) ask_experts(moe);
     if (packs) pack(run::Phase::kDispatch, true);
-    exchange(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
+    exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
+             out.dispatch_ps, out.dispatch_floor_ps);
     if (packs) pack(run::Phase::kDispatch, false);
-    shared_experts(before_dispatch);
+    shared_experts(before_dispatch_);
     if (loads_) await_experts(moe);
     if (s_.memory.loading.by_layer) await_layer(moe);
 
-    slowest = 0;
+    std::int64_t slowest = 0;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       slowest = std::max(slowest, work(g, run::Phase::kExpert, expert_work(moe, g)));
     }
-    out.expert_ps = slowest;
+    out.expert_ps += slowest;
 
     if (packs) pack(run::Phase::kCombine, true);
-    exchange(sharded() ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
+    exchange(inside ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
              out.combine_ps, out.combine_floor_ps);
     if (packs) pack(run::Phase::kCombine, false);
   }
+  moe_finish(moe);
+}
+
+/// Weighted sum, what the layer gives back, and what happened to the assignments.
+void Simulator::moe_finish(std::uint32_t moe) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    work(g, run::Phase::kCombine, cost_[g].combine_sum(tokens_of_[g]));
-    ledger_.release(g, MemoryCategory::kBuffers, buffers[g], ready_[g]);
-    ledger_.release(g, MemoryCategory::kActivations, activations[g], ready_[g]);
+    // A wide ep has the residual of its own rows only, whatever is divided elsewhere.
+    work(g, run::Phase::kCombine, cost_[g].combine_sum(rows_of_[g], wide() ? 1 : shares()));
+    ledger_.release(g, MemoryCategory::kBuffers, buffers_[g], ready_[g]);
+    ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g]);
   }
+  if (wide() && !s_.parallel.sequence_parallel) collective(moe, gather_);
   if (loads_) drop_passing();
 
-  out.distinct_experts = traffic_.distinct_experts;
-  const std::uint64_t sum =
-      std::accumulate(traffic_.assignments.begin(), traffic_.assignments.end(), std::uint64_t{0});
-  if (sum > 0) {
-    out.imbalance = static_cast<double>(*std::max_element(traffic_.assignments.begin(),
-                                                          traffic_.assignments.end())) *
-                    gpus_ / static_cast<double>(sum);
-  }
+  const bool again = layer_begun_[moe] != 0;
+  layer_begun_[moe] = 1;
+  count_experts(moe, again);
 
   // What happened to the assignments.
   run::StepScalars& sc = record_.scalars;
@@ -350,8 +412,12 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
   }
   std::uint32_t worst = run::kNone;
   for (std::uint32_t e = 0; e < experts_; ++e) {
-    record_.expert_overflow[base + e] = decision_.overflow[e];
-    record_.expert_capacity[base + e] = decision_.capacity;
+    record_.expert_overflow[base + e] += decision_.overflow[e];
+    // Micro-batches have their capacities one after the other.
+    std::uint32_t& capacity = record_.expert_capacity[base + e];
+    const bool endless =
+        decision_.capacity == kUnlimitedCapacity || (again && capacity == run::kUnlimited);
+    capacity = endless ? run::kUnlimited : decision_.capacity + (again ? capacity : 0);
     if (decision_.overflow[e] > 0 &&
         (worst == run::kNone || decision_.overflow[e] > decision_.overflow[worst])) {
       worst = e;
@@ -365,19 +431,56 @@ void Simulator::moe_layer(std::uint64_t step, std::uint32_t moe) {
     record_.reroutes.push_back({moe, pair.first, pair.second, count});
   }
   if (worst != run::kNone) {
+    const std::uint32_t first = stage_ * s_.parallel.stage_gpus();
     run::Event e;
-    e.time_ps = before_dispatch[plan_.first_gpu];
-    e.step = index;
+    e.time_ps = before_dispatch_[std::max(first, plan_.first_gpu)];
+    e.step = static_cast<std::uint32_t>(step_);
     e.kind = run::EventKind::kOverflow;
     e.layer = moe;
     e.expert = worst;
-    e.gpu = map_.gpu_of(moe, worst, 0);
+    e.gpu = map_.gpu_of(moe, worst, first);
     e.value = static_cast<double>(decision_.overflowed);
     e.text =
         fmt::format("{} refused, {} at this expert (C = {}); {} rerouted, {} dropped, {} queued",
                     decision_.overflowed, decision_.overflow[worst], decision_.capacity,
                     decision_.rerouted, decision_.dropped, decision_.queued_slots);
     sink_.data().events.push_back(std::move(e));
+  }
+}
+
+/// Distinct experts and imbalance of a layer, over the micro-batches of the step.
+void Simulator::count_experts(std::uint32_t moe, bool again) {
+  run::LayerRecord& out = record_.layers[moe];
+  const std::vector<std::uint64_t>* assignments = &traffic_.assignments;
+  out.distinct_experts = traffic_.distinct_experts;
+  if (parts_ > 1) {
+    layer_assignments_.resize(layers_);
+    layer_experts_.resize(layers_);
+    std::vector<std::uint64_t>& all = layer_assignments_[moe];
+    std::vector<std::uint8_t>& had = layer_experts_[moe];
+    const std::vector<std::uint32_t>& count = map_.row(moe).count;
+    const std::size_t most = *std::max_element(count.begin(), count.end());
+    if (!again) {
+      all.assign(gpus_, 0);
+      had.assign(gpus_ * most, 0);
+    }
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      all[g] += traffic_.assignments[g];
+      for (const auto& wave : traffic_.waves) {
+        for (std::size_t i = 0; i < wave[g].size(); ++i) {
+          if (wave[g][i] > 0) had[g * most + i] = 1;
+        }
+      }
+    }
+    assignments = &all;
+    out.distinct_experts = static_cast<std::uint32_t>(std::count(had.begin(), had.end(), 1));
+  }
+  const std::uint64_t sum =
+      std::accumulate(assignments->begin(), assignments->end(), std::uint64_t{0});
+  if (sum > 0) {
+    out.imbalance =
+        static_cast<double>(*std::max_element(assignments->begin(), assignments->end())) *
+        (gpus_ / s_.parallel.pp) / static_cast<double>(sum);
   }
 }
 

@@ -18,6 +18,12 @@ void Simulator::begin_signals(SignalTable* table) {
     throw InputError("signals", "unsupported: several replicas step by themselves, at once",
                      "use workload.front_end.replicas = 1");
   }
+  if (staged() || s_.network.two_batch) {
+    throw InputError("signals",
+                     "unsupported with parallel.pp and network.two_batch: parts of a step decide "
+                     "by themselves",
+                     "use one part");
+  }
   *table = SignalTable{};
   // An alarm may change the policy later; the table has one shape.
   signal_queues_ = reads_queue_levels(policy_);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
@@ -53,7 +54,8 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       traffic_builder_(scenario, map_, nodes(scenario)),
       ledger_(capacities(scenario), scenario.memory.watermark),
       policy_(scenario.policy),
-      shard_(shard_of(scenario.model, scenario.parallel.tp)) {
+      shard_(shard_of(scenario.model, scenario.parallel.tp,
+                      scenario.parallel.ep > scenario.parallel.tp)) {
   trace_ = trace;
   refuse_unsupported();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -94,6 +96,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   }
   make_expert_loads(trace);
   place_context_kv(trace);
+  make_router_units();
   if (s_.faults.on()) {
     faults_ = std::make_unique<FaultClock>(s_);
     whole_ = placement_;
@@ -189,14 +192,16 @@ run::Inventory Simulator::inventory() const {
   inv.experts = experts_;
   inv.top_k = static_cast<std::uint32_t>(s_.model.top_k);
   inv.moe_layers = s_.model.moe_layers();
-  const std::uint32_t groups = gpus_ / s_.parallel.ep;
+  // The groups of the layer's stage.
+  const std::uint32_t groups = s_.parallel.stage_gpus() / s_.parallel.ep;
   inv.replicas = groups * map_.most_copies;
   for (std::uint32_t l = 0; l < layers_; ++l) {
+    const std::uint32_t first = stage_of_moe(l) * s_.parallel.stage_gpus();
     for (std::uint32_t e = 0; e < experts_; ++e) {
       const std::uint32_t copies = map_.row(l).copies(e);
       for (std::uint32_t q = 0; q < groups; ++q) {
         for (std::uint32_t i = 0; i < copies; ++i) {
-          inv.placement.push_back(map_.gpu_of(l, e, q * s_.parallel.ep, i));
+          inv.placement.push_back(map_.gpu_of(l, e, first + q * s_.parallel.ep, i));
         }
       }
       inv.placement.resize(inv.placement.size() + groups * (map_.most_copies - copies), run::kNone);
@@ -206,13 +211,109 @@ run::Inventory Simulator::inventory() const {
 }
 
 /// Everything but the routed experts, on one GPU.
-std::uint64_t Simulator::backbone_bytes() const {
-  const model::ParameterCount all = model::count_parameters(shard_);
+std::uint64_t Simulator::backbone_bytes(std::uint32_t stage) const {
+  model::ParameterCount all =
+      model::count_parameters(staged() ? stage_of(shard_, s_.parallel.pp, stage) : shard_);
+  if (staged()) {
+    const bool last = stage + 1 == s_.parallel.pp;
+    all.head = last ? shard_.vocab_size * shard_.hidden_size : 0;
+    if (stage > 0) all.embedding = 0;
+  }
+  if (router_units_) all.router = 0;
   // A preset with a stated backbone counts it in place of the parts.
   const std::uint64_t rest = all.embedding + all.attention + all.norms + all.shared_experts +
                              all.dense_ffn + all.head + all.stated_backbone;
   return model::dtype_bytes(s_.dtype.shared, rest) +
          model::dtype_bytes(s_.dtype.router, all.router);
+}
+
+/// parallel.router = "cpu", "card": what decides, and whether its weights fit there.
+void Simulator::make_router_units() {
+  const scenario::Parallel& p = s_.parallel;
+  if (p.router == scenario::RouterPlacement::kGpu) return;
+  const bool card = p.router == scenario::RouterPlacement::kCard;
+  const scenario::Device& device = s_.hardware.devices[p.router_card];
+  const std::uint64_t weights =
+      model::dtype_bytes(s_.dtype.router, model::count_parameters(s_.model).router);
+  std::function<SimTime(std::uint64_t)> gate;
+  if (card) {
+    const scenario::GpuType& type =
+        s_.hardware.gpu_types[static_cast<std::size_t>(device.gpu_type)];
+    if (weights > type.memory_bytes) {
+      throw InputError("parallel.router",
+                       fmt::format("{} of router weights do not fit the card's {}",
+                                   format_bytes(static_cast<double>(weights)),
+                                   format_bytes(static_cast<double>(type.memory_bytes))));
+    }
+    const CostModel cost(s_.model, s_.dtype, s_.activations, type, s_.cost);
+    gate = [cost](std::uint64_t rows) { return cost.router_gate(rows).time; };
+  } else {
+    const double hidden = static_cast<double>(s_.model.hidden_size);
+    const double experts = static_cast<double>(s_.model.num_experts);
+    const auto bytes = [](model::DType t, std::uint64_t n) {
+      return static_cast<double>(model::dtype_bytes(t, n));
+    };
+    const double read = bytes(s_.dtype.router, s_.model.hidden_size * s_.model.num_experts);
+    const double row = bytes(s_.activations, s_.model.hidden_size) + 8 * experts;
+    gate = [cpu = p.router_cpu, hidden, experts, read, row](std::uint64_t rows) {
+      const auto r = static_cast<double>(rows);
+      return cpu.per_batch +
+             SimTime::from_seconds(std::max((read + r * row) / cpu.bandwidth.value,
+                                            2 * r * hidden * experts / cpu.flops.value));
+    };
+  }
+  router_units_ = std::make_unique<RouterUnits>(s_, std::move(gate));
+  if (card) return;
+  for (const RouterUnits::Unit& u : router_units_->units()) {
+    const std::uint64_t room = s_.hardware.devices[u.device].memory_bytes;
+    if (room > 0 && weights > room) {
+      throw InputError("parallel.router",
+                       fmt::format("{} of router weights do not fit the {} of {}",
+                                   format_bytes(static_cast<double>(weights)),
+                                   format_bytes(static_cast<double>(room)), u.name));
+    }
+  }
+}
+
+/// CPU (or card) use by the router, and what its way costs.
+void Simulator::note_router(std::uint64_t steps, SimulationResult& result) {
+  if (!router_units_) return;
+  const bool card = s_.parallel.router == scenario::RouterPlacement::kCard;
+  double span = 0, most = 0;
+  for (const run::StepScalars& step : sink_.data().steps) {
+    span += static_cast<double>(step.end_ps - step.start_ps);
+  }
+  std::string text;
+  for (const RouterUnits::Unit& u : router_units_->units()) {
+    const double use = span > 0 ? static_cast<double>(u.busy_ps) / span : 0;
+    most = std::max(most, use);
+    text += fmt::format("{}{} {:.3g} % ({} GPU{}, {} tokens x layers)", text.empty() ? "" : "; ",
+                        u.name, 100 * use, u.gpus.size(), u.gpus.size() == 1 ? "" : "s", u.rows);
+  }
+  const double bytes = static_cast<double>(router_units_->bytes()) / static_cast<double>(steps);
+  sink_.data().metrics.push_back({card ? "router card use" : "router CPU use", most, ""});
+  sink_.data().metrics.push_back({"router transfers per step", bytes, "B"});
+  result.notes.push_back(fmt::format("router on the {}: busy {}; {} a step to it and back",
+                                     card ? "card" : "CPU", text, format_bytes(bytes)));
+}
+
+/// Share of the GPUs' time that waits: pipeline bubbles, stragglers.
+void Simulator::note_stages(SimulationResult& result) {
+  if (!staged()) return;
+  const run::Totals& t = sink_.data().totals;
+  double wait = 0, all = 0;
+  for (std::size_t i = 0; i < t.gpu_phase_ps.size(); ++i) {
+    all += static_cast<double>(t.gpu_phase_ps[i]);
+    if (i % run::kPhases == at(run::Phase::kWait)) wait += static_cast<double>(t.gpu_phase_ps[i]);
+  }
+  const double m = s_.parallel.micro_batches, pp = s_.parallel.pp;
+  const double idle = all > 0 ? wait / all : run::kNoData;
+  sink_.data().metrics.push_back({"pipeline idle share", idle, ""});
+  result.notes.push_back(fmt::format(
+      "pipeline: {} stages of {} GPUs, {} micro-batches; GPUs wait {:.3g} % of the time, equal "
+      "stages alone would {:.3g} %",
+      s_.parallel.pp, s_.parallel.stage_gpus(), s_.parallel.micro_batches, 100 * idle,
+      100 * (pp - 1) / (m + pp - 1)));
 }
 
 std::uint64_t Simulator::expert_bytes() const {
@@ -321,59 +422,113 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
   sample_memory();
 }
 
-/// The work of the composed step: host, every layer, head.
-void Simulator::compute_layers() {
-  double entropy = 0;
+/// The host's part of the composed step.
+void Simulator::begin_hosts() {
   for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     OpCost host;
     if (tokens_of_[g] > 0 || !hub()) {
-      host.time = SimTime::from_ps(plan_.host_ps + s_.host.per_step.ps() +
-                                   s_.host.per_sequence.ps() *
-                                       static_cast<std::int64_t>(sequences_[g].size()));
+      // Every stage's hosts know all sequences.
+      const std::size_t sequences = sequences_[g % s_.parallel.stage_gpus()].size();
+      host.time =
+          SimTime::from_ps(plan_.host_ps + s_.host.per_step.ps() +
+                           s_.host.per_sequence.ps() * static_cast<std::int64_t>(sequences));
       host += cost_[g].step_launch();
       if (faults_ != nullptr) host.time += SimTime::from_ps(faults_->stall_ps(g));
     }
     work(g, run::Phase::kHost, host);
-    work(g, run::Phase::kHead, cost_[g].embedding(tokens_of_[g]));
   }
-  std::uint32_t moe = 0;
-  for (std::size_t layer = 0; layer < s_.model.layers.size(); ++layer) {
-    std::int64_t slowest = 0;
-    if (spread_kv() || kv_by_expert()) move_kv(layer, s_.model.is_moe(layer) ? moe : run::kNone);
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
-      const OpCost c = cost_[g].attention(layer, sequences_[g]);
-      transient(
-          g,
-          tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
-                           model::kv_values_per_token_layer(shard_)),
-          s_.activations, "attention activations");
-      slowest = std::max(slowest, work(g, run::Phase::kAttention, c));
+}
+
+void Simulator::attention(std::size_t layer, std::uint32_t moe) {
+  const bool is_moe = s_.model.is_moe(layer);
+  const std::uint32_t of = is_moe ? moe : run::kNone;
+  std::int64_t slowest = 0;
+  if (spread_kv() || kv_by_expert()) move_kv(layer, of);
+  if (s_.parallel.sequence_parallel) collective(of, gather_);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const OpCost c = cost_[g].attention(layer, sequences_[g], shares());
+    transient(g,
+              tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
+                               model::kv_values_per_token_layer(shard_)),
+              s_.activations, "attention activations");
+    slowest = std::max(slowest, work(g, run::Phase::kAttention, c));
+  }
+  if (sharded()) collective(of, s_.parallel.sequence_parallel ? scatter_ : reduce_);
+  if (is_moe) record_.layers[moe].attention_ps += slowest;
+}
+
+void Simulator::dense_layer(std::size_t layer) {
+  const bool ffn = s_.model.layers[layer].ffn == model::FfnKind::kDense;
+  if (ffn && s_.parallel.sequence_parallel) collective(run::kNone, gather_);
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (ffn) {
+      transient(g, tokens_of_[g] * (2 * s_.model.hidden_size + 2 * shard_.dense_intermediate),
+                s_.activations, "dense FFN activations");
     }
-    if (sharded()) all_reduce(s_.model.is_moe(layer) ? moe : run::kNone);
+    work(g, run::Phase::kDense, cost_[g].dense(layer, tokens_of_[g], shares()));
+  }
+  if (ffn && sharded()) {
+    collective(run::kNone, s_.parallel.sequence_parallel ? scatter_ : reduce_);
+  }
+}
+
+/// Layers of the composed part, one after the other.
+void Simulator::run_layers(std::size_t first, std::size_t beyond) {
+  std::uint32_t moe = 0;
+  for (std::size_t layer = 0; layer < first; ++layer) moe += s_.model.is_moe(layer) ? 1 : 0;
+  for (std::size_t layer = first; layer < beyond; ++layer) {
+    attention(layer, moe);
     if (s_.model.is_moe(layer)) {
-      record_.layers[moe].attention_ps = slowest;
       moe_layer(step_, moe);
-      entropy += source_->mean_entropy();
+      add_entropy();
       ++moe;
     } else {
-      for (std::uint32_t g = 0; g < gpus_; ++g) {
-        if (s_.model.layers[layer].ffn == model::FfnKind::kDense) {
-          transient(g, tokens_of_[g] * (2 * s_.model.hidden_size + 2 * shard_.dense_intermediate),
-                    s_.activations, "dense FFN activations");
-        }
-        work(g, run::Phase::kDense, cost_[g].dense(layer, tokens_of_[g]));
-      }
-      if (sharded() && s_.model.layers[layer].ffn == model::FfnKind::kDense) {
-        all_reduce(run::kNone);
-      }
+      dense_layer(layer);
     }
   }
+}
+
+/// Mean over the layers and the tokens of all micro-batches.
+void Simulator::add_entropy() {
+  const double share = parts_ == 1 ? 1
+                                   : static_cast<double>(tokens_.size()) /
+                                         static_cast<double>(record_.scalars.tokens);
+  entropy_ += source_->mean_entropy() * share;
+}
+
+void Simulator::head() {
+  if (s_.parallel.sequence_parallel) gather_samples();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     // A sequence samples from its last token only, a chunk that others follow not at all.
     transient(g, sampled_of_[g] * s_.model.vocab_size, model::DType::kF32, "logits");
     work(g, run::Phase::kHead, cost_[g].head(sampled_of_[g]));
   }
-  if (moe > 0) record_.scalars.gate_entropy = entropy / moe;
+}
+
+/// The work of the composed step: host, every layer, head.
+void Simulator::compute_layers() {
+  entropy_ = 0;
+  parts_ = staged() ? s_.parallel.micro_batches : s_.network.two_batch ? 2 : 1;
+  layer_begun_.assign(layers_, 0);
+  begin_hosts();
+  if (staged()) {
+    pipeline();
+  } else {
+    embed();
+    if (!s_.network.two_batch || !two_batch()) {
+      parts_ = 1;
+      run_layers(0, s_.model.layers.size());
+    }
+    head();
+  }
+  if (layers_ > 0) record_.scalars.gate_entropy = entropy_ / layers_;
+}
+
+void Simulator::embed() {
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (!of_engine(g)) continue;
+    work(g, run::Phase::kHead, cost_[g].embedding((tokens_of_[g] + shares() - 1) / shares()));
+  }
 }
 
 /// What a reader of the run must know beside its numbers.
@@ -560,6 +715,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     result.violations.push_back({"memory", "run", uneven});
   }
   for (const run::Metric& m : extras.metrics) sink_.data().metrics.push_back(m);
+  note_router(std::max<std::uint64_t>(step, 1), result);
+  note_stages(result);
   for (run::Metric& m : energy_metrics(s_, sink_.data())) {
     sink_.data().metrics.push_back(std::move(m));
   }

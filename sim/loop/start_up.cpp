@@ -12,17 +12,18 @@
 namespace switchyard::sim {
 
 void Simulator::load_weights() {
-  const std::uint64_t shared = backbone_bytes();
   const std::uint64_t per_expert = expert_bytes();
   ledger_.use_allocator(s_.memory.allocator, s_.memory.page, per_expert,
                         kv_by_expert() ? kv_layer_page() : kv_bytes_of(s_.memory.kv_block));
   std::vector<LoadJob> jobs(gpus_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     LoadJob& job = jobs[g];
-    job.backbone = !hub() || g == s_.parallel.hub ? shared : 0;
+    job.backbone = !hub() || g == s_.parallel.hub ? backbone_bytes(stage_of_gpu(g)) : 0;
     for (std::uint32_t l = 0; l < layers_; ++l) {
-      const std::uint64_t held =
-          loads_ ? loads_->residency.resident(l, g) : map_.row(l).count[g % s_.parallel.ep];
+      const std::uint64_t held = loads_ ? loads_->residency.resident(l, g)
+                                 : stage_of_moe(l) != stage_of_gpu(g)
+                                     ? 0
+                                     : map_.row(l).count[g % s_.parallel.ep];
       job.layers.push_back(held * per_expert);
       job.experts += held;
     }

@@ -36,6 +36,9 @@ std::int64_t Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& 
       t = SimTime::from_seconds(cost.time.seconds() * faults_->gpu_factor(gpu)).ps();
     }
   }
+  if (slowdown_ != 1 && phase != run::Phase::kHost) {
+    t = SimTime::from_seconds(cost.time.seconds() * slowdown_).ps();
+  }
   check_time(t);
   ready_[gpu] += t;
   check_time(ready_[gpu]);
@@ -67,6 +70,10 @@ void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32
 void Simulator::check_traffic(std::uint32_t moe) {
   std::uint64_t copies = 0;
   std::vector<std::uint32_t> to, others;
+  // With expert groups: a destination is a GPU and a group.
+  const bool grouped = s_.network.chunk_by == scenario::ChunkBy::kExperts;
+  const std::uint32_t groups = grouped ? s_.network.chunks : 1;
+  const ExpertMap::Row& places = map_.row(moe);
   for (std::uint32_t t = 0; t < decision_.tokens; ++t) {
     const std::uint32_t s = tokens_.rank[t];
     to.clear();
@@ -85,7 +92,15 @@ void Simulator::check_traffic(std::uint32_t moe) {
         violation("placement", fmt::format("step {}, MoE layer {}", step_, moe),
                   fmt::format("expert {} ran on GPU {}, which holds no copy", e, d));
       }
-      if (d != s) to.push_back(d);
+      if (d == s) continue;
+      std::uint32_t group = 0;
+      for (std::uint32_t c = places.first[e]; grouped && c < places.first[e + 1]; ++c) {
+        const std::uint32_t rank = places.rank[c];
+        if (rank != d % s_.parallel.ep) continue;
+        group = expert_group(places.local[c], places.count[rank], groups);
+        break;
+      }
+      to.push_back(d * groups + group);
     }
     if (s_.network.dispatch == scenario::DispatchKind::kPerExpert) {
       copies += to.size();
@@ -181,6 +196,16 @@ void Simulator::check_time(std::int64_t ps) const {
   }
 }
 
+/// Micro-batches name a pair of experts once each; a step names it once.
+void Simulator::merge_reroutes() {
+  std::map<std::array<std::uint32_t, 3>, std::uint32_t> sum;
+  for (const run::Reroute& r : record_.reroutes) sum[{r.layer, r.from, r.to}] += r.count;
+  record_.reroutes.clear();
+  for (const auto& [key, count] : sum) {
+    record_.reroutes.push_back({key[0], key[1], key[2], count});
+  }
+}
+
 void Simulator::end_step(std::uint64_t step) {
   run::StepScalars& sc = record_.scalars;
   const auto first = ready_.begin() + plan_.first_gpu, beyond = ready_.begin() + plan_.last_gpu;
@@ -223,6 +248,17 @@ void Simulator::end_step(std::uint64_t step) {
       if (category != MemoryCategory::kKv) peak_other_[g] += ledger_.high_water(g, category);
     }
   }
+  if (router_units_) {
+    std::vector<std::uint64_t> carried(record_.link_bytes.size(), 0);
+    router_units_->take_links(carried);
+    for (std::size_t k = 0; k < carried.size(); ++k) {
+      record_.link_bytes[k] += carried[k];
+      record_.link_busy_ps[k] +=
+          SimTime::from_seconds(static_cast<double>(carried[k]) / exchange_.bandwidth(k).value)
+              .ps();
+    }
+  }
+  if (parts_ > 1) merge_reroutes();
   double sum = 0;
   std::size_t n = 0;
   for (const run::LayerRecord& l : record_.layers) {

@@ -25,12 +25,14 @@
 #include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/expert_loads.hpp"
 #include "sim/loop/placement_source.hpp"
+#include "sim/loop/router_units.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/loop/shard.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/loop/step_plan.hpp"
 #include "sim/memory/ledger.hpp"
 #include "sim/memory/loading.hpp"
+#include "sim/network/collectives.hpp"
 
 namespace switchyard::sim {
 
@@ -68,6 +70,16 @@ class Simulator {
     return gpu >= plan_.first_gpu && gpu < plan_.last_gpu;
   }
   [[nodiscard]] bool sharded() const { return s_.parallel.tp > 1; }
+  /// The experts are divided among several tensor-parallel groups.
+  [[nodiscard]] bool wide() const { return sharded() && s_.parallel.ep > s_.parallel.tp; }
+  [[nodiscard]] bool staged() const { return s_.parallel.pp > 1; }
+  [[nodiscard]] std::uint32_t stage_of_gpu(std::uint32_t gpu) const {
+    return gpu / s_.parallel.stage_gpus();
+  }
+  /// What norms and residuals of a GPU are of: 1 / shares() of its tokens.
+  [[nodiscard]] std::uint32_t shares() const {
+    return s_.parallel.sequence_parallel ? s_.parallel.tp : 1;
+  }
   /// The tensor-parallel group [first, last) of a GPU: itself without.
   [[nodiscard]] std::uint32_t group_first(std::uint32_t gpu) const {
     return gpu / s_.parallel.tp * s_.parallel.tp;
@@ -89,12 +101,15 @@ class Simulator {
   bool rebalance_due();
   void rebalance(std::uint64_t step);
   std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
+  /// The same of some layers.
+  [[nodiscard]] std::uint64_t kv_bytes_of(std::uint64_t tokens, std::size_t first_layer,
+                                          std::size_t beyond) const;
 
   /// Advances a GPU's clock; returns what was charged (0 for a GPU that is out of service).
   std::int64_t work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
-                std::int64_t& floor, bool across = false);
+                std::int64_t& floor, Among among = Among::kGroups);
   /// What the policy makes of the requests of this workload.
   void describe_requests(const RoutingTrace* trace);
   /// The same for the sequences of the plan that are new.
@@ -102,7 +117,40 @@ class Simulator {
   /// Whether the tokens of a sequence pass through the router.
   [[nodiscard]] bool uses_router(std::uint32_t sequence) const;
   void compose_reduce();
-  void all_reduce(std::uint32_t moe);
+  /// One of reduce_, scatter_, gather_ in the groups of tp.
+  void collective(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& phases);
+  /// Phases [G][G] of a collective of one hidden state per row, rows[first GPU] of each group.
+  [[nodiscard]] std::vector<std::vector<std::uint64_t>> group_collective(
+      network::Collective what, const std::vector<std::uint64_t>& rows) const;
+  void gather_samples();
+  /// The tokens of one micro-batch on the GPUs of one stage.
+  void compose_part(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage);
+  void begin_hosts();
+  void attention(std::size_t layer, std::uint32_t moe);
+  void run_layers(std::size_t first, std::size_t beyond);
+  void dense_layer(std::size_t layer);
+  void embed();
+  void head();
+  void add_entropy();
+  void make_router_units();
+  void note_router(std::uint64_t steps, SimulationResult& result);
+  // moe_layer.cpp: what comes before the exchanges of a layer and after them
+  void moe_front(std::uint32_t moe);
+  void moe_finish(std::uint32_t moe);
+  void count_experts(std::uint32_t moe, bool again);
+  void route_away(std::uint32_t moe, std::int64_t& longest);
+  // stages.cpp
+  [[nodiscard]] std::uint32_t stage_of_moe(std::uint32_t moe) const;
+  void pipeline();
+  void note_stages(SimulationResult& result);
+  // two_batch.cpp
+  bool two_batch();  // False, and nothing done: one of the halves would be empty.
+  void swap_half();
+  void issue(run::Phase phase, std::uint32_t moe,
+             const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
+             std::int64_t& floor, Among among = Among::kGroups, bool only_senders = false);
+  void await_exchange(run::Phase phase);
+  void note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t);
   void pack(run::Phase phase, bool sender);
   void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
   void sample_memory();
@@ -125,6 +173,7 @@ class Simulator {
   void violation(const std::string& check, const std::string& where, const std::string& message);
   /// Whether a GPU holds the pages of the sequences with this home.
   [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t home) const {
+    if (staged()) return group_first(gpu % s_.parallel.stage_gpus()) == home;
     return s_.memory.kv_placement == KvPlacement::kReplicated ||
            (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
                                                         : group_first(gpu) == home);
@@ -178,6 +227,7 @@ class Simulator {
   void end_loads(std::uint64_t step);
   void note_loads(SimulationResult& result);
   void end_step(std::uint64_t step);
+  void merge_reroutes();
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
@@ -186,6 +236,8 @@ class Simulator {
   // chunks.cpp
   void chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before);
   [[nodiscard]] SimTime slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const;
+  [[nodiscard]] std::uint32_t rows_of_chunk(const std::vector<std::uint32_t>& rows,
+                                            std::size_t local, std::uint32_t chunk) const;
   void shared_experts(const std::vector<std::int64_t>& before);
   void beside(const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
               std::int64_t& duration, std::int64_t& floor);
@@ -216,7 +268,7 @@ class Simulator {
   void carry_kv(const MovedSequence& moved);
   void wait(std::uint32_t gpu, std::int64_t ps);
   [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
-  [[nodiscard]] std::uint64_t backbone_bytes() const;
+  [[nodiscard]] std::uint64_t backbone_bytes(std::uint32_t stage = 0) const;
   /// GPUs that cannot work without each other: the group of the GPU, or the GPU.
   [[nodiscard]] std::vector<std::uint32_t> unit_of(std::uint32_t gpu) const;
   [[nodiscard]] std::string describe(const FaultChange& change) const;
@@ -234,7 +286,10 @@ class Simulator {
   RoutingPolicy policy_;
   bool policy_from_trace_ = false;
   model::ModelConfig shard_;  // What one GPU holds of the model; the model itself without tp.
-  std::vector<std::vector<std::uint64_t>> reduce_;  // Phases of this step's all-reduce, [G][G].
+  // Phases of the collectives of one hidden state per token of each group, [G][G]: all-reduce;
+  // reduce-scatter and all-gather where a layer needs them.
+  std::vector<std::vector<std::uint64_t>> reduce_, scatter_, gather_;
+  std::unique_ptr<RouterUnits> router_units_;  // Null: the GPUs route.
   std::uint64_t extrapolated_ = 0, exchanges_ = 0;
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
@@ -303,6 +358,35 @@ class Simulator {
   std::vector<std::uint64_t> tokens_of_;              // [G]
   std::vector<std::uint64_t> routed_of_;              // [G] of these, what the router sees
   std::vector<std::uint64_t> sampled_of_;             // [G] sequences that pass through the head
+  // Rows of the MoE layer: tokens_of_ and routed_of_, or with a wide ep this GPU's share of its
+  // group's.
+  std::vector<std::uint64_t> rows_of_, routed_rows_of_;
+  std::vector<std::uint64_t> buffers_, activations_;  // [G] that live during a MoE layer
+  std::vector<std::int64_t> before_dispatch_;         // [G]
+  std::uint32_t parts_ = 1;                           // micro-batches of this step
+  std::uint32_t stage_ = 0;                           // whose layers are under way
+  // Of the layers of this step, over the micro-batches.
+  std::vector<std::vector<std::uint64_t>> layer_assignments_;  // [L][G]
+  std::vector<std::vector<std::uint8_t>> layer_experts_;       // [L] copies that had a row
+  std::vector<std::uint8_t> layer_begun_;                      // [L]
+  double entropy_ = 0;
+  // The other half of the batch, and what is on its way for either (two_batch.cpp).
+  struct Half {
+    StepTokens tokens;
+    std::vector<std::vector<SequenceWork>> sequences;
+    std::vector<std::uint64_t> tokens_of, routed_of, sampled_of, rows_of, routed_rows_of, buffers,
+        activations;
+    LayerDecision decision;
+    LayerTraffic traffic;
+    std::vector<std::int64_t> before_dispatch;
+    std::vector<std::int64_t> begin, arrival;  // [G] of the exchange under way
+    std::vector<PhaseTimes> path;              // [G] to the arrival
+  };
+  Half other_;
+  // [G] of an exchange that runs beside work: when it begins and arrives; when the wire is free.
+  std::vector<std::int64_t> begin_, arrival_, wire_, wire_in_;
+  std::vector<PhaseTimes> arrival_path_;  // [G]
+  double slowdown_ = 1;                   // of all kernels but the host's
   run::StepRecord record_;
   Candidates candidates_;
   RouteWorkspace workspace_;

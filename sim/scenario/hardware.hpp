@@ -39,7 +39,9 @@ enum class DeviceKind : std::uint8_t {
   kNic,
   kCpu,  ///< Host socket with its memory.
   kSsd,
-  kCxl  ///< Memory pool.
+  kCxl,  ///< Memory pool.
+  /// A GPU that only routes (parallel.router = "card"); hardware files say gpu.
+  kRouterCard
 };
 inline constexpr std::array<std::string_view, 9> kDeviceKindNames{
     "gpu", "switch", "nvswitch", "pcie_switch", "root_complex", "nic", "cpu", "ssd", "cxl"};

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "engine/base/error.hpp"
@@ -32,10 +33,9 @@ constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 24U;
 constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 26U;
 constexpr std::size_t kMaxPoints = 100000;
 
-constexpr std::array<std::string_view, 3> kAttentionNames{"dp", "hub", "tp"};
-constexpr std::array<std::string_view, 1> kAttentionLater{"pp"};
-constexpr std::array<std::string_view, 1> kRouterNames{"gpu"};
-constexpr std::array<std::string_view, 2> kRouterLater{"cpu", "card"};
+constexpr std::array<std::string_view, 4> kAttentionNames{"dp", "hub", "tp", "pp"};
+constexpr std::array<std::string_view, 3> kRouterNames{"gpu", "cpu", "card"};
+constexpr std::array<std::string_view, 2> kChunkByNames{"rows", "experts"};
 constexpr std::array<std::string_view, 6> kPlacementNames{
     "contiguous", "round_robin", "replicated", "eplb", "affinity", "topology_hot"};
 constexpr std::array<PlacementKind, 6> kPlacementKinds{
@@ -544,8 +544,20 @@ void read_placement_options(Context& context, Section& parallel, const fs::path&
 }
 
 std::vector<std::string> parallel_keys() {
-  return {"attention",         "dp",       "tp", "pp", "ep", "router", "hub", "placement",
-          "placement_options", "rebalance"};
+  return {"attention",
+          "dp",
+          "tp",
+          "pp",
+          "ep",
+          "router",
+          "hub",
+          "placement",
+          "rebalance",
+          "placement_options",
+          "router_cpu",
+          "card",
+          "micro_batches",
+          "sequence_parallel"};
 }
 
 /// What tensor parallelism divides must divide: heads, KV heads (or each is held by several GPUs),
@@ -576,46 +588,172 @@ void check_shards(const Section& s, const model::ModelConfig& m, std::uint32_t t
   }
 }
 
+/// parallel.router = "card": one GPU of the hardware only routes. It leaves the ranks before
+/// anything counts them; the others keep their order.
+void take_router_card(Section& s, Scenario& out) {
+  HardwareSpec& h = out.hardware;
+  const std::size_t gpus = h.gpu_count();
+  if (gpus < 2) {
+    s.fail("router", fmt::format("hardware {} has one GPU: none is left to be the card", h.name),
+           "use hardware/hgx_h100_router_card.toml");
+  }
+  // Without the key: the one GPU that is wired by other cables than all the others.
+  std::vector<std::set<LinkClass>> wires(gpus);
+  for (const Link& l : h.links) {
+    for (std::size_t g = 0; g < gpus; ++g) {
+      if (h.gpus[g] == l.a || h.gpus[g] == l.b) wires[g].insert(l.link_class);
+    }
+  }
+  std::vector<std::size_t> odd;
+  for (std::size_t g = 0; g < gpus; ++g) {
+    if (std::count(wires.begin(), wires.end(), wires[g]) == 1) odd.push_back(g);
+  }
+  if (!s.has("card") && (odd.size() != 1 || gpus == 2)) {
+    s.fail("router",
+           fmt::format("hardware {} has no card besides its GPUs: {}", h.name,
+                       gpus == 2 ? "it has two" : "they are wired alike"),
+           "use hardware/hgx_h100_router_card.toml, or name a GPU with parallel.card");
+  }
+  const auto card = static_cast<std::size_t>(
+      s.count("card", 0, gpus - 1, odd.empty() ? std::optional<std::uint64_t>() : odd.front()));
+  out.parallel.router_card = h.gpus[card];
+  h.devices[h.gpus[card]].kind = DeviceKind::kRouterCard;
+  h.gpus.erase(h.gpus.begin() + static_cast<std::ptrdiff_t>(card));
+}
+
+void read_router(Section& s, Scenario& out) {
+  Parallel& p = out.parallel;
+  const HardwareSpec& h = out.hardware;
+  p.router = static_cast<RouterPlacement>(s.choice("router", kRouterNames, 0));
+  if (p.router != RouterPlacement::kGpu && out.model.num_moe_layers() == 0) {
+    s.fail("router", "the model has no MoE layer");
+  }
+  if (p.router != RouterPlacement::kCard && s.has("card")) {
+    s.fail("card", "there is no card", "set parallel.router = \"card\"");
+  }
+  if (p.router != RouterPlacement::kCpu && s.has("router_cpu")) {
+    s.fail("router_cpu", "the router does not run on the CPU", "set parallel.router = \"cpu\"");
+  }
+  if (p.router != RouterPlacement::kCpu) return;
+  const auto cpu = std::find_if(h.devices.begin(), h.devices.end(),
+                                [](const Device& d) { return d.kind == DeviceKind::kCpu; });
+  if (cpu == h.devices.end()) {
+    s.fail("router", fmt::format("hardware {} has no cpu device", h.name),
+           "add [[devices]] kind = \"cpu\" and its links to the GPUs");
+  }
+  if (!s.has("router_cpu")) {
+    s.fail("router", "the speed of the CPU is not stated",
+           "write router_cpu = { flops = \"2 TFLOP/s\", bandwidth = \"200 GB/s\", per_batch = "
+           "\"10 us\" }");
+  }
+  Section r = s.section("router_cpu", {"flops", "bandwidth", "per_batch", "source"});
+  p.router_cpu.flops = r.flops("flops");
+  if (!(p.router_cpu.flops.value > 0)) r.violated("flops", "flops > 0");
+  const bool stated = cpu->memory_rate.value > 0;
+  p.router_cpu.bandwidth =
+      r.rate("bandwidth", stated ? std::optional<BytesPerSecond>(cpu->memory_rate) : std::nullopt);
+  if (!(p.router_cpu.bandwidth.value > 0)) r.violated("bandwidth", "bandwidth > 0");
+  p.router_cpu.per_batch = r.duration("per_batch", SimTime());
+  if (p.router_cpu.per_batch.ps() > 3'600'000'000'000'000) {
+    r.violated("per_batch", "per_batch <= 1 h");
+  }
+  r.sources();
+}
+
+/// Stages of a pipeline and the parts of the batch that pass through them.
+void read_stages(Section& s, Scenario& out) {
+  Parallel& p = out.parallel;
+  const bool alone = p.attention == AttentionPlacement::kPp;
+  const std::uint64_t gpus = out.hardware.gpu_count();
+  p.pp = static_cast<std::uint32_t>(s.count("pp", 1, kMaxCount, alone ? gpus : 1));
+  if (p.pp == 1) {
+    if (alone) {
+      s.fail("pp", "attention = \"pp\" needs at least two stages", "use attention = \"dp\"");
+    }
+    if (s.has("micro_batches")) {
+      s.fail("micro_batches", "there is no pipeline",
+             "set parallel.pp; for halves of a batch that overlap: network.two_batch");
+    }
+    return;
+  }
+  if (!alone && p.attention != AttentionPlacement::kTp) {
+    s.fail("pp", "stages need attention = \"pp\", or \"tp\" inside the stages",
+           "set parallel.attention, or pp = 1");
+  }
+  if (p.pp > out.model.num_layers) {
+    s.violated("pp", fmt::format("pp <= {} layers of {}", out.model.num_layers, out.model.name));
+  }
+  if (model::count_parameters(out.model).stated_backbone > 0 ||
+      out.model.router == model::RouterKind::kTokenMlp) {
+    s.fail("pp", fmt::format("{} has parts that belong to no layer", out.model.name),
+           "use a model with all its sizes, or pp = 1");
+  }
+  p.micro_batches = static_cast<std::uint32_t>(s.count("micro_batches", 1, 4096, p.pp));
+}
+
 void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("parallel"), "parallel", parallel_keys(), root);
   Parallel& p = out.parallel;
-  const std::uint64_t gpus = out.hardware.gpu_count();
-  p.attention =
-      static_cast<AttentionPlacement>(s.choice("attention", kAttentionNames, 0, kAttentionLater));
-  const bool sharded = p.attention == AttentionPlacement::kTp;
-  p.tp = static_cast<std::uint32_t>(s.count("tp", 1, kMaxCount, sharded ? gpus : 1));
-  p.pp = static_cast<std::uint32_t>(s.count("pp", 1, kMaxCount, 1));
-  if (p.pp != 1) {
-    s.fail("pp", "unsupported in this version", "supported: 1");
+  // The card is no GPU of the layout.
+  const Node* router = s.find("router");
+  if (router != nullptr && router->kind == Node::Kind::kString && router->text == "card") {
+    take_router_card(s, out);
   }
+  const std::uint64_t gpus = out.hardware.gpu_count();
+  p.attention = static_cast<AttentionPlacement>(s.choice("attention", kAttentionNames, 0));
+  const bool sharded = p.attention == AttentionPlacement::kTp;
+  const Node* stages = s.find("pp");
+  const std::uint64_t stated_pp =
+      stages != nullptr && stages->kind == Node::Kind::kInteger && stages->integer > 0
+          ? static_cast<std::uint64_t>(stages->integer)
+          : 1;
+  p.tp = static_cast<std::uint32_t>(
+      s.count("tp", 1, kMaxCount, sharded ? std::max<std::uint64_t>(gpus / stated_pp, 1) : 1));
+  read_stages(s, out);
   if (p.tp != 1 && !sharded) {
     s.fail("tp", "divides attention over GPUs", "set parallel.attention = \"tp\", or tp = 1");
   }
   if (sharded) {
     check_shards(s, out.model, p.tp);
   }
-  p.dp = static_cast<std::uint32_t>(s.count("dp", 1, kMaxCount, gpus / (p.tp * p.pp)));
+  p.dp = static_cast<std::uint32_t>(
+      s.count("dp", 1, kMaxCount, std::max<std::uint64_t>(gpus / (std::uint64_t{p.tp} * p.pp), 1)));
   if (std::uint64_t{p.dp} * p.tp * p.pp != gpus) {
     s.violated("dp", fmt::format("dp * tp * pp = {} GPUs of {}", gpus, out.hardware.name));
   }
   const bool moe = out.model.num_moe_layers() > 0;
-  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, !moe ? 1 : sharded ? p.tp : gpus));
-  if (gpus % p.ep != 0) {
-    s.violated("ep", fmt::format("ep divides the {} GPUs", gpus));
+  const std::uint32_t stage = p.stage_gpus();
+  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, !moe ? 1 : sharded ? p.tp : stage));
+  if (stage % p.ep != 0) {
+    s.violated("ep", p.pp == 1 ? fmt::format("ep divides the {} GPUs", gpus)
+                               : fmt::format("ep divides the {} GPUs of a stage", stage));
   }
   if (!moe && p.ep != 1) {
     s.violated("ep", "ep = 1 for a model without MoE layers");
   }
-  if (moe && sharded && p.ep != p.tp) {
-    s.fail("ep", fmt::format("unsupported with attention = \"tp\" and tp = {}", p.tp),
-           fmt::format("supported: {} (the experts are divided inside each group)", p.tp));
+  if (moe && sharded && p.ep % p.tp != 0) {
+    s.fail("ep",
+           fmt::format("unsupported with attention = \"tp\" and tp = {}: experts are not cut into "
+                       "columns",
+                       p.tp),
+           fmt::format("supported: {} (divided inside each group) and its multiples", p.tp));
   }
-  s.choice("router", kRouterNames, 0, kRouterLater);
+  read_router(s, out);
   if (p.attention == AttentionPlacement::kHub) {
     p.hub = static_cast<std::uint32_t>(s.count("hub", 0, gpus - 1, 0));
   } else if (s.has("hub")) {
-    s.fail("hub", fmt::format("means nothing with attention = \"{}\"", sharded ? "tp" : "dp"),
+    s.fail("hub",
+           fmt::format("means nothing with attention = \"{}\"",
+                       kAttentionNames[static_cast<std::size_t>(p.attention)]),
            "remove it or set attention = \"hub\"");
+  }
+  // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
+  if (s.has("sequence_parallel")) {
+    p.sequence_parallel = s.boolean("sequence_parallel");
+    if (p.sequence_parallel && p.tp == 1) {
+      s.fail("sequence_parallel", "there is no group of GPUs that shares tokens",
+             "set parallel.attention = \"tp\"");
+    }
   }
 
   const Node* placement = s.find("placement");
@@ -1075,10 +1213,10 @@ void read_measured(Context& context, Section& network, const fs::path& folder, S
 }
 
 void read_network(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
-  Section s(
-      context, root.find("network"), "network",
-      {"model", "algorithm", "dispatch", "payload", "collective", "measured", "chunks", "comm_sms"},
-      root);
+  Section s(context, root.find("network"), "network",
+            {"model", "algorithm", "dispatch", "payload", "collective", "measured", "chunks",
+             "comm_sms", "chunk_by", "two_batch"},
+            root);
   NetworkSpec& n = out.network;
   n.model = static_cast<NetworkModelKind>(s.choice("model", kNetworkNames, 0));
   n.algorithm = static_cast<ExchangeAlgorithm>(s.choice("algorithm", kAlgorithmNames, 0));
@@ -1110,17 +1248,24 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
   if (out.parallel.attention == AttentionPlacement::kTp) {
     n.collective = static_cast<ReduceAlgorithm>(s.choice("collective", kReduceNames, 0));
     const std::string hint = "the experts are divided inside each group: all-reduces only";
-    if (n.algorithm != ExchangeAlgorithm::kDirect) {
+    const bool dispatches = out.parallel.ep > out.parallel.tp;
+    if (!dispatches && n.algorithm != ExchangeAlgorithm::kDirect) {
       s.fail("algorithm", "means nothing with attention = \"tp\"", hint);
     }
-    if (n.dispatch != DispatchKind::kPerRank) {
+    if (!dispatches && n.dispatch != DispatchKind::kPerRank) {
       s.fail("dispatch", "means nothing with attention = \"tp\"", hint);
     }
-    if (s.has("payload")) {
+    if (!dispatches && s.has("payload")) {
       s.fail("payload", "means nothing with attention = \"tp\"", hint);
     }
     if (n.collective == ReduceAlgorithm::kHierarchical) {
       check_servers(s, out);
+    }
+    const bool halves =
+        n.collective == ReduceAlgorithm::kRing || n.collective == ReduceAlgorithm::kDirect;
+    if (!halves && (out.parallel.sequence_parallel || dispatches)) {
+      s.fail("collective", "there is no such reduce-scatter and all-gather",
+             "use \"ring\" or \"direct\"");
     }
   } else if (s.has("collective")) {
     s.fail("collective", "there is no all-reduce", "set parallel.attention = \"tp\"");
@@ -1133,8 +1278,8 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
       if (on && n.chunks > 1) s.fail("chunks", "unsupported with " + what, "use chunks = 1");
     };
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers");
-    refuse(out.parallel.attention == AttentionPlacement::kTp,
-           "attention = \"tp\": there is no dispatch");
+    refuse(out.parallel.attention == AttentionPlacement::kTp && out.parallel.ep == out.parallel.tp,
+           "attention = \"tp\" and ep = tp: there is no dispatch");
     refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire");
     refuse(n.dispatch == DispatchKind::kPerNode, "network.dispatch = \"per_node\"");
     refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,
@@ -1142,10 +1287,34 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     refuse(out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked,
            "policy.soft.cost = \"stacked\"");
   }
+  if (s.has("chunk_by")) {
+    n.chunk_by = static_cast<ChunkBy>(s.choice("chunk_by", kChunkByNames));
+    if (n.chunks == 1) {
+      s.fail("chunk_by", "means nothing with chunks = 1", "set network.chunks");
+    }
+  }
+  if (s.has("two_batch")) {
+    n.two_batch = s.boolean("two_batch");
+    const auto refuse = [&](bool on, const std::string& what, const std::string& hint) {
+      if (on && n.two_batch) s.fail("two_batch", "unsupported with " + what, hint);
+    };
+    refuse(out.model.num_moe_layers() == 0, "a model without MoE layers",
+           "there is no exchange to hide");
+    refuse(out.parallel.attention != AttentionPlacement::kDp, "this parallel.attention",
+           "use attention = \"dp\"");
+    refuse(out.parallel.ep == 1, "ep = 1: there is no exchange to hide", "set parallel.ep");
+    refuse(n.chunks > 1, "network.chunks above 1", "use one of the two");
+    refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire", "use wire = \"native\"");
+    refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,
+           "network.model = \"flow\" or \"coflow\"", "use auto or bottleneck");
+  }
   if (s.has("comm_sms")) {
     n.comm_sms = s.percent("comm_sms");
     if (n.comm_sms > 0.9) s.violated("comm_sms", "comm_sms <= 90 %");
-    if (n.chunks == 1) s.fail("comm_sms", "means nothing with chunks = 1", "set network.chunks");
+    if (n.chunks == 1 && !n.two_batch) {
+      s.fail("comm_sms", "means nothing with chunks = 1",
+             "set network.chunks or network.two_batch");
+    }
   }
 }
 
@@ -1516,6 +1685,79 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
   }
 }
 
+/// What stages, routers off the GPUs, a wider ep and overlapping halves do not go with.
+void check_layout(const Context& context, const Node& root, const Scenario& out) {
+  const Parallel& p = out.parallel;
+  const auto refuse = [&](bool on, std::string_view key, const std::string& shown,
+                          const std::string& what, const std::string& hint) {
+    if (on) {
+      throw InputError(context.where(key, root.where()),
+                       fmt::format("{} is unsupported with {}", shown, what), hint);
+    }
+  };
+  const bool simgrid = out.network.model == NetworkModelKind::kFlow ||
+                       out.network.model == NetworkModelKind::kCoflow;
+  struct Feature {
+    bool on;
+    std::string key, shown;
+  };
+  const bool off_gpu = p.router != RouterPlacement::kGpu;
+  const bool wide = p.tp > 1 && p.ep > p.tp;
+  for (const Feature& f :
+       {Feature{p.pp > 1, "parallel.pp", fmt::format("parallel.pp = {}", p.pp)},
+        Feature{off_gpu, "parallel.router",
+                fmt::format("parallel.router = \"{}\"",
+                            kRouterNames[static_cast<std::size_t>(p.router)])},
+        Feature{wide, "parallel.ep", fmt::format("ep = {} and tp = {}", p.ep, p.tp)},
+        Feature{p.sequence_parallel, "parallel.sequence_parallel", "parallel.sequence_parallel"},
+        Feature{out.network.two_batch, "network.two_batch", "network.two_batch"}}) {
+    refuse(f.on && simgrid, f.key, f.shown, "network.model = \"flow\" or \"coflow\"",
+           "use auto or bottleneck");
+    refuse(f.on && out.memory.residency.on(), f.key, f.shown, "memory.residency",
+           "keep all experts on the GPUs");
+    refuse(f.on && out.memory.loading.by_layer, f.key, f.shown,
+           "memory.loading.start = \"by_layer\"", "use start = \"ready\"");
+    refuse(f.on && f.key != "parallel.router" &&
+               (out.memory.kv_placement == KvPlacement::kByToken ||
+                out.memory.kv_placement == KvPlacement::kByExpert),
+           f.key, f.shown, "memory.kv.placement = \"by_token\" and \"by_expert\"",
+           "use by_sequence");
+    refuse(f.on && out.workload.serves() && out.workload.serving.batching.swaps_over_links(), f.key,
+           f.shown, "pages that swap over the links", "state workload.batching.swap_bandwidth");
+  }
+  refuse(p.pp > 1 && out.workload.serves(), "parallel.pp", fmt::format("parallel.pp = {}", p.pp),
+         "requests that arrive", "use workload.kind = \"decode\" or \"prefill\"");
+  refuse(p.pp > 1 && out.memory.loading.on(), "parallel.pp", fmt::format("parallel.pp = {}", p.pp),
+         "memory.loading", "use loading.from = \"resident\"");
+  refuse(p.pp > 1 && p.rebalance.signal != RebalanceSignal::kOff, "parallel.pp",
+         fmt::format("parallel.pp = {}", p.pp), "parallel.rebalance", "use signal = \"off\"");
+  refuse(p.pp > 1 && out.memory.kv_placement != KvPlacement::kBySequence, "parallel.pp",
+         fmt::format("parallel.pp = {}", p.pp), "this memory.kv.placement", "use by_sequence");
+  refuse(off_gpu && out.network.two_batch, "network.two_batch", "network.two_batch",
+         "a router off the GPUs", "use router = \"gpu\"");
+  refuse(off_gpu && !out.network.measured.points.empty(), "parallel.router",
+         "a router off the GPUs", "network.measured", "leave the table out");
+}
+
+void check_layout_with_faults(const Context& context, const Node& root, const Scenario& out) {
+  const Parallel& p = out.parallel;
+  if (!out.faults.on() && out.alarms.empty()) return;
+  const std::string other = out.faults.on() ? "faults" : "monitor.alarms";
+  const auto refuse = [&](bool on, std::string_view key, const std::string& shown) {
+    if (on) {
+      throw InputError(context.where(key, root.where()),
+                       fmt::format("{} is unsupported with {}", shown, other),
+                       "leave one of the two out");
+    }
+  };
+  refuse(p.pp > 1, "parallel.pp", fmt::format("parallel.pp = {}", p.pp));
+  refuse(p.router != RouterPlacement::kGpu && out.faults.on(), "parallel.router",
+         "a router off the GPUs");
+  refuse(p.tp > 1 && p.ep > p.tp && out.faults.on(), "parallel.ep",
+         fmt::format("ep = {} and tp = {}", p.ep, p.tp));
+  refuse(out.network.two_batch && out.faults.on(), "network.two_batch", "network.two_batch");
+}
+
 void read_run(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("run"), "run", {"seed", "detail"}, root);
   out.run.seed =
@@ -1704,10 +1946,12 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
                      "use chunks = 1");
   }
   read_host(context, root, out);
+  check_layout(context, root, out);
   read_cost(context, root, document.folder, out);
   read_economics(context, root, out);
   read_faults(context, root, out);
   read_monitor(context, root, document.folder, out);
+  check_layout_with_faults(context, root, out);
   read_run(context, root, out);
   out.values = std::move(context.values);
   for (const Axis& axis : axes) {

@@ -7,8 +7,7 @@
 // file:line:column (or "--set"). Paths are relative to the file that names them. Keys beside `file`
 // override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
 //
-// Not modelled, and refused by name: pipeline parallelism, routers off the GPU, prefix caching,
-// dirichlet routing.
+// Not modelled, and refused by name: prefix caching, dirichlet routing.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -34,8 +33,12 @@ namespace switchyard::scenario {
 
 /// Who runs attention. dp: every GPU its own sequences. hub: one GPU for all. tp: groups of tp GPUs
 /// with the heads divided among them; every GPU of a group sees all tokens of the group, and two
-/// all-reduces a layer add up what each computed.
-enum class AttentionPlacement : std::uint8_t { kDp, kHub, kTp };
+/// all-reduces a layer add up what each computed. pp: as dp, in pipeline stages; tp has stages,
+/// too, with pp > 1.
+enum class AttentionPlacement : std::uint8_t { kDp, kHub, kTp, kPp };
+/// Who runs the gate and the top-k of a MoE layer: every GPU for its own tokens; the CPU nearest to
+/// it; or one card for all (sim/loop/router_units.hpp).
+enum class RouterPlacement : std::uint8_t { kGpu, kCpu, kCard };
 /// The first three are known from the scenario alone; the others need loads and are computed when
 /// the simulation begins (sim/loop/placement_source.hpp).
 enum class PlacementKind : std::uint8_t {
@@ -82,13 +85,31 @@ struct RebalanceSpec {
   std::uint32_t window = 8, cooldown = 8;  ///< Steps, warm-up included.
 };
 
-/// dp · tp · pp = GPUs and ep divides them (GPUs / ep replicas of the expert set). tp > 1 needs
-/// attention = tp, and ep = tp then: the experts are divided inside the group, nothing is
-/// dispatched. pp = 1 and router = gpu for now; other values are refused as unsupported.
+/// What a router on the CPU can do; only with router = cpu.
+struct RouterCpu {
+  FlopsPerSecond flops;      ///< Of the gate's GEMM, > 0.
+  BytesPerSecond bandwidth;  ///< Of the CPU's memory, > 0.
+  SimTime per_batch;         ///< Fixed time of one layer's tokens, >= 0.
+};
+
+/// dp · tp · pp = GPUs. Stage s of the pipeline is the GPUs from s · dp · tp on and has the layers
+/// from ⌊s · L / pp⌋ on; ep divides a stage's GPUs (GPUs / ep replicas of the expert set of a
+/// layer). tp > 1 needs attention = tp. ep = tp: the experts are divided inside the group, nothing
+/// is dispatched. ep a multiple of tp: every GPU dispatches its share of its group's tokens.
 struct Parallel {
   AttentionPlacement attention = AttentionPlacement::kDp;
   std::uint32_t dp = 1, tp = 1, pp = 1, ep = 1;
   std::uint32_t hub = 0;  ///< GPU rank of the hub; only with attention = hub.
+  /// Parts of the batch that follow each other through the stages, ≥ 1; 1 without stages.
+  std::uint32_t micro_batches = 1;
+  /// attention = tp: hidden states between the operations are divided among a group by tokens
+  /// (reduce-scatter and all-gather in place of all-reduces).
+  bool sequence_parallel = false;
+  RouterPlacement router = RouterPlacement::kGpu;
+  RouterCpu router_cpu;
+  /// router = card: index of the card in hardware.devices. It is no GPU rank then.
+  std::uint32_t router_card = 0;
+  [[nodiscard]] std::uint32_t stage_gpus() const { return dp * tp; }
   PlacementKind placement = PlacementKind::kContiguous;
   /// [MoE layer][expert] → EP rank in 0…ep−1 of its first copy; one row that serves every layer, or
   /// one per MoE layer. Empty for the kinds that need loads.
@@ -165,6 +186,10 @@ struct MeasuredSpec {
   std::vector<BandwidthPoint> points;  ///< Empty: no measured links.
 };
 
+/// What a chunk of a layer is: a part of every pair's bytes and every expert's rows, or the rows of
+/// some of each GPU's experts.
+enum class ChunkBy : std::uint8_t { kRows, kExperts };
+
 struct NetworkSpec {
   NetworkModelKind model = NetworkModelKind::kAuto;
   ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
@@ -177,6 +202,10 @@ struct NetworkSpec {
   /// Share of a GPU's SMs that communication takes from the experts while chunks overlap: their
   /// time is divided by 1 - comm_sms. [0, 0.9].
   double comm_sms = 0;
+  ChunkBy chunk_by = ChunkBy::kRows;
+  /// The batch in two halves, the exchanges of one beside the work of the other, attention included
+  /// (sim/loop/two_batch.cpp); comm_sms is taken from all kernels of the layers then.
+  bool two_batch = false;
   MeasuredSpec measured;
 };
 

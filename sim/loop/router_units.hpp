@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routers that are not on the GPUs (parallel.router = "cpu" and "card", M43).
+//
+// In each MoE layer every GPU norms its tokens and sends those that the router decides to its unit:
+// H · a bytes a token. The unit runs the gate's GEMM and the top-k for all of them together and
+// sends back K slots of 6 bytes a token (expert 2, weight 4). The GPU then permutes.
+//
+//   cpu   unit = the cpu device nearest to the GPU: same server, fewest links, lowest device.
+//         time = per_batch + max( (H·E·w_r + R·(H·a + 8·E)) / bandwidth, 2·R·H·E / flops )
+//   card  one unit for all: the card's roofline of the same two kernels (cost.hpp)
+//
+// The tokens of a unit begin to travel when the last of its GPUs is ready; compute begins when the
+// last has arrived, decisions leave when all are made. Units whose routes share a link (and all of
+// them while they do) are timed as one. Transfers are closed form: path latency + max over links of
+// bytes / bandwidth. Their bytes are on the links, not in what GPUs send to each other.
+//
+// Not modelled: other work of the CPU beside the router, several units that agree on capacities
+// (the decision takes no time beyond the gate), a GPU that runs the card's attention, energy and
+// price of the card, pinned-memory copies inside the host.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.hpp"
+#include "sim/network/bottleneck.hpp"
+#include "sim/scenario/scenario.hpp"
+
+namespace switchyard::sim {
+
+class RouterUnits {
+ public:
+  /// `gate(rows)`: how long a unit computes for so many tokens. InputError: a GPU reaches no unit.
+  RouterUnits(const scenario::Scenario& scenario, std::function<SimTime(std::uint64_t)> gate);
+
+  /// One layer of one set of units. Times are on the clocks given.
+  struct Batch {
+    std::vector<std::uint32_t> gpus;  ///< Who takes part, ascending; never empty.
+    std::uint32_t last_ready = 0;     ///< The GPU that begin_ps is of; lowest among equals.
+    std::int64_t begin_ps = 0, end_ps = 0;
+  };
+  /// up[g] tokens go from GPU g to its unit, the slots of down[g] tokens come back. Adds what the
+  /// links carry until take_links().
+  const std::vector<Batch>& run(std::span<const std::int64_t> ready_ps,
+                                std::span<const std::uint64_t> up,
+                                std::span<const std::uint64_t> down, std::uint64_t up_bytes,
+                                std::uint64_t down_bytes);
+  /// Adds the bytes of each link ([links] of the cluster) since the last call.
+  void take_links(std::vector<std::uint64_t>& bytes);
+
+  struct Unit {
+    std::uint32_t device = 0;
+    std::string name;
+    std::vector<std::uint32_t> gpus;
+    std::int64_t busy_ps = 0;  ///< Computing, since the beginning.
+    std::uint64_t rows = 0;    ///< Tokens it decided.
+  };
+  [[nodiscard]] const std::vector<Unit>& units() const { return units_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<Unit> units_;
+  std::vector<std::vector<std::uint32_t>> sets_;  // Of units that are timed as one.
+  std::uint32_t gpus_ = 0;
+  std::function<SimTime(std::uint64_t)> gate_;
+  std::unique_ptr<network::BottleneckModel> links_;  // Endpoints: GPUs, then units.
+  std::vector<std::uint64_t> carried_, scratch_;     // [links]
+  std::uint64_t bytes_ = 0;
+  std::vector<network::Transfer> transfers_;
+  std::vector<Batch> batches_;
+};
+
+}  // namespace switchyard::sim

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routers off the GPUs, pipeline stages, ep beside tp, sequence parallelism, overlapping halves and
+// expert groups, on the machine of the worked example (sim/README.md) against arithmetic. Terms of
+// one token in ps: embedding 1,004,096; attention 11,318,080; router 4,045,120 = norm 1,004,096 +
+// gate 1,034,848 + top-k 1,000,032 + permutation 1,006,144; experts of one row 14,595,200; weighted
+// sum 1,008,192; head 19,848,896. 2,048 B over a cable pair: 2,020,480.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using test::MemoryRun;
+using Choices = std::vector<std::vector<std::uint16_t>>;
+
+const std::string kLognormal = R"(workload.routing={ synthetic = "lognormal", sigma = 1.2 })";
+const std::string kCpu =
+    R"(parallel.router_cpu={ flops = "1 TFLOP/s", bandwidth = "100 GB/s", per_batch = "10 us" })";
+
+void expect_sound(const MemoryRun& r) {
+  for (const run::Violation& v : r.result.violations) {
+    ADD_FAILURE() << v.check << " at " << v.where << ": " << v.message;
+  }
+}
+
+/// Token t of both layers has these experts.
+MemoryRun traced(const Choices& tokens, std::vector<std::string> settings) {
+  const RoutingTrace trace = test::decode_trace({tokens, tokens}, 8);
+  settings.push_back("workload.batch=" + std::to_string(tokens.size()));
+  MemoryRun r = test::run_in_memory(test::worked_scenario(std::move(settings)), &trace);
+  expect_sound(r);
+  return r;
+}
+
+MemoryRun random_run(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), kLognormal);
+  MemoryRun r = test::run_in_memory(test::worked_scenario(std::move(settings)), nullptr);
+  expect_sound(r);
+  return r;
+}
+
+std::int64_t duration(const MemoryRun& r) {
+  return r.data.steps[0].end_ps - r.data.steps[0].start_ps;
+}
+
+std::uint64_t carried(const MemoryRun& r, const std::string& link) {
+  for (std::size_t k = 0; k < r.data.inventory.links.size(); ++k) {
+    if (r.data.inventory.links[k].name == link) return r.data.links.bytes[k];
+  }
+  ADD_FAILURE() << "no link " << link;
+  return 0;
+}
+
+double metric(const MemoryRun& r, const std::string& name) {
+  for (const run::Metric& m : r.data.metrics) {
+    if (m.name == name) return m.value;
+  }
+  ADD_FAILURE() << "no metric " << name;
+  return 0;
+}
+
+std::uint64_t held(const MemoryRun& r, std::uint32_t gpu, run::MemoryCategory category) {
+  return r.data.totals
+      .gpu_memory[gpu * run::kMemoryCategories + static_cast<std::size_t>(category)];
+}
+
+/// What the reader or the simulator refuses.
+std::string refusal(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), kLognormal);
+  try {
+    static_cast<void>(test::run_in_memory(test::worked_scenario(std::move(settings)), nullptr));
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+void expect_refused(std::vector<std::string> settings, const std::string& part) {
+  const std::string message = refusal(std::move(settings));
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+Choices every_token(std::size_t n, std::vector<std::uint16_t> experts) {
+  return Choices(n, std::move(experts));
+}
+
+}  // namespace
+
+// ---- router on the CPU or a card ----
+
+TEST(RouterOffTheGpu, OnTheCpuPaysTheWayAndTheHost) {
+  // The worked example: 4 tokens on GPUs 0 to 3, all of cpu0. A layer's router: norm; 2,048 B over
+  // a wire of 10 GB/s and 2 us, 2,204,800; 10 us + (8,192·4 + 4·(2,048 + 64)) B / 100 GB/s,
+  // 10,412,160; 2 slots of 6 B back, 2,001,200; permutation. In all 16,628,400 for 4,045,120.
+  const RoutingTrace trace =
+      test::decode_trace({{{0, 1}, {1, 2}, {1, 3}, {1, 4}}, {{4, 5}, {5, 6}, {6, 7}, {7, 0}}}, 8);
+  const std::vector<std::string> set{"hardware.file=worked_cpu.toml"};
+  const MemoryRun gpu = test::run_in_memory(test::worked_scenario(set), &trace);
+  EXPECT_EQ(duration(gpu), 102'040'128);
+  const MemoryRun cpu =
+      test::run_in_memory(test::worked_scenario({set[0], "parallel.router=cpu", kCpu}), &trace);
+  expect_sound(cpu);
+  EXPECT_EQ(duration(cpu), 102'040'128 + 2 * (16'628'400 - 4'045'120));
+  EXPECT_EQ(cpu.data.layer_steps.router_ps[0], 16'628'400);
+  EXPECT_EQ(carried(cpu, "gpu0>cpu0"), 2U * 2048);
+  EXPECT_EQ(carried(cpu, "cpu0>gpu0"), 2U * 12);
+  EXPECT_EQ(carried(cpu, "gpu4>cpu1"), 0U);
+  EXPECT_DOUBLE_EQ(metric(cpu, "router CPU use"), 2 * 10'412'160.0 / 127'206'688.0);
+  EXPECT_DOUBLE_EQ(metric(cpu, "router transfers per step"), 2 * 4 * (2048 + 12));
+  EXPECT_TRUE(std::any_of(cpu.result.notes.begin(), cpu.result.notes.end(), [](const auto& note) {
+    return note.find("router on the CPU: busy cpu0 16.4 % (4 GPUs, 8 tokens") == 0;
+  }));
+  // Nothing of it passes between GPUs, and the gate's weights are not on them.
+  EXPECT_EQ(cpu.data.totals.bytes_sent, gpu.data.totals.bytes_sent);
+  EXPECT_EQ(
+      held(gpu, 0, run::MemoryCategory::kWeights) - held(cpu, 0, run::MemoryCategory::kWeights),
+      2U * 8 * 1024 * 4);
+}
+
+TEST(RouterOffTheGpu, OnACardSharesItsWire) {
+  // Two hops of 2 us; the card's wire carries 4 · 2,048 B in and 4 · 12 B out; the card reads
+  // 41,088 B for the gate and 128 B for the top-k in two kernels.
+  const RoutingTrace trace =
+      test::decode_trace({{{0, 1}, {1, 2}, {1, 3}, {1, 4}}, {{4, 5}, {5, 6}, {6, 7}, {7, 0}}}, 8);
+  const MemoryRun r = test::run_in_memory(
+      test::worked_scenario({"hardware.file=worked_card.toml", "parallel.router=card"}), &trace);
+  expect_sound(r);
+  const std::int64_t way = (4'000'000 + 819'200) + (2'000'000 + 41'088 + 128) + (4'000'000 + 4'800);
+  EXPECT_EQ(duration(r), 102'040'128 + 2 * (1'004'096 + way + 1'006'144 - 4'045'120));
+  EXPECT_EQ(r.data.inventory.gpus.size(), 8U);
+  EXPECT_EQ(carried(r, "cpu0>gpu8"), 2U * 4 * 2048);
+  EXPECT_GT(metric(r, "router card use"), 0);
+}
+
+TEST(RouterOffTheGpu, GroupsOfTensorParallelismSendEachTokenOnce) {
+  const MemoryRun r =
+      random_run({"hardware.file=worked_cpu.toml", "workload.batch=12", "parallel.attention=tp",
+                  "parallel.dp=2", "parallel.tp=4", "parallel.ep=4", "parallel.router=cpu", kCpu});
+  // 12 tokens in two layers up, the decisions for all 6 of a group to each of its 4 GPUs.
+  EXPECT_DOUBLE_EQ(metric(r, "router transfers per step"), 2 * (12 * 2048 + 8 * 6 * 12));
+}
+
+TEST(RouterOffTheGpu, IsRefusedWithTheReason) {
+  expect_refused({"parallel.router=cpu", kCpu}, "hardware worked has no cpu device");
+  expect_refused({"parallel.router=card"}, "hardware worked has no card besides its GPUs");
+  expect_refused({"hardware.file=worked_cpu.toml", "parallel.router=cpu"},
+                 "the speed of the CPU is not stated");
+  expect_refused({"parallel.card=1"}, "there is no card");
+  expect_refused({kCpu}, "the router does not run on the CPU");
+  const std::vector<std::string> on{"hardware.file=worked_cpu.toml", "parallel.router=cpu", kCpu};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), on.begin(), on.end());
+    return more;
+  };
+  expect_refused(with({"network.model=flow"}), "unsupported with network.model");
+  expect_refused(with({"network.two_batch=true"}), "unsupported with a router off the GPUs");
+  expect_refused(with({"faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"}),
+                 "a router off the GPUs is unsupported with faults");
+  expect_refused(with({"memory.residency={policy=\"lru\",slots=1}"}),
+                 "is unsupported with memory.residency");
+}
+
+// ---- stages of a pipeline ----
+
+TEST(Stages, TakeTheTimeOfTheirTurns) {
+  // Two stages of one layer and four GPUs, two micro-batches of one token a GPU; token t chooses
+  // the two experts of its own GPU, so nothing else travels. A layer X = 43,561,792 (experts
+  // 27,190,400). Head > embedding, so the last stage never waits after its first micro-batch:
+  //   12 us + embedding + 3 X + 2,020,480 + 2 heads + 2,000,040 (4 B back) = 187,407,784
+  Choices own;
+  for (std::uint16_t t = 0; t < 8; ++t) {
+    const auto e = static_cast<std::uint16_t>(t % 4 * 2);
+    own.push_back({e, static_cast<std::uint16_t>(e + 1)});
+  }
+  const std::vector<std::string> stages{"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4",
+                                        "parallel.ep=4"};
+  const MemoryRun r = traced(own, stages);
+  EXPECT_EQ(duration(r), 187'407'784);
+  EXPECT_EQ(r.data.layer_steps.expert_ps[0], 2 * 27'190'400);
+  EXPECT_EQ(r.data.totals.assignments, 8U * 2 * 2);
+  // 8 hidden states to the second stage and 8 tokens back.
+  EXPECT_EQ(r.data.totals.bytes_sent, 8U * 2048 + 8 * 4);
+  EXPECT_EQ(r.data.totals.pair_bytes[0 * 8 + 4], 2U * 2048);
+  EXPECT_EQ(r.data.totals.pair_bytes[4 * 8 + 0], 2U * 4);
+  // What the GPUs of each stage hold.
+  using run::MemoryCategory;
+  const std::uint64_t layer = 1'572'864 + 1'048'576 + 2 * 1024;
+  EXPECT_EQ(held(r, 0, MemoryCategory::kWeights), 2 * (8'388'608 + layer) + 4 * 8192);
+  EXPECT_EQ(held(r, 4, MemoryCategory::kWeights), 2 * (8'388'608 + layer + 1024) + 4 * 8192);
+  for (const std::uint32_t g : {0U, 7U}) {
+    EXPECT_EQ(held(r, g, MemoryCategory::kExperts), 2U * 12'582'912);
+    EXPECT_EQ(held(r, g, MemoryCategory::kKv), 2U * 1040 * 512 * 2);
+  }
+  EXPECT_GT(metric(r, "pipeline idle share"), 1.0 / 3);
+  // One micro-batch: nothing overlaps. 12 us + embedding + 2 X of two tokens + transfers + head.
+  auto whole = stages;
+  whole.push_back("parallel.micro_batches=1");
+  const MemoryRun one = traced(own, whole);
+  const std::int64_t attention = 5'000'000 + 8'192 + (3'145'728 + 10'240) + 12'288 +
+                                 (2 * 1'049'600 + 8'192) + (2'097'152 + 12'288);
+  const std::int64_t router = 4'000'000 + 8'192 + (32'768 + 4'096 + 64) + 64 + 12'288;
+  const std::int64_t experts = 2'000'000 + 25'165'824 + 4 * 12'288, sum = 1'000'000 + 16'384;
+  EXPECT_EQ(duration(one), 12'000'000 + 1'008'192 + 2 * (attention + router + experts + sum) +
+                               2'040'960 + 19'920'576 + 2'000'080);
+}
+
+TEST(Stages, DecideAndCountAsWithoutThem) {
+  const MemoryRun plain = random_run({"workload.batch=48", "workload.steps=3", "parallel.ep=4"});
+  for (const char* m : {"1", "3", "5"}) {
+    const MemoryRun r = random_run({"workload.batch=48", "workload.steps=3",
+                                    "parallel.attention=pp", "parallel.dp=4", "parallel.pp=2",
+                                    "parallel.ep=2", std::string("parallel.micro_batches=") + m});
+    EXPECT_EQ(r.data.totals.expert_kept, plain.data.totals.expert_kept) << m;
+    EXPECT_EQ(r.data.steps[0].gate_entropy > 0, plain.data.steps[0].gate_entropy > 0);
+    EXPECT_NEAR(r.data.steps[2].gate_entropy, plain.data.steps[2].gate_entropy, 1e-9);
+    // Every expert of a layer is on the GPUs of its stage.
+    const run::Inventory& inv = r.data.inventory;
+    ASSERT_EQ(inv.replicas, 2U);
+    for (std::size_t i = 0; i < inv.placement.size(); ++i) {
+      EXPECT_EQ(inv.placement[i] / 4, i / (8 * 2)) << i;
+    }
+  }
+}
+
+TEST(Stages, OverflowAndCapacityAddUpOverMicroBatches) {
+  const MemoryRun r =
+      random_run({"workload.batch=64", "workload.steps=2", "parallel.attention=pp", "parallel.dp=4",
+                  "parallel.ep=4", "parallel.pp=2", "parallel.micro_batches=2",
+                  "policy.capacity={ rule = \"absolute\", absolute = 5 }"});
+  // Two micro-batches of C = 5 in the one group of a stage.
+  for (const std::uint32_t c : r.data.layer_experts[0].capacity) EXPECT_EQ(c, 10U);
+  EXPECT_GT(r.data.totals.overflow, 0U);
+}
+
+TEST(Stages, AndTensorParallelismInsideThem) {
+  const MemoryRun r = random_run({"workload.batch=16", "parallel.attention=tp", "parallel.pp=2",
+                                  "parallel.dp=2", "parallel.tp=2", "parallel.ep=2"});
+  EXPECT_EQ(r.data.totals.assignments, 16U * 2 * 2);
+  const MemoryRun wide = random_run({"workload.batch=16", "parallel.attention=tp", "parallel.pp=2",
+                                     "parallel.dp=2", "parallel.tp=2", "parallel.ep=4"});
+  EXPECT_EQ(wide.data.totals.expert_kept, r.data.totals.expert_kept);
+}
+
+TEST(Stages, AreRefusedWithTheReason) {
+  const std::vector<std::string> on{"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4",
+                                    "parallel.ep=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), on.begin(), on.end());
+    return more;
+  };
+  expect_refused({"parallel.attention=pp", "parallel.pp=4"}, "pp <= 2 layers");
+  expect_refused({"parallel.attention=pp", "parallel.pp=1"}, "needs at least two stages");
+  expect_refused({"parallel.pp=2", "parallel.dp=4"}, "stages need attention = \"pp\"");
+  expect_refused({"parallel.micro_batches=2"}, "there is no pipeline");
+  expect_refused(with({"parallel.ep=8"}), "ep divides the 4 GPUs of a stage");
+  expect_refused(with({"parallel.dp=8"}), "dp * tp * pp = 8 GPUs");
+  expect_refused(with({"network.model=coflow"}), "unsupported with network.model");
+  expect_refused(with({"memory.kv={placement=\"replicated\"}"}),
+                 "unsupported with this memory.kv.placement");
+  expect_refused(with({"memory.kv={placement=\"by_token\"}"}), "by_token");
+  expect_refused(with({"network.two_batch=true"}), "unsupported with this parallel.attention");
+  expect_refused(with({"faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"}),
+                 "parallel.pp = 2 is unsupported with faults");
+  expect_refused(
+      with({"parallel.placement=\"eplb\"", "parallel.rebalance={signal=\"load\",threshold=1.1}"}),
+      "unsupported with parallel.rebalance");
+  expect_refused({"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4", "parallel.ep=4",
+                  "workload={kind=\"open\",arrivals={per_second=10,requests=4},lengths={prompt=8,"
+                  "output=2},routing={synthetic=\"uniform\"}}"},
+                 "unsupported with requests that arrive");
+}
+
+// ---- ep beside tp, sequence parallelism ----
+
+TEST(WideExperts, DispatchTheGroupsShares) {
+  // tp = 2, ep = 8, two tokens, one a group; its second GPU owns it. Attention of half the heads
+  // 8,164,160; all-reduce and all-gather of 2,048 B in two GPUs: 2 + 1 phases of 1,024 B, 2,010,240
+  // each; the token goes to the other GPU of its group.
+  const MemoryRun r = traced({{0, 1}, {2, 3}}, {"parallel.attention=tp", "parallel.tp=2",
+                                                "parallel.dp=4", "parallel.ep=8"});
+  const std::int64_t layer =
+      8'164'160 + 3 * 2'010'240 + 4'045'120 + 2 * 2'020'480 + 14'595'200 + 1'008'192;
+  EXPECT_EQ(duration(r), 11'000'000 + 1'004'096 + 2 * layer + 19'848'896);
+  EXPECT_EQ(r.data.totals.pair_bytes[1 * 8 + 0], 2U * (2048 + 3 * 1024));
+}
+
+TEST(WideExperts, RunTheSameAssignments) {
+  const MemoryRun dp = random_run({"workload.batch=40"});
+  for (const char* tp : {"2", "4"}) {
+    for (const char* sequence : {"false", "true"}) {
+      const MemoryRun r = random_run(
+          {"workload.batch=40", "parallel.attention=tp", std::string("parallel.tp=") + tp,
+           tp[0] == '2' ? "parallel.dp=4" : "parallel.dp=2", "parallel.ep=8",
+           std::string("parallel.sequence_parallel=") + sequence, "network.dispatch=per_expert"});
+      EXPECT_EQ(r.data.totals.expert_kept, dp.data.totals.expert_kept) << tp << sequence;
+    }
+  }
+}
+
+TEST(SequenceParallelism, ReplacesAllReducesByTheirHalves) {
+  // tp = ep = 2, one token a group that chooses an expert of each GPU. Norm and residual of half a
+  // token: attention 8,161,088, weighted sum 1,007,168; two all-gathers and two reduce-scatters of
+  // one phase a layer; one all-gather of the rows that sample.
+  const MemoryRun r =
+      traced(every_token(4, {0, 4}), {"parallel.attention=tp", "parallel.tp=2", "parallel.dp=4",
+                                      "parallel.ep=2", "parallel.sequence_parallel=true"});
+  const std::int64_t layer = 8'161'088 + 4'045'120 + 14'595'200 + 1'007'168 + 4 * 2'010'240;
+  EXPECT_EQ(duration(r), 11'000'000 + 1'004'096 + 2 * layer + 2'010'240 + 19'848'896);
+  const MemoryRun plain = traced(every_token(4, {0, 4}), {"parallel.attention=tp", "parallel.tp=2",
+                                                          "parallel.dp=4", "parallel.ep=2"});
+  const std::int64_t reduced = 8'164'160 + 4'045'120 + 14'595'200 + 1'008'192 + 4 * 2'010'240;
+  EXPECT_EQ(duration(plain), 11'000'000 + 1'004'096 + 2 * reduced + 19'848'896);
+}
+
+TEST(TensorParallelism, ServesCopiesOfExpertsInsideItsGroups) {
+  const std::vector<std::string> tp{"workload.batch=64", "parallel.attention=tp", "parallel.dp=2",
+                                    "parallel.tp=4", "parallel.ep=4"};
+  auto copies = tp;
+  copies.emplace_back("parallel.placement=\"eplb\"");
+  copies.emplace_back("parallel.placement_options={ redundant = 4, choice = \"least_loaded\" }");
+  const MemoryRun a = random_run(tp), b = random_run(copies);
+  EXPECT_EQ(a.data.totals.expert_kept, b.data.totals.expert_kept);
+  EXPECT_EQ(a.data.totals.bytes_sent, b.data.totals.bytes_sent) << "all-reduces only";
+  EXPECT_LT(b.data.steps[0].imbalance, a.data.steps[0].imbalance);
+  EXPECT_GT(held(b, 0, run::MemoryCategory::kExperts), held(a, 0, run::MemoryCategory::kExperts));
+}
+
+TEST(TensorParallelism, RefusesWhatItDoesNotHave) {
+  const std::vector<std::string> tp{"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tp.begin(), tp.end());
+    return more;
+  };
+  expect_refused(with({"parallel.ep=2"}), "experts are not cut into columns");
+  expect_refused({"parallel.sequence_parallel=true"}, "there is no group of GPUs");
+  expect_refused(with({"parallel.sequence_parallel=true", "network.collective=one_shot"}),
+                 "there is no such reduce-scatter");
+  expect_refused(with({"parallel.ep=8", "network.collective=hierarchical"}),
+                 "there is no such reduce-scatter");
+  expect_refused(with({"parallel.ep=8", "network.model=flow"}), "unsupported with network.model");
+  expect_refused(with({"parallel.ep=4", "network.chunks=2"}), "there is no dispatch");
+  expect_refused(with({"network.two_batch=true"}), "unsupported with this parallel.attention");
+}
+
+// ---- halves that overlap, expert groups ----
+
+TEST(TwoBatch, HidesTheExchangesBehindTheOtherHalf) {
+  // 16 tokens, two a GPU, one a half; every GPU sends two copies and runs two rows of its expert:
+  // exchange 2,040,960, experts 14,607,488, front (attention, router) 15,363,200. Everything but
+  // the last combine is hidden, and of that the first half's weighted sum:
+  //   2 layers · 2 halves · (front + experts) + 2 sums + exchange + sum
+  Choices tokens;
+  for (std::uint16_t t = 0; t < 16; ++t) {
+    tokens.push_back(
+        {static_cast<std::uint16_t>((t + 1) % 8), static_cast<std::uint16_t>((t + 2) % 8)});
+  }
+  const std::int64_t host = 12'000'000 + 1'008'192, head = 19'920'576;
+  const MemoryRun r = traced(tokens, {"network.two_batch=true"});
+  EXPECT_EQ(duration(r), host + 4 * (15'363'200 + 14'607'488) + 3 * 1'008'192 + 2'040'960 + head);
+  EXPECT_EQ(r.data.layer_steps.dispatch_ps[0], 2 * 2'040'960);
+  EXPECT_EQ(r.data.layer_steps.expert_ps[1], 2 * 14'607'488);
+  EXPECT_EQ(r.data.layer_steps.distinct_experts[0], 8U);
+  EXPECT_EQ(r.data.totals.bytes_sent, traced(tokens, {}).data.totals.bytes_sent);
+  // Half of the SMs: the kernels of the layers take twice as long.
+  const MemoryRun half = traced(tokens, {"network.two_batch=true", "network.comm_sms=50 %"});
+  EXPECT_EQ(duration(half),
+            host + 2 * (4 * (15'363'200 + 14'607'488) + 3 * 1'008'192) + 2'040'960 + head);
+}
+
+TEST(TwoBatch, RunsTheSameAssignmentsAndOneTokenUndivided) {
+  const std::vector<std::string> base{"workload.batch=64", "workload.steps=3"};
+  auto overlapped = base;
+  overlapped.emplace_back("network.two_batch=true");
+  EXPECT_EQ(random_run(base).data.totals.expert_kept,
+            random_run(overlapped).data.totals.expert_kept);
+  EXPECT_EQ(duration(random_run({"workload.batch=8", "network.two_batch=true"})),
+            duration(random_run({"workload.batch=8"})));
+}
+
+TEST(TwoBatch, IsRefusedWhereItMeansNothing) {
+  const std::string on = "network.two_batch=true";
+  expect_refused({on, "network.chunks=2"}, "unsupported with network.chunks above 1");
+  expect_refused({on, "parallel.ep=1"}, "there is no exchange to hide");
+  expect_refused({on, "network.payload.wire=int4"}, "unsupported with network.payload.wire");
+  expect_refused({on, "network.model=flow"}, "unsupported with network.model");
+  expect_refused({on, "memory.kv={placement=\"by_token\"}"}, "by_token");
+  expect_refused({on, "faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"},
+                 "network.two_batch is unsupported with faults");
+}
+
+TEST(ExpertGroups, ReadEveryWeightOnceAndSendTwice) {
+  // ep = 4: token t of rank r chooses both experts of rank r + 1. Whole: one copy, experts of two
+  // rows and two weights 27,190,400. Two groups: two copies of 2,048 B, one expert each,
+  // Σ c + max c = 2 · 2,020,480 + 2 · 14,595,200.
+  Choices tokens;
+  for (std::uint16_t t = 0; t < 8; ++t) {
+    const auto e = static_cast<std::uint16_t>((t + 1) % 4 * 2);
+    tokens.push_back({e, static_cast<std::uint16_t>(e + 1)});
+  }
+  const MemoryRun whole = traced(tokens, {"parallel.ep=4"});
+  const MemoryRun grouped =
+      traced(tokens, {"parallel.ep=4", "network.chunks=2", "network.chunk_by=experts"});
+  EXPECT_EQ(duration(grouped) - duration(whole),
+            2 * (2 * 2'020'480 + 2 * 14'595'200 - 2 * 2'020'480 - 27'190'400));
+  EXPECT_EQ(grouped.data.totals.bytes_sent, 2 * whole.data.totals.bytes_sent);
+  // A destination that a token reaches by one expert only gets one copy.
+  Choices apart;
+  for (std::uint16_t t = 0; t < 8; ++t) {
+    apart.push_back({static_cast<std::uint16_t>((t + 1) % 4 * 2),
+                     static_cast<std::uint16_t>((t + 2) % 4 * 2 + 1)});
+  }
+  EXPECT_EQ(traced(apart, {"parallel.ep=4", "network.chunks=2", "network.chunk_by=experts"})
+                .data.totals.bytes_sent,
+            traced(apart, {"parallel.ep=4"}).data.totals.bytes_sent);
+}
+
+TEST(ExpertGroups, AreSoundForRandomRouting) {
+  const MemoryRun plain = random_run({"workload.batch=96", "parallel.ep=2"});
+  for (const char* dispatch : {"per_rank", "per_expert"}) {
+    const MemoryRun r =
+        random_run({"workload.batch=96", "parallel.ep=2", "network.chunks=3",
+                    "network.chunk_by=experts", std::string("network.dispatch=") + dispatch});
+    EXPECT_EQ(r.data.totals.expert_kept, plain.data.totals.expert_kept);
+    EXPECT_GT(r.data.totals.bytes_sent, plain.data.totals.bytes_sent);
+  }
+  expect_refused({"network.chunk_by=experts"}, "means nothing with chunks = 1");
+}
+
+}  // namespace switchyard::sim
