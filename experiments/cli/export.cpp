@@ -43,11 +43,17 @@ int export_placement(const ExportOptions& options) {
   std::string csv = "layer,expert,rank\n";
   std::uint64_t copies = 0;
   for (std::size_t l = 0; l < inv.moe_layers.size(); ++l) {
+    // The first EP group of the layer's stage.
+    const auto places =
+        inv.placement.begin() + static_cast<std::ptrdiff_t>(l * inv.experts * inv.replicas);
+    const std::uint32_t lowest = *std::min_element(
+        places, places + static_cast<std::ptrdiff_t>(std::size_t{inv.experts} * inv.replicas));
+    const std::uint32_t first = lowest / ep * ep;
     for (std::size_t e = 0; e < inv.experts; ++e) {
       for (std::size_t i = 0; i < inv.replicas; ++i) {
         const std::uint32_t gpu = inv.placement[(l * inv.experts + e) * inv.replicas + i];
-        if (gpu >= ep) continue;  // of another EP group, or no further copy
-        csv += fmt::format("{},{},{}\n", inv.moe_layers[l], e, gpu);
+        if (gpu >= first + ep) continue;  // of another EP group, or no further copy
+        csv += fmt::format("{},{},{}\n", inv.moe_layers[l], e, gpu - first);
         ++copies;
       }
     }

@@ -279,10 +279,13 @@ void Simulator::make_router_units() {
 void Simulator::note_router(std::uint64_t steps, SimulationResult& result) {
   if (!router_units_) return;
   const bool card = s_.parallel.router == scenario::RouterPlacement::kCard;
-  double span = 0, most = 0;
+  double most = 0;
+  std::int64_t begin = 0, end = 0;
   for (const run::StepScalars& step : sink_.data().steps) {
-    span += static_cast<double>(step.end_ps - step.start_ps);
+    begin = end == 0 ? step.start_ps : std::min(begin, step.start_ps);
+    end = std::max(end, step.end_ps);
   }
+  const auto span = static_cast<double>(end - begin);
   std::string text;
   for (const RouterUnits::Unit& u : router_units_->units()) {
     const double use = span > 0 ? static_cast<double>(u.busy_ps) / span : 0;

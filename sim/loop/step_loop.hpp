@@ -218,7 +218,8 @@ class Simulator {
   void make_expert_loads(const RoutingTrace* trace);
   /// [L][G] distinct experts of each GPU.
   [[nodiscard]] std::vector<std::vector<std::vector<std::uint16_t>>> local_experts() const;
-  /// The placement changed: what a GPU no longer has goes, what it has now is loaded when asked for.
+  /// The placement changed: what a GPU no longer has goes, what it has now is loaded when asked
+  /// for.
   void relocate_experts();
   void queue_loads(std::uint32_t gpu, const LayerLoads& found, std::vector<TransferQueue::Id>& ids);
   void ask_experts(std::uint32_t moe);

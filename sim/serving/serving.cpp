@@ -153,7 +153,10 @@ class ServingBatch final : public BatchSource {
         if (plan_step(e, step, plan)) return true;
         engine.may_work = false;
       }
-      if (events_.empty()) return false;
+      if (events_.empty()) {
+        stuck_ = in_system_ > 0;
+        return false;
+      }
       area_ += static_cast<Wide>(in_system_) * (events_.top().time - now_);
       now_ = events_.top().time;
     }
@@ -215,6 +218,39 @@ class ServingBatch final : public BatchSource {
               std::vector<std::string>& violations) override;
 
  private:
+  /// No event is left although requests are: who waits for what, since when. Empty otherwise.
+  [[nodiscard]] std::string deadlock() const {
+    if (!stuck_) return {};
+    std::string text = fmt::format("deadlock: no event is left and {} request{} cannot go on",
+                                   in_system_, in_system_ == 1 ? "" : "s");
+    constexpr std::size_t kNamed = 8;
+    std::size_t named = 0;
+    for (std::uint32_t id = 0; id < requests_.size(); ++id) {
+      const Request& r = requests_[id];
+      if (r.state == State::kLeft) continue;
+      if (named++ == kNamed) {
+        text += "; …";
+        break;
+      }
+      const std::string since = format_time(SimTime::from_ps(std::max(r.arrival, r.last)));
+      text += fmt::format("; request {} waits ", id);
+      if (r.rank == kNoRank || r.state == State::kFront) {
+        text += "at the front end for a replica that answers";
+      } else {
+        const Rank& k = ranks_[r.rank];
+        // The smallest part of it that a step could take.
+        const std::uint64_t next =
+            std::uint64_t{r.computed} +
+            std::min<std::uint64_t>(r.known() - r.computed, w_.batching.token_budget);
+        text +=
+            fmt::format("on GPU {} for pages of {} tokens ({} B, {} of {} B free)", k.home, next,
+                        bytes(next), k.capacity - std::min(k.capacity, k.used), k.capacity);
+      }
+      text += " since " + since;
+    }
+    return text;
+  }
+
   // ---- the machine ----
 
   void make_ranks() {
@@ -878,6 +914,7 @@ class ServingBatch final : public BatchSource {
 
   // Counts.
   Wide area_ = 0, time_in_system_ = 0;
+  bool stuck_ = false;  // no event is left, requests are
   std::uint64_t in_system_ = 0, entered_ = 0, left_ = 0, over_rate_ = 0, too_long_ = 0,
                 queue_full_ = 0, preemptions_ = 0, retries_ = 0, anew_ = 0, processed_ = 0,
                 sampled_ = 0, lost_samples_ = 0, tokens_out_ = 0, swapped_total_ = 0,
@@ -912,6 +949,7 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
   for (run::Event& e : notes_) data.events.push_back(std::move(e));
   notes_.clear();
   give_tokens(data);
+  if (std::string text = deadlock(); !text.empty()) violations.push_back(std::move(text));
   for (std::uint32_t id = 0; id < requests_.size(); ++id) {
     const Request& r = requests_[id];
     run::RequestRecord q;

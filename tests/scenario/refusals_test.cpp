@@ -60,8 +60,8 @@ std::string cables(const std::string& text) {
 
 TEST(Refusals, OfTheParallelLayout) {
   expect_all({
-      {{"parallel.pp=2"}, "unsupported in this version"},
-      {{"parallel.router=cpu"}, "unsupported in this version"},
+      {{"parallel.pp=2"}, "stages need attention = \"pp\""},
+      {{"parallel.router=cpu"}, "hardware worked has no cpu device"},
       {{"parallel.tp=2"}, "divides attention over GPUs"},
       {{"parallel.dp=4"}, "dp * tp * pp = 8 GPUs"},
       {{"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=4"},
@@ -87,6 +87,9 @@ TEST(Refusals, OfTheNetwork) {
        "network.chunks is unsupported with memory.residency and loading by layer"},
       {{"network.chunks=2", "policy.soft={ requests = \"all\", experts = 2, cost = \"stacked\" }"},
        "stacked"},
+      {{"network.chunks=2", "network.dispatch=per_node"}, "network.dispatch = \"per_node\""},
+      {{"network.chunks=2", "network.payload.wire=int4"}, "unsupported with network.payload.wire"},
+      {{"network.chunks=2", "network.model=coflow"}, "network.model = \"flow\" or \"coflow\""},
       {{"network.payload.header=\"2 MiB\""}, "header <= 1 MiB"},
       {{"network.payload.combine_header=\"2 MiB\""}, "combine_header <= 1 MiB"},
       {{"network.measured={ file = \"none.csv\", class = \"nvlink4\" }", "network.model=auto"},
