@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/base/error.hpp"
+
 namespace switchyard::run {
 namespace {
 
@@ -292,6 +294,29 @@ const std::vector<MetricDefinition>& metric_definitions() {
   return kDefinitions;
 }
 
+double windowed_p99_std(const std::vector<std::int64_t>& time_ps, const std::vector<double>& values,
+                        std::int64_t begin_ps, std::int64_t end_ps) {
+  SWITCHYARD_ASSERT(time_ps.size() == values.size(), "a time for every value");
+  if (end_ps <= begin_ps) return kNoData;
+  const std::int64_t windows = (end_ps - begin_ps) / kP99WindowPs;
+  std::vector<std::vector<double>> of(static_cast<std::size_t>(windows));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (time_ps[i] <= begin_ps) continue;
+    const std::int64_t w = (time_ps[i] - begin_ps - 1) / kP99WindowPs;  // (begin, begin + 10 s]
+    if (w < windows) of[static_cast<std::size_t>(w)].push_back(values[i]);
+  }
+  std::vector<double> p99;
+  for (const std::vector<double>& w : of) {
+    if (!w.empty()) p99.push_back(nearest_rank(w, 99));
+  }
+  if (p99.size() < kP99Windows) return kNoData;
+  const auto n = static_cast<double>(p99.size());
+  const double mean = std::accumulate(p99.begin(), p99.end(), 0.0) / n;
+  double square = 0;
+  for (const double v : p99) square += (v - mean) * (v - mean);
+  return std::sqrt(square / n);
+}
+
 const std::vector<MetricDefinition>& serving_metric_definitions() {
   using enum Better;
   static const std::vector<MetricDefinition> kDefinitions = {
@@ -313,6 +338,9 @@ const std::vector<MetricDefinition>& serving_metric_definitions() {
       {"ITL p50", "ms", kLower, "nearest rank over tokens in the span"},
       {"ITL p99", "ms", kLower, "nearest rank over tokens in the span"},
       {"ITL max", "ms", kLower, "longest of them"},
+      {"ITL p99 std", "ms", kLower,
+       "population std over the span's whole 10 s windows of the window's ITL p99; n/a with fewer "
+       "than 28 windows that have tokens"},
       {"ITL jitter", "ms", kLower,
        "population std of an answer's ITL, median over requests finished with >= 3 tokens"},
       {"SLO attainment", "", kHigher,

@@ -4,6 +4,8 @@
 // NaN and prints n/a; none is guessed.
 // Not modelled: energy and cost (they need power figures), quality of the answers.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +36,14 @@ std::vector<Metric> compute_metrics(const RunData& run);
 
 /// Nearest rank: the ceil(percent/100·n)-th smallest value; NaN for none. percent in (0, 100].
 double nearest_rank(std::vector<double> values, double percent);
+
+inline constexpr std::int64_t kP99WindowPs = 10'000'000'000'000;  ///< 10 s
+inline constexpr std::size_t kP99Windows = 28;
+/// p99_std of claims.md §1: population std, over the whole 10 s windows (begin, begin + 10 s], … of
+/// [begin, end], of the window's 99th percentile (nearest rank) of `values`, each with its time.
+/// NaN with fewer than 28 windows that have values. Sizes are equal (asserted).
+double windowed_p99_std(const std::vector<std::int64_t>& time_ps, const std::vector<double>& values,
+                        std::int64_t begin_ps, std::int64_t end_ps);
 
 /// "1.234", up to six digits; "n/a" for NaN.
 std::string format_value(double value);

@@ -821,7 +821,10 @@ class ServingBatch final : public BatchSource {
         const std::int64_t gap = now_ - r.last;
         r.itl_sum += static_cast<double>(gap);
         r.itl_square += static_cast<double>(gap) * static_cast<double>(gap);
-        if (now_ > warm_end_) itl_ps_.push_back(gap);
+        if (now_ > warm_end_) {
+          itl_ps_.push_back(gap);
+          itl_end_ps_.push_back(now_);
+        }
       }
       r.last = now_;
       if (now_ > warm_end_) ++tokens_out_;
@@ -922,7 +925,7 @@ class ServingBatch final : public BatchSource {
                 by_mark_ = 0, held_steps_ = 0, mark_events_ = 0;
   std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
   double kv_use_ = 0, kv_most_ = 0;
-  std::vector<std::int64_t> itl_ps_;
+  std::vector<std::int64_t> itl_ps_, itl_end_ps_;  // of tokens in the span: gap, when
 };
 
 double mean(const std::vector<double>& v) {
@@ -1071,6 +1074,7 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
       run::nearest_rank(itl_ms, 50),
       run::nearest_rank(itl_ms, 99),
       worst,
+      run::windowed_p99_std(itl_end_ps_, itl_ms, begin_, end_),
       run::nearest_rank(jitter_ms, 50),
       objective ? ratio(met, measured) : run::kNoData,
       objective ? per_second(met) : run::kNoData,

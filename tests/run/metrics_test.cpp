@@ -123,5 +123,31 @@ TEST(NearestRank, TakesTheValueAtTheRoundedUpRank) {
   EXPECT_TRUE(std::isnan(nearest_rank({}, 50)));
 }
 
+// 30 windows of 10 s with 100 values each: 1 ms, but 98 of them in every second window 1 ms and two
+// 5 ms. The 99th of 100 is then 5: half the windows say 1, half 5, so the std is 2.
+TEST(WindowedP99Std, IsTheStdOfTheWindowsPercentiles) {
+  constexpr std::int64_t kSecond = 1'000'000'000'000;
+  std::vector<std::int64_t> time;
+  std::vector<double> value;
+  for (std::int64_t w = 0; w < 30; ++w) {
+    for (std::int64_t i = 1; i <= 100; ++i) {
+      time.push_back(5 * kSecond + w * 10 * kSecond + i * kSecond / 10);
+      value.push_back(w % 2 == 1 && i <= 2 ? 5.0 : 1.0);
+    }
+  }
+  EXPECT_DOUBLE_EQ(windowed_p99_std(time, value, 5 * kSecond, 305 * kSecond), 2.0);
+  // What lies after the last whole window or before the first does not count.
+  time.push_back(306 * kSecond);
+  value.push_back(1e9);
+  time.push_back(5 * kSecond);
+  value.push_back(1e9);
+  EXPECT_DOUBLE_EQ(windowed_p99_std(time, value, 5 * kSecond, 314 * kSecond), 2.0);
+  // 27 windows are too few, and so are 30 of which three are empty.
+  EXPECT_TRUE(std::isnan(windowed_p99_std(time, value, 35 * kSecond, 305 * kSecond)));
+  EXPECT_DOUBLE_EQ(windowed_p99_std(time, value, 25 * kSecond, 305 * kSecond), 2.0);
+  EXPECT_TRUE(std::isnan(windowed_p99_std({}, {}, 0, 400 * kSecond)));
+  EXPECT_TRUE(std::isnan(windowed_p99_std({}, {}, 5, 5)));
+}
+
 }  // namespace
 }  // namespace switchyard::run
