@@ -16,6 +16,8 @@ constexpr unsigned kTileDims = 32;                                // of the keys
 constexpr unsigned kTileStride = kTileDims + 1;                   // another bank for each position
 constexpr std::uint32_t kMostDims = 1024;
 constexpr unsigned kOwnValues = kMostDims / kAttendThreads;
+constexpr std::uint32_t kPart = 128;           // positions of a part, 2 tiles
+constexpr std::uint64_t kEnoughBlocks = 1024;  // that fill a GPU
 
 /// Key of `position` of a row's sequence, KV head 0.
 SWITCHYARD_DEVICE float* cached(const AttentionParams& a, std::uint64_t row,
@@ -75,40 +77,60 @@ rotate_append_kernel(AttentionParams a) {
   }
 }
 
-/// One block per row and query head. Thread t: scores of position t % 64 of a tile (its part of the
-/// dimensions), then values of the dimensions t, t + 128, ….
-SWITCHYARD_KERNEL(kAttendThreads)
-attend_kernel(AttentionParams a) {
-  SWITCHYARD_SHARED(float, query, kMostDims);
-  SWITCHYARD_SHARED(float, keys, kTilePositions* kTileStride);
-  SWITCHYARD_SHARED(float, part, kAttendThreads);
-  SWITCHYARD_SHARED(float, score, kTilePositions);
-  SWITCHYARD_SHARED(const float*, start, kTilePositions);  // key of each position of the tile
+/// Shared memory of a block.
+struct AttendShared {
+  float* query;         // [kMostDims]
+  float* keys;          // [kTilePositions][kTileStride]
+  float* part;          // [kAttendThreads]
+  float* score;         // [kTilePositions]
+  const float** start;  // [kTilePositions] key of each position of the tile
+};
+
+/// What is known of the softmax over some positions: exp(score - top), summed, and times the values
+/// of the dimensions thread, thread + 128, ….
+struct Partial {
+  float top, sum;
+  float value[kOwnValues];
+};
+
+/// The positions that a row sees: begin … end - 1.
+SWITCHYARD_DEVICE std::uint32_t row_end(const AttentionParams& a, std::uint64_t row) {
+  return a.position[row] + 1;
+}
+SWITCHYARD_DEVICE std::uint32_t row_begin(const AttentionParams& a, std::uint32_t end) {
+  return a.window > 0 && end > a.window ? end - a.window : 0;
+}
+
+SWITCHYARD_DEVICE void load_query(const AttentionParams& a, const AttendShared& s,
+                                  std::uint64_t row, std::uint32_t head) {
+  for (std::uint32_t i = gpu::thread_index(); i < a.head_dim; i += kAttendThreads) {
+    s.query[i] = a.q[(row * a.heads + head) * a.head_dim + i];
+  }
+}
+
+/// The positions from … to - 1 of a row. Thread t: scores of position t % 64 of a tile (its part of
+/// the dimensions), then values of its dimensions.
+SWITCHYARD_DEVICE void attend_part(const AttentionParams& a, const AttendShared& s,
+                                   std::uint64_t row, std::uint32_t head, std::uint32_t from,
+                                   std::uint32_t to, Partial& out) {
   const unsigned thread = gpu::thread_index();
-  const std::uint64_t row = gpu::block_x();
-  const auto head = static_cast<std::uint32_t>(gpu::block_y());
   const std::uint32_t d = a.head_dim;
   const std::uint64_t kv_offset = head / (a.heads / a.kv_heads) * head_stride(a);
   const std::uint64_t value_offset = a.latent ? 0 : std::uint64_t{a.block} * d;
-  const std::uint32_t end = a.position[row] + 1;
-  const std::uint32_t begin = a.window > 0 && end > a.window ? end - a.window : 0;
-  for (std::uint32_t i = thread; i < d; i += kAttendThreads) {
-    query[i] = a.q[(row * a.heads + head) * d + i];
-  }
+  const std::uint32_t end = row_end(a, row);
   const unsigned mine = thread % kTilePositions;
   const unsigned piece = thread / kTilePositions;
-  float value[kOwnValues];
   SWITCHYARD_UNROLL
   for (unsigned i = 0; i < kOwnValues; ++i) {
-    value[i] = 0.0F;
+    out.value[i] = 0.0F;
   }
   float top = -kInfinity;
   float sum = 0.0F;
-  for (std::uint32_t tile = begin; tile < end; tile += kTilePositions) {
-    const std::uint32_t count = end - tile < kTilePositions ? end - tile : kTilePositions;
+  for (std::uint32_t tile = from; tile < to; tile += kTilePositions) {
+    const std::uint32_t count = to - tile < kTilePositions ? to - tile : kTilePositions;
     gpu::sync_block();  // the last tile's scores and starts are read
     if (thread < count) {
-      start[thread] = cached(a, row, tile + thread) + kv_offset;
+      s.start[thread] = cached(a, row, tile + thread) + kv_offset;
     }
     float dot = 0.0F;
     for (std::uint32_t first = 0; first < d; first += kTileDims) {
@@ -116,74 +138,194 @@ attend_kernel(AttentionParams a) {
       for (unsigned at = thread; at < kTilePositions * kTileDims; at += kAttendThreads) {
         const unsigned j = at / kTileDims;
         const std::uint32_t i = first + at % kTileDims;
-        keys[j * kTileStride + at % kTileDims] = j < count && i < d ? start[j][i] : 0.0F;
+        s.keys[j * kTileStride + at % kTileDims] = j < count && i < d ? s.start[j][i] : 0.0F;
       }
       gpu::sync_block();
       for (unsigned i = piece; i < kTileDims; i += kTileParts) {
         if (first + i < d) {
-          dot = fmaf(query[first + i], keys[mine * kTileStride + i], dot);
+          dot = fmaf(s.query[first + i], s.keys[mine * kTileStride + i], dot);
         }
       }
     }
-    part[thread] = dot;
+    s.part[thread] = dot;
     gpu::sync_block();
     if (thread < kTilePositions) {
-      float z = part[thread];
+      float z = s.part[thread];
       for (unsigned p = 1; p < kTileParts; ++p) {
-        z = z + part[p * kTilePositions + thread];
+        z = z + s.part[p * kTilePositions + thread];
       }
       z = z * a.scale;
       if (a.slopes != nullptr) {
         z = z - a.slopes[head] * static_cast<float>(end - 1 - (tile + thread));
       }
-      score[thread] = z;
+      s.score[thread] = z;
     }
     gpu::sync_block();
     float high = top;
     for (unsigned j = 0; j < count; ++j) {
-      high = score[j] > high ? score[j] : high;
+      high = s.score[j] > high ? s.score[j] : high;
     }
     // A row of -inf or NaN scores: the weights are NaN, as they are on the CPU.
     const float keep = sum > 0.0F ? expf(top - high) : 0.0F;
     gpu::sync_block();  // all have read the scores
     if (thread < count) {
-      score[thread] = expf(score[thread] - high);
+      s.score[thread] = expf(s.score[thread] - high);
     }
     gpu::sync_block();
     top = high;
     sum = sum * keep;
     for (unsigned j = 0; j < count; ++j) {
-      sum = sum + score[j];
+      sum = sum + s.score[j];
     }
     SWITCHYARD_UNROLL
     for (unsigned i = 0; i < kOwnValues; ++i) {
       const std::uint32_t at = thread + i * kAttendThreads;
       if (at < a.value_dim) {
-        float v = value[i] * keep;
+        float v = out.value[i] * keep;
         for (unsigned j = 0; j < count; ++j) {
-          v = fmaf(score[j], start[j][value_offset + at], v);
+          v = fmaf(s.score[j], s.start[j][value_offset + at], v);
         }
-        value[i] = v;
+        out.value[i] = v;
       }
     }
   }
+  out.top = top;
+  out.sum = sum;
+}
+
+/// Adds the positions of `more`, which follow those of `all`.
+SWITCHYARD_DEVICE void merge(Partial& all, const Partial& more) {
+  const float high = more.top > all.top ? more.top : all.top;
+  const float keep = all.sum > 0.0F ? expf(all.top - high) : 0.0F;
+  const float scale = more.sum > 0.0F ? expf(more.top - high) : 0.0F;
+  all.top = high;
+  all.sum = all.sum * keep + more.sum * scale;
+  SWITCHYARD_UNROLL
+  for (unsigned i = 0; i < kOwnValues; ++i) {
+    all.value[i] = all.value[i] * keep + more.value[i] * scale;
+  }
+}
+
+/// The sink, the division, and the output.
+SWITCHYARD_DEVICE void finish_row(const AttentionParams& a, std::uint64_t row, std::uint32_t head,
+                                  Partial& all) {
   if (a.sinks != nullptr) {
     const float sink = a.sinks[head];
-    const float high = sink > top ? sink : top;
-    const float keep = expf(top - high);
-    sum = sum * keep + expf(sink - high);
+    const float high = sink > all.top ? sink : all.top;
+    const float keep = expf(all.top - high);
+    all.sum = all.sum * keep + expf(sink - high);
     SWITCHYARD_UNROLL
     for (unsigned i = 0; i < kOwnValues; ++i) {
-      value[i] = value[i] * keep;
+      all.value[i] = all.value[i] * keep;
     }
   }
   SWITCHYARD_UNROLL
   for (unsigned i = 0; i < kOwnValues; ++i) {
-    const std::uint32_t at = thread + i * kAttendThreads;
+    const std::uint32_t at = gpu::thread_index() + i * kAttendThreads;
     if (at < a.value_dim) {
-      a.out[(row * a.heads + head) * a.value_dim + at] = value[i] / sum;
+      a.out[(row * a.heads + head) * a.value_dim + at] = all.value[i] / all.sum;
     }
   }
+}
+
+/// One block per row and query head: its parts one after another.
+SWITCHYARD_KERNEL(kAttendThreads)
+attend_kernel(AttentionParams a) {
+  SWITCHYARD_SHARED(float, query, kMostDims);
+  SWITCHYARD_SHARED(float, keys, kTilePositions* kTileStride);
+  SWITCHYARD_SHARED(float, part, kAttendThreads);
+  SWITCHYARD_SHARED(float, score, kTilePositions);
+  SWITCHYARD_SHARED(const float*, start, kTilePositions);
+  const AttendShared s{query, keys, part, score, start};
+  const std::uint64_t row = gpu::block_x();
+  const auto head = static_cast<std::uint32_t>(gpu::block_y());
+  load_query(a, s, row, head);
+  const std::uint32_t end = row_end(a, row);
+  const std::uint32_t begin = row_begin(a, end);
+  Partial all;
+  attend_part(a, s, row, head, begin, end - begin > kPart ? begin + kPart : end, all);
+  for (std::uint32_t from = begin + kPart; from < end && from > begin; from += kPart) {
+    Partial more;
+    attend_part(a, s, row, head, from, end - from > kPart ? from + kPart : end, more);
+    merge(all, more);
+  }
+  finish_row(a, row, head, all);
+}
+
+/// One block per row, part and query head; what it found goes to the workspace:
+/// [row][head][part][value_dim + 2], top and sum last.
+SWITCHYARD_KERNEL(kAttendThreads)
+attend_part_kernel(AttentionParams a, std::uint32_t parts) {
+  SWITCHYARD_SHARED(float, query, kMostDims);
+  SWITCHYARD_SHARED(float, keys, kTilePositions* kTileStride);
+  SWITCHYARD_SHARED(float, part, kAttendThreads);
+  SWITCHYARD_SHARED(float, score, kTilePositions);
+  SWITCHYARD_SHARED(const float*, start, kTilePositions);
+  const AttendShared s{query, keys, part, score, start};
+  const std::uint64_t row = gpu::block_x() / parts;
+  const auto number = static_cast<std::uint32_t>(gpu::block_x() % parts);
+  const auto head = static_cast<std::uint32_t>(gpu::block_y());
+  const std::uint32_t end = row_end(a, row);
+  const std::uint32_t begin = row_begin(a, end);
+  const std::uint64_t from = begin + std::uint64_t{number} * kPart;
+  if (from >= end) {
+    return;  // the whole block: the row has fewer parts
+  }
+  load_query(a, s, row, head);
+  Partial found;
+  attend_part(a, s, row, head, static_cast<std::uint32_t>(from),
+              end - from > kPart ? static_cast<std::uint32_t>(from) + kPart : end, found);
+  float* const out = static_cast<float*>(a.workspace) +
+                     ((row * a.heads + head) * parts + number) * (a.value_dim + 2);
+  SWITCHYARD_UNROLL
+  for (unsigned i = 0; i < kOwnValues; ++i) {
+    const std::uint32_t at = gpu::thread_index() + i * kAttendThreads;
+    if (at < a.value_dim) {
+      out[at] = found.value[i];
+    }
+  }
+  if (gpu::thread_index() == 0) {
+    out[a.value_dim] = found.top;
+    out[a.value_dim + 1] = found.sum;
+  }
+}
+
+/// One block per row and query head: merges its parts in order.
+SWITCHYARD_KERNEL(kAttendThreads)
+attend_merge_kernel(AttentionParams a, std::uint32_t parts) {
+  const std::uint64_t row = gpu::block_x();
+  const auto head = static_cast<std::uint32_t>(gpu::block_y());
+  const std::uint32_t end = row_end(a, row);
+  const std::uint32_t seen = end - row_begin(a, end);
+  const float* from =
+      static_cast<const float*>(a.workspace) + (row * a.heads + head) * parts * (a.value_dim + 2);
+  Partial all;
+  for (std::uint32_t first = 0; first < seen; first += kPart, from += a.value_dim + 2) {
+    Partial more;
+    more.top = from[a.value_dim];
+    more.sum = from[a.value_dim + 1];
+    SWITCHYARD_UNROLL
+    for (unsigned i = 0; i < kOwnValues; ++i) {
+      const std::uint32_t at = gpu::thread_index() + i * kAttendThreads;
+      more.value[i] = at < a.value_dim ? from[at] : 0.0F;
+    }
+    if (first == 0) {
+      all = more;
+    } else {
+      merge(all, more);
+    }
+    if (seen - first <= kPart) {
+      break;  // first + kPart may not fit 32 bits
+    }
+  }
+  finish_row(a, row, head, all);
+}
+
+/// Parts that blocks share out, 1: none. Few rows would leave most of a GPU idle.
+std::uint32_t parts_of(const AttentionParams& p) {
+  const std::uint64_t blocks = std::uint64_t{p.rows} * p.heads;
+  const std::uint32_t sees = p.window > 0 && p.longest > p.window ? p.window : p.longest;
+  return blocks >= kEnoughBlocks || sees <= kPart ? 1 : (sees - 1) / kPart + 1;
 }
 
 }  // namespace
@@ -199,18 +341,38 @@ Status can_run(const AttentionParams& p) {
              : Status::kOk;
 }
 
-std::size_t workspace_bytes(const AttentionParams&) { return 0; }
+std::size_t workspace_bytes(const AttentionParams& p) {
+  const std::uint32_t parts = parts_of(p);
+  return parts == 1 ? 0
+                    : (std::size_t{p.rows} * p.heads * parts * (p.value_dim + std::size_t{2}) *
+                           sizeof(float) +
+                       15) /
+                          16 * 16;
+}
 
 Status launch(const AttentionParams& p, gpu::Stream stream) {
   Status status = can_run(p);
   if (status != Status::kOk || p.rows == 0) {
     return status;
   }
+  if (p.workspace_size < workspace_bytes(p)) {
+    return Status::kWorkspaceTooSmall;
+  }
+  const std::uint32_t parts = parts_of(p);
   status = gpu::launch_kernel("rotate_append", rotate_append_kernel, {p.rows, 1}, kAttendThreads, 0,
                               stream, p);
+  if (status == Status::kOk && parts == 1) {
+    return gpu::launch_kernel("attend", attend_kernel, {p.rows, p.heads}, kAttendThreads, 0, stream,
+                              p);
+  }
   if (status == Status::kOk) {
-    status = gpu::launch_kernel("attend", attend_kernel, {p.rows, p.heads}, kAttendThreads, 0,
-                                stream, p);
+    status = gpu::launch_kernel("attend_part", attend_part_kernel,
+                                {std::uint64_t{p.rows} * parts, p.heads}, kAttendThreads, 0, stream,
+                                p, parts);
+  }
+  if (status == Status::kOk) {
+    status = gpu::launch_kernel("attend_merge", attend_merge_kernel, {p.rows, p.heads},
+                                kAttendThreads, 0, stream, p, parts);
   }
   return status;
 }

@@ -5,11 +5,14 @@
 //     angles as the CPU: float32 product, cosine and sine in double, rounded once
 //   2 out = softmax(scale q K^T [- ALiBi] [with a sink]) V by online softmax over tiles of 64
 //     positions in rising order
-// One block per row and query head, so grouped-query, multi-query and latent attention (values are
-// the first `value_dim` entries of the keys) are one path. The tiles of a row start at its first
-// visible position, so a row's bits depend on neither other rows nor the size of a block.
-// Not modelled: one read of a key for all heads of its group, splitting of a long context over
-// blocks, tensor cores, keys and values in fewer bits.
+// Grouped-query, multi-query and latent attention (values are the first `value_dim` entries of the
+// keys) are one path. A row's positions are cut, from the first visible one on, into parts of 128;
+// the softmax of each part is merged in rising order. With many rows a block does all parts of a
+// row and query head; with few (decode of long contexts) each part has a block of its own and a
+// third kernel merges. Both do the same operations, so a row's bits depend on neither other rows,
+// nor how the parts are shared out, nor the size of a cache block.
+// Not modelled: one read of a key for all heads of its group, tensor cores, keys and values in
+// fewer bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +49,10 @@ struct AttentionParams {
   const float* k = nullptr;                    ///< [rows][kv_heads * head_dim], before rotation.
   const float* v = nullptr;                    ///< The same; not read when latent.
   float* out = nullptr;                        ///< Out [rows][heads * value_dim].
+  /// Most positions up to and with a row's own, of all rows; 0: not known, parts are not shared out.
+  std::uint32_t longest = 0;
+  void* workspace = nullptr;
+  std::size_t workspace_size = 0;
 };
 
 [[nodiscard]] gpu::Status can_run(const AttentionParams& params);

@@ -49,7 +49,7 @@ SWITCHYARD_EXPORT int32_t switchyard_cuda_probe(SwitchyardCudaDevice* device, ch
   return count;
 }
 
-SWITCHYARD_EXPORT void* switchyard_cuda_open(char* message, uint64_t message_size) {
+SWITCHYARD_EXPORT void* switchyard_cuda_open(int32_t bf16, char* message, uint64_t message_size) {
   message[0] = '\0';
   std::string why;
   std::unique_ptr<switchyard::gpu::Device> device = switchyard::gpu::open_device(why);
@@ -58,7 +58,11 @@ SWITCHYARD_EXPORT void* switchyard_cuda_open(char* message, uint64_t message_siz
     return nullptr;
   }
   // As the interface that the program deletes it through.
+  // Without the library our own kernel multiplies; the backend's name says so.
+  std::unique_ptr<switchyard::gpu::DenseLibrary> dense =
+      bf16 != 0 ? switchyard::gpu::open_cublas_lt(why) : nullptr;
   switchyard::Backend* const backend =
-      switchyard::gpu::make_cuda_backend(std::move(device)).release();
+      switchyard::gpu::make_cuda_backend(std::move(device), {.bf16 = bf16 != 0}, std::move(dense))
+          .release();
   return backend;
 }

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SWITCHYARD_CUDA_ABI 2
+#define SWITCHYARD_CUDA_ABI 3
 
 struct SwitchyardCudaDevice {
   char name[256];        /* zero-terminated */
@@ -28,9 +28,9 @@ typedef const char* (*SwitchyardCudaVersion)(void);
 typedef int32_t (*SwitchyardCudaProbe)(struct SwitchyardCudaDevice* device, char* message,
                                        uint64_t message_size);
 
-/* Opens device 0. Returns a switchyard::Backend* that the caller deletes, or null with a reason in
+/* Opens device 0; bf16: 0 float32, 1 BF16 operands of products. Returns a switchyard::Backend* that the caller deletes, or null with a reason in
  * message as above. A C++ object: program and library must be of one version and one compiler. */
-typedef void* (*SwitchyardCudaOpen)(char* message, uint64_t message_size);
+typedef void* (*SwitchyardCudaOpen)(int32_t bf16, char* message, uint64_t message_size);
 
 #define SWITCHYARD_CUDA_ABI_NAME "switchyard_cuda_abi"
 #define SWITCHYARD_CUDA_VERSION_NAME "switchyard_cuda_version"

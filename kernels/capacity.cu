@@ -565,13 +565,8 @@ decide_rounds_kernel(DecideArguments a) {
   }
 }
 
-/// One thread per token: the family's weights over the slots that run; sums in slot order.
-SWITCHYARD_KERNEL(kTokenThreads)
-decide_weights_kernel(DecideArguments a) {
-  const std::uint64_t t = gpu::block_x() * kTokenThreads + gpu::thread_index();
-  if (t >= a.tokens) {
-    return;
-  }
+/// The family's weights of a token over the slots that run; sums in slot order.
+SWITCHYARD_DEVICE void weigh_token(const DecideArguments& a, std::uint64_t t) {
   const GateRule& g = a.gate;
   const std::uint16_t* const first = a.first + t * a.slots;
   const std::uint16_t* const chosen = a.chosen + t * a.slots;
@@ -620,6 +615,32 @@ decide_weights_kernel(DecideArguments a) {
     }
     a.weights[t * a.slots + j] = weight;
   }
+}
+
+/// One thread per token.
+SWITCHYARD_KERNEL(kTokenThreads)
+decide_weights_kernel(DecideArguments a) {
+  const std::uint64_t t = gpu::block_x() * kTokenThreads + gpu::thread_index();
+  if (t < a.tokens) {
+    weigh_token(a, t);
+  }
+}
+
+/// One thread per token: its first K candidates, and their weights.
+SWITCHYARD_KERNEL(kTokenThreads)
+choose_kernel(DecideArguments a) {
+  const std::uint64_t t = gpu::block_x() * kTokenThreads + gpu::thread_index();
+  if (t >= a.tokens) {
+    return;
+  }
+  bool open = true;  // kNoExpert ends a row
+  for (std::uint32_t j = 0; j < a.slots; ++j) {
+    const std::uint16_t e = a.ids[t * a.width + j];
+    open = open && e != kNoExpert;
+    a.chosen[t * a.slots + j] = open ? e : kNoExpert;
+    a.slot_rank[t * a.slots + j] = static_cast<std::uint16_t>(j);
+  }
+  weigh_token(a, t);
 }
 
 bool in_rounds(const CapacityParams& p) {
@@ -738,6 +759,42 @@ Status launch(const CapacityParams& p, gpu::Stream stream) {
                                 0, stream, a);
   }
   return status;
+}
+
+Status can_run(const ChooseParams& p) {
+  if (!gpu::gate_is_sound(p.gate) || p.width < p.gate.top_k || p.width > p.gate.experts) {
+    return Status::kInvalidShape;
+  }
+  return p.gate.top_k > kDecideSlots || std::uint64_t{p.tokens} * p.gate.top_k > 0xFFFFFFFFU
+             ? Status::kUnsupported
+             : Status::kOk;
+}
+
+std::size_t workspace_bytes(const ChooseParams& p) {
+  return (std::size_t{p.tokens} * p.gate.top_k * sizeof(std::uint16_t) + 15) / 16 * 16;
+}
+
+Status launch(const ChooseParams& p, gpu::Stream stream) {
+  const Status status = can_run(p);
+  if (status != Status::kOk || p.tokens == 0) {
+    return status;
+  }
+  if (p.workspace_size < workspace_bytes(p)) {
+    return Status::kWorkspaceTooSmall;
+  }
+  DecideArguments a{};
+  a.gate = gpu::gate_rule(p.gate);
+  a.tokens = p.tokens;
+  a.slots = p.gate.top_k;
+  a.width = p.width;
+  a.ids = p.ids;
+  a.logit = p.logit;
+  a.lse = p.lse;
+  a.first = a.chosen = p.chosen;
+  a.weights = p.weights;
+  a.slot_rank = static_cast<std::uint16_t*>(p.workspace);
+  const gpu::Grid per_token{(std::uint64_t{p.tokens} + kTokenThreads - 1) / kTokenThreads, 1};
+  return gpu::launch_kernel("choose", choose_kernel, per_token, kTokenThreads, 0, stream, a);
 }
 
 }  // namespace switchyard::SWITCHYARD_KERNELS

@@ -65,4 +65,24 @@ struct CapacityParams {
 /// 0 tokens still write the counts.
 [[nodiscard]] gpu::Status launch(const CapacityParams& params, gpu::Stream stream);
 
+/// The family's own choice, without a policy: the first K candidates run. What launch() above gives
+/// without a capacity, for any number of tokens at once and without the counts.
+struct ChooseParams {
+  GateSpec gate;                       ///< Valid; top_k <= 32.
+  std::uint32_t tokens = 0;            ///< T; T K < 2^32.
+  std::uint32_t width = 0;             ///< M, top_k…E.
+  const std::uint16_t* ids = nullptr;  ///< [T][M]
+  const float* logit = nullptr;        ///< [T][M]
+  const float* lse = nullptr;          ///< [T]
+  std::uint16_t* chosen = nullptr;     ///< Out [T][K].
+  float* weights = nullptr;            ///< Out [T][K].
+  void* workspace = nullptr;
+  std::size_t workspace_size = 0;
+};
+
+[[nodiscard]] gpu::Status can_run(const ChooseParams& params);
+/// 2 bytes per slot.
+[[nodiscard]] std::size_t workspace_bytes(const ChooseParams& params);
+[[nodiscard]] gpu::Status launch(const ChooseParams& params, gpu::Stream stream);
+
 }  // namespace switchyard::SWITCHYARD_KERNELS

@@ -15,12 +15,19 @@
 #include "engine/backend/packed_weights.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/units.hpp"
+#include "engine/nn/sampling.hpp"
+#include "engine/routing/candidates.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/capacity.hpp"
+#include "kernels/capture_ring.hpp"
 #include "kernels/combine.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/expert_ffn.hpp"
 #include "kernels/expert_sort.hpp"
+#include "kernels/grouped_gemm.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/router.hpp"
+#include "kernels/sampling.hpp"
 
 namespace switchyard::gpu {
 namespace {
@@ -217,8 +224,11 @@ std::uint32_t narrow(std::size_t n, const char* what) {
 
 class KernelBackend final : public CudaBackend {
  public:
-  explicit KernelBackend(std::unique_ptr<Device> device)
-      : memory_(std::make_shared<Memory>(std::move(device))) {}
+  KernelBackend(std::unique_ptr<Device> device, const CudaOptions& options,
+                std::unique_ptr<DenseLibrary> dense)
+      : memory_(std::make_shared<Memory>(std::move(device))),
+        bf16_(options.bf16),
+        dense_(std::move(dense)) {}
   KernelBackend(const KernelBackend&) = delete;
   KernelBackend& operator=(const KernelBackend&) = delete;
   ~KernelBackend() override {
@@ -228,7 +238,11 @@ class KernelBackend final : public CudaBackend {
   }
 
   const DeviceLedger& ledger() const override { return memory_->ledger(); }
-  std::string name() const override { return "cuda " + device().name(); }
+  std::string name() const override {
+    const std::string dense = dense_ != nullptr ? dense_->name() : "own dense products";
+    return "cuda " + device().name() + (bf16_ ? ", " + dense : "");
+  }
+  std::string precision() const override { return bf16_ ? "bf16" : "f32"; }
 
   std::unique_ptr<DeviceBuffer> allocate(std::size_t floats) override {
     return std::make_unique<Buffer>(memory_, floats);
@@ -243,40 +257,16 @@ class KernelBackend final : public CudaBackend {
   }
 
   WeightView place(const WeightView& host) override {
-    if (host.data == nullptr) {
-      return host;
+    if (host.rows <= 1) {
+      return put(host, WeightType::kF32);
     }
-    WeightView out{nullptr, host.type, host.rows, host.cols};
-    if (!is_packed(host) && host.rows > 1) {
-      const std::size_t bytes = host.rows * host.cols * weight_bytes(host.type);
-      void* const to = take_weights(bytes);
-      copy_in(to, host.data, bytes);
-      out.data = to;
-      return out;
-    }
-    // A plain type that is stored transposed keeps its type; rounding back is exact.
-    const bool keeps = host.type == WeightType::kBf16 && host.rows > 1;
-    out.type = keeps ? host.type : WeightType::kF32;
-    const std::size_t row_bytes = host.cols * weight_bytes(out.type);
-    auto* const to = static_cast<std::byte*>(take_weights(host.rows * row_bytes));
-    for (std::size_t first = 0; first < host.rows; first += kWideRows) {
-      const std::size_t last = std::min(host.rows, first + kWideRows);
-      wide_.resize((last - first) * host.cols);
-      widen_rows(host, first, last, wide_.data());
-      const void* from = wide_.data();
-      if (keeps) {
-        half_.resize(wide_.size());
-        for (std::size_t i = 0; i < wide_.size(); ++i) {
-          std::uint32_t bits = 0;
-          std::memcpy(&bits, &wide_[i], sizeof bits);
-          half_[i] = static_cast<std::uint16_t>(bits >> 16);
-        }
-        from = half_.data();
-      }
-      copy_in(to + first * row_bytes, from, (last - first) * row_bytes);
-    }
-    out.data = to;
-    return out;
+    // A plain BF16 matrix that is stored transposed keeps its type; rounding back is exact.
+    return put(host, bf16_ || host.type == WeightType::kBf16 ? WeightType::kBf16
+                     : is_packed(host)                       ? WeightType::kF32
+                                                             : host.type);
+  }
+  WeightView place_exact(const WeightView& host) override {
+    return bf16_ ? put(host, WeightType::kF32) : place(host);
   }
 
   void embed(const WeightView& table, std::span<const std::uint32_t> tokens, float* out) override {
@@ -308,8 +298,8 @@ class KernelBackend final : public CudaBackend {
     p.x_stride = w.cols;
     p.out = out;
     p.out_stride = w.rows;
-    p.aligned = is_aligned(w.data) && is_aligned(x);
-    run("linear", p);
+    p.aligned = is_aligned(w.data);
+    multiply("linear", p);
   }
   void gather(const float* x, std::span<const std::uint32_t> index, std::size_t columns,
               float* out) override {
@@ -357,7 +347,7 @@ class KernelBackend final : public CudaBackend {
     p.out = out;
     p.out_stride = w.size() * out_stride;
     p.out_head = out_stride;
-    p.aligned = is_aligned(x) && in_stride % 4 == 0;
+    p.aligned = in_stride % 4 == 0;
     heads_.clear();
     for (const WeightView& head : w) {
       SWITCHYARD_ASSERT(head.type == w[0].type && head.rows == w[0].rows && head.cols == w[0].cols,
@@ -367,7 +357,7 @@ class KernelBackend final : public CudaBackend {
     }
     p.w = heads_[0];
     p.w_of = w.size() == 1 ? nullptr : mirror(head_tables_, w.data()).of(heads_);
-    run("linear_heads", p);
+    multiply("linear_heads", p);
   }
   void copy_columns(const float* x, std::size_t rows, std::size_t in_stride, std::size_t columns,
                     float* out, std::size_t out_stride) override {
@@ -444,6 +434,9 @@ class KernelBackend final : public CudaBackend {
     p.k = k;
     p.v = v;
     p.out = out;
+    p.longest = *std::max_element(positions.begin(), positions.end()) + 1;
+    p.workspace_size = workspace_bytes(p);
+    p.workspace = space_.bytes(p.workspace_size);
     run("attention", p);
   }
 
@@ -454,8 +447,178 @@ class KernelBackend final : public CudaBackend {
       return;
     }
     const std::size_t count = rows * slots;
-    SWITCHYARD_ASSERT(chosen.size() == count && weights.size() == count && !experts.empty(),
-                      "moe shapes");
+    SWITCHYARD_ASSERT(chosen.size() == count && weights.size() == count, "moe shapes");
+    run_experts(x, rows, experts, chosen_.of(chosen), weights_.of(weights), slots, out);
+  }
+  void combine(const float* y, std::span<const std::uint32_t> where, std::span<const float> weights,
+               std::size_t rows, std::size_t slots, std::size_t columns, float* out) override {
+    SWITCHYARD_ASSERT(where.size() == rows * slots && weights.size() == where.size(), "combine");
+    combine_places(y, where_.of(where), weights_.of(weights), rows, slots, columns, out);
+  }
+
+  bool gate(const GateCall& call, const float* x, std::size_t rows, std::span<float> logits,
+            Candidates& out) override {
+    kernels::GateRouterParams p = gate_of(call, x, rows);
+    if (can_run(p) != Status::kOk) {
+      return false;
+    }
+    const GateLayout at(rows, *call.gate, call.width);
+    auto* const there = static_cast<std::byte*>(gate_.bytes(at.size));
+    rank(p, at, there);
+    here_.resize(at.size);
+    copy_out(here_.data(), there, at.size);
+    SWITCHYARD_ASSERT(logits.size() == rows * call.gate->experts, "logits of the gate");
+    at.read(here_, logits, out);
+    return true;
+  }
+
+  bool routed_moe(const GateCall& call, std::span<const ExpertView> experts, const float* x,
+                  std::size_t rows, float* out, RoutedLayer& layer) override {
+    kernels::GateRouterParams p = gate_of(call, x, rows);
+    const GateLayout at(rows, *call.gate, call.width);
+    kernels::ChooseParams choose;
+    choose.gate = *call.gate;
+    choose.tokens = p.router.tokens;
+    choose.width = call.width;
+    if (rows == 0 || can_run(p) != Status::kOk || can_run(choose) != Status::kOk) {
+      return false;
+    }
+    SWITCHYARD_ASSERT(layer.logits.size() == rows * call.gate->experts, "logits of the gate");
+    std::byte* const there = captures_.begin(at.size);
+    rank(p, at, there);
+    choose.ids = p.router.ids;
+    choose.logit = p.router.logit;
+    choose.lse = p.router.lse;
+    choose.chosen = reinterpret_cast<std::uint16_t*>(there + at.chosen);
+    choose.weights = reinterpret_cast<float*>(there + at.weights);
+    choose.workspace_size = workspace_bytes(choose);
+    choose.workspace = space_.bytes(choose.workspace_size);
+    run("choose", choose);
+    captures_.end([&layer, at](std::span<const std::byte> bytes) {
+      at.read(bytes, layer.logits, *layer.candidates);
+      layer.chosen.resize(at.rows * at.slots);
+      layer.weights.resize(at.rows * at.slots);
+      GateLayout::take(bytes, at.chosen, std::span(layer.chosen));
+      GateLayout::take(bytes, at.weights, std::span(layer.weights));
+    });
+    run_experts(x, rows, experts, choose.chosen, choose.weights, at.slots, out);
+    return true;
+  }
+  void finish_routed() override { captures_.finish(); }
+  void drop_routed() noexcept override { captures_.drop(); }
+
+  bool sample(const float* logits, std::size_t vocab, const SamplingOptions& options,
+              std::span<const std::uint32_t> sequence, std::span<const std::uint32_t> position,
+              std::span<std::uint32_t> tokens, std::uint64_t& nan_rows) override {
+    kernels::SamplingParams p;
+    p.rows = narrow(tokens.size(), "rows");
+    p.vocab = narrow(vocab, "tokens of the vocabulary");
+    p.temperature = options.temperature;
+    p.top_p = options.top_p;
+    p.top_k = options.top_k;
+    p.seed = options.seed;
+    p.logits = logits;
+    p.sequence = index_.of(sequence);
+    p.position = where_.of(position);
+    const std::size_t words = tokens.size();
+    p.token = order_.array<std::uint32_t>(words + (words + 3) / 4);
+    p.nan_row = reinterpret_cast<std::uint8_t*>(p.token + words);
+    p.workspace_size = workspace_bytes(p);
+    p.workspace = space_.bytes(p.workspace_size);
+    run("sample", p);
+    here_.resize(words * 5);
+    copy_out(here_.data(), p.token, here_.size());
+    std::memcpy(tokens.data(), here_.data(), tokens.size_bytes());
+    nan_rows = static_cast<std::uint64_t>(
+        std::count_if(here_.begin() + static_cast<std::ptrdiff_t>(words * 4), here_.end(),
+                      [](std::byte b) { return b != std::byte{0}; }));
+    return true;
+  }
+
+ private:
+  /// One layer's gate, and what was chosen, in one piece of memory: logits, then what the offsets
+  /// (bytes) say.
+  struct GateLayout {
+    GateLayout(std::size_t row_count, const GateSpec& gate, std::size_t candidates)
+        : rows(row_count),
+          slots(gate.top_k),
+          width(candidates),
+          logit(rows * gate.experts * sizeof(float)),
+          lse(logit + rows * width * sizeof(float)),
+          weights(lse + rows * sizeof(float)),
+          ids(weights + rows * slots * sizeof(float)),
+          chosen(ids + rows * width * sizeof(std::uint16_t)),
+          nan_row(chosen + rows * slots * sizeof(std::uint16_t)),
+          size(nan_row + rows) {}
+    template <class T>
+    static void take(std::span<const std::byte> bytes, std::size_t from, std::span<T> to) {
+      std::memcpy(to.data(), bytes.data() + from, to.size_bytes());
+    }
+    /// What the router made.
+    void read(std::span<const std::byte> bytes, std::span<float> logits, Candidates& out) const {
+      out.resize(static_cast<std::uint32_t>(rows), static_cast<std::uint32_t>(width));
+      take(bytes, 0, logits);
+      take(bytes, logit, std::span(out.logit));
+      take(bytes, lse, std::span(out.lse));
+      take(bytes, ids, std::span(out.ids));
+      out.nan_rows = 0;
+      for (const std::byte flag : bytes.subspan(nan_row, rows)) {
+        out.nan_rows += flag != std::byte{0} ? 1 : 0;
+      }
+    }
+    std::size_t rows, slots, width;
+    std::size_t logit, lse, weights, ids, chosen, nan_row, size;
+  };
+
+  kernels::GateRouterParams gate_of(const GateCall& call, const float* x, std::size_t rows) {
+    kernels::GateRouterParams p;
+    p.router.gate = *call.gate;
+    p.router.tokens = narrow(rows, "rows");
+    p.router.width = call.width;
+    p.router.bias = call.selection_bias.empty()
+                        ? nullptr
+                        : mirror(bias_tables_, call.selection_bias.data()).of(call.selection_bias);
+    p.depth = narrow(call.router.cols, "inputs");
+    p.type = stored_as(call.router.type);
+    p.x = x;
+    p.w = call.router.data;
+    p.linear_bias = call.router_bias.data == nullptr ? nullptr : vector_of(call.router_bias);
+    p.aligned = is_aligned(x) && is_aligned(p.w);
+    return p;
+  }
+  /// Fills `there`, but for what is chosen; p then points there.
+  void rank(kernels::GateRouterParams& p, const GateLayout& at, std::byte* there) {
+    p.logits = reinterpret_cast<float*>(there);
+    p.router.logit = reinterpret_cast<float*>(there + at.logit);
+    p.router.lse = reinterpret_cast<float*>(there + at.lse);
+    p.router.ids = reinterpret_cast<std::uint16_t*>(there + at.ids);
+    p.router.nan_row = reinterpret_cast<std::uint8_t*>(there + at.nan_row);
+    if (at.rows <= kFusedGateRows) {
+      run("gate", p);
+      return;
+    }
+    kernels::LinearParams product;
+    product.rows = p.router.tokens;
+    product.outputs = p.router.gate.experts;
+    product.depth = p.depth;
+    product.type = p.type;
+    product.w = p.w;
+    product.x = p.x;
+    product.x_stride = p.depth;
+    product.out = p.logits;
+    product.out_stride = product.outputs;
+    product.bias = p.linear_bias;
+    product.aligned = p.aligned;
+    run("linear", product);
+    p.router.logits = p.logits;
+    run("router", p.router);
+  }
+  /// The experts of a layer; chosen and weights [rows, slots] are device memory.
+  void run_experts(const float* x, std::size_t rows, std::span<const ExpertView> experts,
+                   const std::uint16_t* chosen, const float* weights, std::size_t slots,
+                   float* out) {
+    SWITCHYARD_ASSERT(!experts.empty(), "experts");
+    const std::size_t count = rows * slots;
     const ExpertView& like = experts[0];
     pointers_.clear();
     bool aligned = is_aligned(x);
@@ -480,7 +643,7 @@ class KernelBackend final : public CudaBackend {
     kernels::ExpertSortParams sort;
     sort.assignments = narrow(count, "assignments");
     sort.experts = narrow(experts.size(), "experts");
-    sort.chosen = chosen_.of(chosen);
+    sort.chosen = chosen;
     sort.offsets = offsets_.array<std::uint32_t>(experts.size() + 1);
     sort.order = order_.array<std::uint32_t>(count);
     sort.place = place_.array<std::uint32_t>(count);
@@ -498,24 +661,38 @@ class KernelBackend final : public CudaBackend {
     p.down_type = stored_as(like.down.type);
     p.limit = like.limit;
     p.weights = mirror(expert_tables_, experts.data()).of(pointers_);
-    p.x = x;
+    p.y = outer_.array<float>(count * p.hidden);
+    if (bf16_ && rows > kFewRows && p.hidden % 8 == 0 && p.inner % 8 == 0) {
+      kernels::GroupedGemmParams many;
+      many.tokens = p.tokens;
+      many.slots = p.slots;
+      many.experts = p.experts;
+      many.hidden = p.hidden;
+      many.inner = p.inner;
+      many.limit = p.limit;
+      many.weights = p.weights;
+      many.x = halves_of(x, rows * p.hidden);
+      many.offsets = sort.offsets;
+      many.order = sort.order;
+      many.h = inner_.array<Bf16>(count * p.inner);
+      many.y = p.y;
+      many.workspace_size = workspace_bytes(many);
+      many.workspace = space_.bytes(many.workspace_size);
+      run("grouped_gemm", many);
+      combine_places(p.y, sort.place, weights, rows, slots, p.hidden, out);
+      return;
+    }
+    p.round_inner = bf16_;
+    p.x = bf16_ ? rounded(x, rows * p.hidden) : x;
     p.offsets = sort.offsets;
     p.order = sort.order;
     p.h = inner_.array<float>(count * p.inner);
-    p.y = outer_.array<float>(count * p.hidden);
     p.aligned = aligned;
     p.workspace_size = workspace_bytes(p);
     p.workspace = space_.bytes(p.workspace_size);
     run("expert_ffn", p);
     combine_places(p.y, sort.place, weights, rows, slots, p.hidden, out);
   }
-  void combine(const float* y, std::span<const std::uint32_t> where, std::span<const float> weights,
-               std::size_t rows, std::size_t slots, std::size_t columns, float* out) override {
-    SWITCHYARD_ASSERT(where.size() == rows * slots && weights.size() == where.size(), "combine");
-    combine_places(y, where_.of(where), weights, rows, slots, columns, out);
-  }
-
- private:
   struct Piece {
     std::byte* data;
     std::size_t size, used;
@@ -529,6 +706,98 @@ class KernelBackend final : public CudaBackend {
     if (bytes > 0 && !device().copy_in(to, from, bytes)) {
       fail();
     }
+  }
+  void copy_out(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0 && !device().copy_out(to, from, bytes)) {
+      fail();
+    }
+  }
+  /// A matrix or vector on the device as `type`; F16 only as stored.
+  WeightView put(const WeightView& host, WeightType type) {
+    if (host.data == nullptr) {
+      return host;
+    }
+    WeightView out{nullptr, type, host.rows, host.cols};
+    const std::size_t row_bytes = host.cols * weight_bytes(type);
+    auto* const to = static_cast<std::byte*>(take_weights(host.rows * row_bytes));
+    out.data = to;
+    if (!is_packed(host) && host.type == type) {
+      copy_in(to, host.data, host.rows * row_bytes);
+      return out;
+    }
+    SWITCHYARD_ASSERT(type != WeightType::kF16, "nothing is rounded to F16");
+    for (std::size_t first = 0; first < host.rows; first += kWideRows) {
+      const std::size_t last = std::min(host.rows, first + kWideRows);
+      wide_.resize((last - first) * host.cols);
+      widen_rows(host, first, last, wide_.data());
+      const void* from = wide_.data();
+      if (type == WeightType::kBf16) {
+        half_.resize(wide_.size());
+        for (std::size_t i = 0; i < wide_.size(); ++i) {
+          store(&half_[i], wide_[i]);
+        }
+        from = half_.data();
+      }
+      copy_in(to + first * row_bytes, from, (last - first) * row_bytes);
+    }
+    return out;
+  }
+  /// Values rounded to BF16, as such or as floats; until the next call.
+  const Bf16* halves_of(const float* x, std::size_t count) {
+    auto* const out = rounded_.array<Bf16>(count);
+    kernels::RowParams p = rows_of(RowOperation::kToBf16, 1, count, nullptr);
+    p.x = x;
+    p.out = out;
+    run("to_bf16", p);
+    return out;
+  }
+  const float* rounded(const float* x, std::size_t count) {
+    auto* const out = rounded_.array<float>(count);
+    kernels::RowParams p = rows_of(RowOperation::kRound, 1, count, out);
+    p.x = x;
+    run("round", p);
+    return out;
+  }
+  /// Whether the library takes the product.
+  bool multiplied_there(const kernels::DenseGemmParams& p) {
+    if (dense_ == nullptr || p.heads != 1) {
+      return false;
+    }
+    const Status status = dense_->multiply(
+        {p.rows, p.outputs, p.depth, p.w, p.x, p.x_stride, p.out, p.out_stride}, device().stream());
+    if (status == Status::kLaunchFailed) {
+      throw CapabilityError(
+          fmt::format("--device cuda: {} did not multiply: {}", dense_->name(), device().error()));
+    }
+    return status == Status::kOk;
+  }
+  /// The dense products p in this backend's precision. Float32 matrices are never rounded.
+  void multiply(const char* what, kernels::LinearParams p) {
+    const std::size_t values = std::size_t{p.rows} * p.x_stride;
+    if (bf16_ && p.type != Stored::kF32) {
+      kernels::DenseGemmParams many;
+      many.rows = p.rows;
+      many.outputs = p.outputs;
+      many.depth = p.depth;
+      many.heads = p.heads;
+      many.w = static_cast<const Bf16*>(p.w);
+      many.w_of = p.w_of;
+      many.x_stride = p.x_stride;
+      many.x_head = p.x_head;
+      many.out = p.out;
+      many.out_stride = p.out_stride;
+      many.out_head = p.out_head;
+      if (p.rows > kFewRows && p.aligned && can_run(many) == Status::kOk) {
+        many.x = halves_of(p.x, values);
+        if (!multiplied_there(many)) {
+          run("dense_gemm", many);
+        }
+        return;
+      }
+      p.x = rounded(p.x, values);
+    }
+    p.aligned = p.aligned && is_aligned(p.x);
+    run(what, p);
   }
   template <class Params>
   void run(const char* what, const Params& params) {
@@ -580,7 +849,7 @@ class KernelBackend final : public CudaBackend {
   Mirror<T>& mirror(std::map<const void*, Mirror<T>>& all, const void* key) {
     return all.try_emplace(key, memory_).first->second;
   }
-  void combine_places(const float* y, const std::uint32_t* place, std::span<const float> weights,
+  void combine_places(const float* y, const std::uint32_t* place, const float* weights,
                       std::size_t rows, std::size_t slots, std::size_t columns, float* out) {
     kernels::CombineParams p;
     p.tokens = narrow(rows, "rows");
@@ -589,7 +858,7 @@ class KernelBackend final : public CudaBackend {
     p.y_type = p.out_type = kernels::Element::kF32;
     p.y = y;
     p.place = place;
-    p.weights = weights_.of(weights);
+    p.weights = weights;
     p.out = out;
     run("combine", p);
   }
@@ -597,7 +866,8 @@ class KernelBackend final : public CudaBackend {
   std::shared_ptr<Memory> memory_;
   std::vector<Piece> pieces_;
   std::vector<float> wide_;
-  std::vector<std::uint16_t> half_;
+  std::vector<Bf16> half_;
+  std::vector<std::byte> here_;
   std::vector<const void*> heads_;
   std::vector<kernels::ExpertPointers> pointers_;
   std::vector<std::uint32_t> sequence_, first_block_;
@@ -609,14 +879,26 @@ class KernelBackend final : public CudaBackend {
   Mirror<std::uint16_t> chosen_{memory_};
   std::map<const void*, Mirror<const void*>> head_tables_;
   std::map<const void*, Mirror<kernels::ExpertPointers>> expert_tables_;
+  std::map<const void*, Mirror<float>> bias_tables_;
   Scratch offsets_{memory_}, order_{memory_}, place_{memory_}, space_{memory_}, inner_{memory_},
-      outer_{memory_};
+      outer_{memory_}, rounded_{memory_}, gate_{memory_};
+  bool bf16_;
+  std::unique_ptr<DenseLibrary> dense_;
+  kernels::CaptureRing captures_{
+      memory_->device(),
+      kCaptureSlots,
+      {[this](std::size_t bytes) { return memory_->take(Kind::kScratch, bytes); },
+       [this](void* memory, std::size_t bytes) {
+         memory_->give_back(Kind::kScratch, memory, bytes);
+       }}};
 };
 
 }  // namespace
 
-std::unique_ptr<CudaBackend> make_cuda_backend(std::unique_ptr<Device> device) {
-  return std::make_unique<KernelBackend>(std::move(device));
+std::unique_ptr<CudaBackend> make_cuda_backend(std::unique_ptr<Device> device,
+                                               const CudaOptions& options,
+                                               std::unique_ptr<DenseLibrary> dense) {
+  return std::make_unique<KernelBackend>(std::move(device), options, std::move(dense));
 }
 
 }  // namespace switchyard::gpu

@@ -16,6 +16,8 @@
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #define SWITCHYARD_KERNEL(threads) __global__ void __launch_bounds__(threads, 1)  // 1: no spills
+// Registers for so many blocks on one multiprocessor.
+#define SWITCHYARD_KERNEL_BLOCKS(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define SWITCHYARD_DEVICE __device__ __forceinline__
 // 16: cp.async and loads of pairs go there, whatever the type.
 #define SWITCHYARD_SHARED(type, name, count) __shared__ __align__(16) type name[count]
@@ -28,6 +30,7 @@ struct CUstream_st;
 #else
 #include "kernels/host/executor.hpp"
 #define SWITCHYARD_KERNEL(threads) inline void
+#define SWITCHYARD_KERNEL_BLOCKS(threads, blocks) inline void
 #define SWITCHYARD_DEVICE inline
 #define SWITCHYARD_SHARED(type, name, count) \
   type* const name = ::switchyard::host::shared_array<type>(count, __FILE__, __LINE__)
@@ -227,14 +230,19 @@ inline void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint
   }
 }
 
-using Stream = void*;
+using Stream = host::LaunchQueue*;
 
 template <class... P, class... A>
 Status launch_kernel(const char* name, void (*kernel)(P...), Grid grid, unsigned threads,
-                     std::size_t shared, Stream, A... arguments) {
-  const bool clean =
-      host::run({name, grid.x, grid.y, threads, shared}, [&] { kernel(arguments...); });
-  return clean ? Status::kOk : Status::kLaunchFailed;
+                     std::size_t shared, Stream stream, A... arguments) {
+  const auto launch = [=] {
+    return host::run({name, grid.x, grid.y, threads, shared}, [&] { kernel(arguments...); });
+  };
+  if (stream != nullptr) {
+    stream->push(launch);
+    return Status::kOk;
+  }
+  return launch() ? Status::kOk : Status::kLaunchFailed;
 }
 
 #endif
@@ -254,5 +262,11 @@ SWITCHYARD_DEVICE void store(Bf16* at, float v) {
                     : static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 SWITCHYARD_DEVICE void store(float* at, float v) { *at = v; }
+/// The BF16 number next to v, as a float.
+SWITCHYARD_DEVICE float as_bf16(float v) {
+  Bf16 half{};
+  store(&half, v);
+  return to_float(half);
+}
 
 }  // namespace switchyard::gpu

@@ -10,11 +10,15 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(cudaStream_t stream, const cudaDeviceProp& properties)
+  CudaDevice(cudaStream_t stream, cudaStream_t capture, const cudaDeviceProp& properties)
       : stream_(stream),
+        capture_(capture),
         name_("sm_" + std::to_string(properties.major * 10 + properties.minor) + " " +
               properties.name) {}
-  ~CudaDevice() override { cudaStreamDestroy(stream_); }
+  ~CudaDevice() override {
+    cudaStreamDestroy(capture_);
+    cudaStreamDestroy(stream_);
+  }
 
   std::string name() const override { return name_; }
   void* take(std::size_t bytes) override {
@@ -52,12 +56,39 @@ class CudaDevice final : public Device {
     return cudaGetErrorString(last_ != cudaSuccess ? last_ : now);
   }
 
+  void* take_pinned(std::size_t bytes) override {
+    void* memory = nullptr;
+    return good(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault)) ? memory : nullptr;
+  }
+  void give_back_pinned(void* memory) noexcept override { cudaFreeHost(memory); }
+  Event make_event() override {
+    cudaEvent_t event = nullptr;
+    return good(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)) ? event : nullptr;
+  }
+  void give_back_event(Event event) noexcept override {
+    cudaEventDestroy(static_cast<cudaEvent_t>(event));
+  }
+  bool record(Event event, Queue queue) override {
+    return good(cudaEventRecord(static_cast<cudaEvent_t>(event), of(queue)));
+  }
+  bool wait(Event event, Queue queue) override {
+    return good(cudaStreamWaitEvent(of(queue), static_cast<cudaEvent_t>(event), 0));
+  }
+  bool finish(Event event) override {
+    return good(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
+  }
+  bool capture(void* pinned, const void* device, std::size_t bytes) override {
+    return good(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, capture_));
+  }
+
  private:
+  cudaStream_t of(Queue queue) const { return queue == Queue::kCompute ? stream_ : capture_; }
   bool good(cudaError_t result) {
     last_ = result == cudaSuccess ? last_ : result;
     return result == cudaSuccess;
   }
   cudaStream_t stream_;
+  cudaStream_t capture_;
   std::string name_;
   cudaError_t last_ = cudaSuccess;
 };
@@ -67,6 +98,7 @@ class CudaDevice final : public Device {
 std::unique_ptr<Device> open_device(std::string& why) {
   cudaDeviceProp properties{};
   cudaStream_t stream = nullptr;
+  cudaStream_t capture = nullptr;
   cudaError_t result = cudaSetDevice(0);
   if (result == cudaSuccess) {
     result = cudaGetDeviceProperties(&properties, 0);
@@ -74,11 +106,17 @@ std::unique_ptr<Device> open_device(std::string& why) {
   if (result == cudaSuccess) {
     result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   }
+  if (result == cudaSuccess) {
+    result = cudaStreamCreateWithFlags(&capture, cudaStreamNonBlocking);
+    if (result != cudaSuccess) {
+      cudaStreamDestroy(stream);
+    }
+  }
   if (result != cudaSuccess) {
     why = cudaGetErrorString(result);
     return nullptr;
   }
-  return std::make_unique<CudaDevice>(stream, properties);
+  return std::make_unique<CudaDevice>(stream, capture, properties);
 }
 
 }  // namespace switchyard::gpu

@@ -67,6 +67,9 @@ row_kernel(RowParams a, std::uint64_t blocks) {
       case RowOperation::kToBf16:
         gpu::store(static_cast<gpu::Bf16*>(a.out) + r * a.out_stride + c, a.x[at]);
         break;
+      case RowOperation::kRound:
+        *out = gpu::as_bf16(a.x[at]);
+        break;
     }
   });
 }

@@ -3,7 +3,7 @@
 // names of Backend (engine/backend/cpu_backend.cpp); equal to the bit except rms_norm (its sum has
 // another order: thread i of B adds elements i, i + B, … by fused multiply-add, then warps as a
 // tree, then the warps in order; B depends on the width alone) and swiglu (the machine's expf).
-// Not modelled: BF16 activations.
+// Not modelled: BF16 rows as input.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +24,7 @@ enum class RowOperation : std::uint8_t {
   kClamp,    ///< out[r, c] = min(max(out[r, c], -limit), limit); a NaN stays.
   kSigmoid,  ///< out[r, c] = 1 / (1 + exp(-x[r, c])), in double, rounded once.
   kToBf16,   ///< out as BF16 [r, c] = x[r, c] rounded to nearest even.
+  kRound,    ///< The same, widened again: out[r, c] = x[r, c] as BF16 holds it.
 };
 
 /// Limits: rows * ceil(columns / 256) < 2^31.

@@ -30,6 +30,7 @@ struct FfnArguments {
   const Tile* tiles;
   const std::uint32_t* count;
   std::uint32_t step;  // tiles from one pass of a block to the next
+  bool round_inner;
 };
 
 template <class W, unsigned R, bool kAligned>
@@ -70,7 +71,9 @@ expert_gate_up_kernel(FfnArguments a) {
     if (n < kInnerOutputs && lane % kHolders == 0 && i < a.inner && r < tile.rows) {
       const float gate = expert.gate_bias == nullptr ? dot : dot + expert.gate_bias[i];
       const float up = expert.up_bias == nullptr ? other : other + expert.up_bias[i];
-      a.h[std::uint64_t{tile.first + r} * a.inner + i] = gpu::gated(gate, up, a.limit);
+      const float inner = gpu::gated(gate, up, a.limit);
+      a.h[std::uint64_t{tile.first + r} * a.inner + i] =
+          a.round_inner ? gpu::as_bf16(inner) : inner;
     }
   }
 }
@@ -197,8 +200,8 @@ Status launch(const ExpertFfnParams& p, gpu::Stream stream) {
   auto* const count = static_cast<std::uint32_t*>(p.workspace);
   auto* const tiles = reinterpret_cast<Tile*>(count + 1);
   const auto step = static_cast<std::uint32_t>(most < gpu::kMaxGridY ? most : gpu::kMaxGridY);
-  const FfnArguments a{p.slots, p.hidden, p.inner, p.limit, p.weights, p.x,
-                       p.order, p.h,      p.y,     tiles,   count,     step};
+  const FfnArguments a{p.slots, p.hidden, p.inner, p.limit, p.weights, p.x,          p.order,
+                       p.h,     p.y,      tiles,   count,   step,      p.round_inner};
   const std::uint32_t rows = tile_rows(p);
   const bool wide = p.aligned && p.hidden % 8 == 0 && p.inner % 8 == 0;
   status = launch_tile_list(p.offsets, p.experts, rows, tiles, count, stream);

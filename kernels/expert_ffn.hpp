@@ -43,6 +43,8 @@ struct ExpertFfnParams {
   const std::uint32_t* order = nullptr;     ///< [T K], of expert_sort.
   float* h = nullptr;                       ///< Scratch [T K][I].
   float* y = nullptr;                       ///< Out [T K][H], by place.
+  /// Inner values are rounded to BF16 (held as floats), as grouped_gemm does with its own.
+  bool round_inner = false;
   /// All matrices, x, h, and their rows begin at multiples of 16 bytes (H and I multiples of 8).
   bool aligned = false;
   void* workspace = nullptr;

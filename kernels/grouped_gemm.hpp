@@ -8,6 +8,8 @@
 // shared memory filled by cp.async, 32 of K at a time, zeros beyond the ends. The tile list is
 // built on the device. K is passed in one order, so a row's bits depend on neither its tile nor its
 // neighbours.
+// Dense products of many rows are the same kernel without a list: out[r, j ldh + n] = w_j[n] .
+// x[r, j xdh …], x rounded to BF16 by the caller; CPU twin Backend::linear and linear_heads.
 // Not modelled: wgmma and TMA of sm_90, more than 48 KiB of shared memory, weights other than BF16.
 #pragma once
 #include <cstddef>
@@ -41,5 +43,27 @@ struct GroupedGemmParams {
 /// 12 bytes per possible tile, and 4.
 [[nodiscard]] std::size_t workspace_bytes(const GroupedGemmParams& params);
 [[nodiscard]] gpu::Status launch(const GroupedGemmParams& params, gpu::Stream stream);
+
+/// Limits: K, x_stride and x_head multiples of 8; rows <= 8388480. x and all matrices begin at
+/// multiples of 16 bytes. All pointers are device memory, borrowed until the stream has passed. No
+/// overlap of x and out.
+struct DenseGemmParams {
+  std::uint32_t rows = 0;
+  std::uint32_t outputs = 0;  ///< N >= 1.
+  std::uint32_t depth = 0;    ///< K >= 1.
+  std::uint32_t heads = 1;
+  const gpu::Bf16* w = nullptr;       ///< [N, K] with heads = 1 …
+  const void* const* w_of = nullptr;  ///< … else [heads] matrices [N, K]; a device array.
+  const gpu::Bf16* x = nullptr;       ///< [rows], `x_stride` values from row to row.
+  std::uint64_t x_stride = 0;         ///< >= K.
+  std::uint64_t x_head = 0;           ///< Values from head to head.
+  float* out = nullptr;               ///< Out [rows], `out_stride` from row to row.
+  std::uint64_t out_stride = 0;
+  std::uint64_t out_head = 0;
+};
+
+[[nodiscard]] gpu::Status can_run(const DenseGemmParams& params);
+[[nodiscard]] std::size_t workspace_bytes(const DenseGemmParams& params);
+[[nodiscard]] gpu::Status launch(const DenseGemmParams& params, gpu::Stream stream);
 
 }  // namespace switchyard::SWITCHYARD_KERNELS

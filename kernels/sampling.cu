@@ -146,8 +146,10 @@ sample_kernel(SamplingParams a) {
   const float* const logits = a.logits + r * a.vocab;
   // The highest logit, ties to the lower id; NaN never wins. 64 bits: logit in order, then id.
   std::uint64_t best = 0;
+  bool bad = false;
   for (std::uint32_t i = thread; i < a.vocab; i += threads) {
     const float z = logits[i];
+    bad = bad || z != z;
     if (z > -kInfinity) {
       const std::uint32_t bits = gpu::float_bits(z == 0.0F ? 0.0F : z);
       const std::uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
@@ -159,12 +161,19 @@ sample_kernel(SamplingParams a) {
     const std::uint64_t other = gpu::shuffle_xor(kAllLanes, best, offset);
     best = other > best ? other : best;
   }
+  bad = gpu::any(kAllLanes, bad);
   if (thread % kWarp == 0) {
     counts[thread / kWarp] = best;
+    weights[thread / kWarp] = bad ? 1.0 : 0.0;
   }
   gpu::sync_block();
+  double bad_warps = 0;
   for (unsigned w = 0; w < threads / kWarp; ++w) {
     best = counts[w] > best ? counts[w] : best;
+    bad_warps += weights[w];
+  }
+  if (thread == 0 && a.nan_row != nullptr) {
+    a.nan_row[r] = bad_warps > 0 ? 1 : 0;
   }
   gpu::sync_block();
   const std::uint32_t id = best == 0 ? 0 : 0xFFFFFFFFU - static_cast<std::uint32_t>(best);

@@ -25,6 +25,7 @@ struct SamplingParams {
   const std::uint32_t* sequence = nullptr;  ///< [rows]; not read when greedy.
   const std::uint32_t* position = nullptr;  ///< [rows] of the token being chosen.
   std::uint32_t* token = nullptr;           ///< Out [rows].
+  std::uint8_t* nan_row = nullptr;          ///< Out [rows]: 1 where a logit is NaN; or null.
   void* workspace = nullptr;
   std::size_t workspace_size = 0;
 };

@@ -7,21 +7,26 @@
 // them through upload() and download(). Index arguments (std::span) are always host memory.
 // Shapes are row-major; a "row" is one token of the current step. Values are float32.
 //
-// Promise of every backend: a row's result depends only on that row's own inputs, never on the
-// number of rows in the call, on its place among them, or on the number of threads.
+// Promise of every backend in float32: a row's result depends only on that row's own inputs, never
+// on the number of rows in the call, on its place among them, or on the number of threads. A
+// backend of another precision() says what of this it keeps (kernels/cuda_backend.hpp).
 //
-// Not modelled: low-precision activations (quantised weights are widened to float32 for every
-// product), several devices per backend.
+// Not modelled: activations of fewer than 16 bits, several devices per backend.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/backend/kv_cache.hpp"
 
 namespace switchyard {
+
+struct Candidates;       // engine/routing/candidates.hpp
+struct GateSpec;         // engine/routing/gate.hpp
+struct SamplingOptions;  // engine/nn/sampling.hpp
 
 /// How a weight is stored. The first three widen to float32 without rounding; the packed ones mean
 /// the float32 values that packed_weights.hpp gives, and are widened block by block where they are
@@ -85,6 +90,24 @@ struct AttentionRule {
   std::span<const float> slopes{};
 };
 
+/// A layer's gate: z = router x (+ router_bias), ranked as rank_candidates() does.
+struct GateCall {
+  const GateSpec* gate = nullptr;  ///< Valid.
+  WeightView router{};             ///< [E, H], of place_exact().
+  WeightView router_bias{};        ///< [1, E], or null data.
+  std::span<const float>
+      selection_bias{};     ///< [E] host memory that outlives the backend, or empty.
+  std::uint32_t width = 0;  ///< M, top_k…E.
+};
+
+/// What a layer that the backend routed itself chose; filled by finish_routed().
+struct RoutedLayer {
+  std::span<float> logits{};            ///< [rows, E], the caller's.
+  Candidates* candidates = nullptr;     ///< The caller's.
+  std::vector<std::uint16_t> chosen{};  ///< [rows, K]
+  std::vector<float> weights{};         ///< [rows, K]
+};
+
 /// Float buffer in backend memory, not initialised; freed with the handle.
 class DeviceBuffer {
  public:
@@ -98,6 +121,8 @@ class Backend {
   virtual ~Backend() = default;
   /// "cpu avx2": device and the arithmetic path; part of the engine build recorded in traces.
   [[nodiscard]] virtual std::string name() const = 0;
+  /// "f32" or "bf16": of the operands of matrix products; sums are float32. Recorded in traces.
+  [[nodiscard]] virtual std::string precision() const { return "f32"; }
 
   [[nodiscard]] virtual std::unique_ptr<DeviceBuffer> allocate(std::size_t floats) = 0;
   virtual void upload(std::span<const float> host, float* device) = 0;
@@ -105,6 +130,9 @@ class Backend {
   /// Makes a weight in host memory usable by the operations below. The CPU backend returns the view
   /// itself, so the host memory must stay alive; others copy.
   [[nodiscard]] virtual WeightView place(const WeightView& host) = 0;
+  /// The same for a matrix that decides (a gate's): neither it nor what it is multiplied with is
+  /// rounded, whatever the precision.
+  [[nodiscard]] virtual WeightView place_exact(const WeightView& host) { return place(host); }
 
   /// out[r] = table[tokens[r]]; table [V, H], tokens[r] < V.
   virtual void embed(const WeightView& table, std::span<const std::uint32_t> tokens,
@@ -162,6 +190,38 @@ class Backend {
   virtual void combine(const float* y, std::span<const std::uint32_t> where,
                        std::span<const float> weights, std::size_t rows, std::size_t slots,
                        std::size_t columns, float* out) = 0;
+
+  /// The gate of a layer and its ranking on the device. logits [rows, E] and `out` are host memory:
+  /// the logits have the bits of linear() and add_bias(), ids and candidates those that
+  /// rank_candidates() makes of them; lse may differ in its last bit (kernels/router.hpp). False,
+  /// with nothing done: not by this backend or not of this shape; the caller ranks on the host.
+  virtual bool gate(const GateCall& /*call*/, const float* /*x*/, std::size_t /*rows*/,
+                    std::span<float> /*logits*/, Candidates& /*out*/) {
+    return false;
+  }
+  /// gate(), the family's own choice (no policy: the first top_k candidates run, with the family's
+  /// weights), and moe() with it, while the host goes on: out [rows, H] is in the backend's order
+  /// of work as after moe(), `layer` is filled by finish_routed() at the latest and stays alive
+  /// until then. False, with nothing done: not by this backend or not of this shape.
+  virtual bool routed_moe(const GateCall& /*call*/, std::span<const ExpertView> /*experts*/,
+                          const float* /*x*/, std::size_t /*rows*/, float* /*out*/,
+                          RoutedLayer& /*layer*/) {
+    return false;
+  }
+  /// Waits until every RoutedLayer of routed_moe() so far is filled.
+  virtual void finish_routed() {}
+  /// Forgets them, after an error.
+  virtual void drop_routed() noexcept {}
+  /// tokens[r] = switchyard::sample(logits[r], options, sequence[r], position[r]) on the device;
+  /// logits [tokens.size(), vocab]. nan_rows: rows with a NaN. False, with nothing done: not by
+  /// this backend; the caller downloads the logits.
+  virtual bool sample(const float* /*logits*/, std::size_t /*vocab*/,
+                      const SamplingOptions& /*options*/,
+                      std::span<const std::uint32_t> /*sequence*/,
+                      std::span<const std::uint32_t> /*position*/,
+                      std::span<std::uint32_t> /*tokens*/, std::uint64_t& /*nan_rows*/) {
+    return false;
+  }
 };
 
 /// The CPU backend. `threads` >= 1; 0 means the cores this process may use. Results do not depend

@@ -68,13 +68,16 @@ void run_prompts(const KvPool& pool, std::span<const RunPrompt> prompts,
   const auto in_prompt = [&](const Running& run) {
     return run.fed < prompts[run.prompt].tokens.size();
   };
-  const auto accept = [&](Running& run, std::span<const float> logits, std::uint32_t position) {
+  const auto accept = [&](Running& run, const StepResult& r, std::size_t i) {
     const RunPrompt& prompt = prompts[run.prompt];
     if (prompt.max_new == 0) {
       run.done = true;
       return;
     }
-    run.next = sample(logits, options.sampling, options.alike ? 0 : run.sequence, position);
+    const auto position = static_cast<std::uint32_t>(run.fed) + run.made;
+    run.next = r.sampled.empty() ? sample(r.logits_of(i), options.sampling,
+                                          options.alike ? 0 : run.sequence, position)
+                                 : r.sampled[i];
     ++run.made;
     if (hooks.token) {
       hooks.token(run.prompt, run.next);
@@ -120,7 +123,7 @@ void run_prompts(const KvPool& pool, std::span<const RunPrompt> prompts,
           continue;
         }
       }
-      accept(run, r.logits_of(i), static_cast<std::uint32_t>(run.fed) + run.made);
+      accept(run, r, i);
     }
     for (const Running& run : running) {
       if (run.done) {

@@ -261,8 +261,12 @@ void Engine::prepare(const std::string& where) {
     gate_ = model::gate_spec(config_);
     validate(gate_, where);
   }
-  for_each_view(weights_, config_.tie_word_embeddings,
-                [&](WeightView& view) { view = backend_->place(view); });
+  for_each_named_view(
+      weights_, config_.tie_word_embeddings, [&](const std::string& name, WeightView& view) {
+        if (!name.ends_with(".selection_bias")) {  // stays on the host
+          view = name.ends_with(".router") ? backend_->place_exact(view) : backend_->place(view);
+        }
+      });
   if (config_.tie_word_embeddings) {
     weights_.head = weights_.embedding;
   }
@@ -332,6 +336,10 @@ Session::Session(const Engine& engine, const SessionOptions& options)
                      "the engine decides a step's tokens as one rank's, on any number of "
                      "processes; use scope = global, or simulate the trace with scope = rank");
   }
+  plain_ = options.policy == RoutingPolicy{} && !options.router_input && !options.after_routing &&
+           options.tiers == nullptr && !engine.config().gate.bf16_linear &&
+           engine.grid().ranks() == 1;
+  routed_.resize(engine.config().num_moe_layers());
   pool_ = engine.backend().make_pool(engine.attention_shape(), options.kv);
   result_.vocab = engine.config().vocab_size;
   result_.layers.resize(engine.config().num_moe_layers());
@@ -361,8 +369,8 @@ void Session::prepare_policy() {
     for (const LayerPolicyWeights& layer : options_.weights->layers) {
       const AdapterWeights& w = layer.adapter;
       adapter_.push_back(
-          {engine_.backend().place({w.a.data(), WeightType::kF32, w.rank, w.inputs}),
-           engine_.backend().place({w.b.data(), WeightType::kF32, w.outputs, w.rank})});
+          {engine_.backend().place_exact({w.a.data(), WeightType::kF32, w.rank, w.inputs}),
+           engine_.backend().place_exact({w.b.data(), WeightType::kF32, w.outputs, w.rank})});
     }
   }
 }
@@ -556,6 +564,14 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
     b.upload(sinusoids(c, own_position_), delta);
     b.add(x, delta, rows * h);
   }
+  // After an error nothing may be written any more.
+  struct Drop {
+    Session& session;
+    ~Drop() {
+      session.engine_.backend().drop_routed();
+      session.unsettled_.clear();
+    }
+  } const drop{*this};
   std::size_t moe_layer = 0;
   for (std::size_t l = 0; l < c.num_layers; ++l) {
     const LayerWeights& layer = weights.layers[l];
@@ -588,6 +604,10 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
   b.rms_norm(normed, wanted.size(), weights.final_norm, eps, normed);
   float* logits = scratch(kWide, wanted.size() * r.vocab);
   b.linear(normed, wanted.size(), weights.head, logits);
+  settle_routed();
+  if (sampled_there(logits, wanted)) {
+    return r;
+  }
   r.logits.resize(wanted_owner.size() * r.vocab);
   download_rows(logits, wanted_owner, r.vocab, ExpertExchange::What::kLogits, r.logits);
   for (std::size_t i = 0; i < wanted_owner.size(); ++i) {
@@ -596,6 +616,59 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
         std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); }) ? 1 : 0;
   }
   return r;
+}
+
+void Session::settle_routed() {
+  if (unsettled_.empty()) {
+    return;
+  }
+  StepResult& r = result_;
+  engine_.backend().finish_routed();
+  std::size_t moe_layer = 0;
+  for (const LayerWeights& layer : engine_.weights().layers) {
+    if (layer.experts.empty()) {
+      continue;
+    }
+    const std::size_t m = moe_layer++;
+    if (std::find(unsettled_.begin(), unsettled_.end(), m) == unsettled_.end()) {
+      continue;
+    }
+    LayerRouting& routing = r.layers[m];
+    r.nan_rows += routing.candidates.nan_rows;
+    RouteInput input;
+    input.candidates = routing.candidates.view();
+    input.gate_bias = layer.gate_bias();
+    input.requests = state_.requests();
+    const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
+                                          static_cast<std::uint32_t>(m), r.step);
+    route_layer(engine_.gate(), options_.policy, context, input, state_.layer(m), route_,
+                routing.decision);
+    SWITCHYARD_ASSERT(routing.decision.chosen == routed_[m].chosen,
+                      fmt::format("layer {}: the backend chose other experts", m));
+  }
+  unsettled_.clear();
+}
+
+bool Session::sampled_there(const float* logits, std::span<const std::uint32_t> wanted) {
+  StepResult& r = result_;
+  r.sampled.clear();
+  if (!options_.sampling || exchange_) {
+    return false;
+  }
+  std::vector<std::uint32_t> sequence;
+  std::vector<std::uint32_t> position;  // of the tokens to be chosen
+  for (const std::uint32_t row : wanted) {
+    sequence.push_back(options_.sample_alike ? 0 : r.sequence[row]);
+    position.push_back(r.position[row] + 1);
+  }
+  r.sampled.resize(wanted.size());
+  if (!engine_.backend().sample(logits, r.vocab, *options_.sampling, sequence, position, r.sampled,
+                                r.nan_logits)) {
+    r.sampled.clear();
+    return false;
+  }
+  r.logits.clear();
+  return true;
 }
 
 const StepResult& Session::peek(std::span<const SequenceTokens> work, Phase phase) {
@@ -743,33 +816,49 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
                    r.router_input.begin() + static_cast<std::ptrdiff_t>(moe_layer * cells),
                    model::float_to_bf16);
   }
-  float* router = scratch(kWide, rows * experts);
-  b.linear(gate_input, rows, layer.router, router);
-  if (layer.router_bias.data != nullptr) {
-    b.add_bias(router, rows, layer.router_bias);
-  }
-  if (!adapter_.empty()) {
-    // Attention is done with its keys and values.
-    float* low = scratch(kK, rows * adapter_[moe_layer][0].rows);
-    float* more = scratch(kV, rows * experts);
-    b.linear(gate_input, rows, adapter_[moe_layer][0], low);
-    b.linear(low, rows, adapter_[moe_layer][1], more);
-    b.add(router, more, rows * experts);
-  }
   const auto logits =
       std::span(r.router_logits).subspan(moe_layer * r.tokens() * experts, r.tokens() * experts);
-  download_rows(router, row_owner_, experts, ExpertExchange::What::kRouter, logits);
-  if (engine_.config().gate.bf16_linear) {
-    round_to_bf16(logits);
-  }
   LayerRouting& routing = r.layers[moe_layer];
-  if (options_.tiers != nullptr) {
-    exact_.assign(logits.begin(), logits.end());
-    options_.tiers->propose(moe_layer, router_rows_, logits);
-    tier2_.resize(logits.size());
-    options_.tiers->score(moe_layer, router_rows_, tier2_);
+  // What changes logits before they are ranked (adapters, tiers, rounding) happens on the host.
+  const GateCall gate{&engine_.gate(), layer.router, layer.router_bias, layer.gate_bias(), width_};
+  if (plain_) {
+    RoutedLayer& routed = routed_[moe_layer];
+    routed.logits = logits;
+    routed.candidates = &routing.candidates;
+    if (b.routed_moe(gate, layer.experts, normed, rows, out, routed)) {
+      unsettled_.push_back(moe_layer);
+      return;
+    }
   }
-  rank_candidates(engine_.gate(), logits, layer.gate_bias(), width_, rank_, routing.candidates);
+  const bool ranked = adapter_.empty() && options_.tiers == nullptr && !exchange_ &&
+                      !engine_.config().gate.bf16_linear &&
+                      b.gate(gate, gate_input, rows, logits, routing.candidates);
+  if (!ranked) {
+    float* router = scratch(kWide, rows * experts);
+    b.linear(gate_input, rows, layer.router, router);
+    if (layer.router_bias.data != nullptr) {
+      b.add_bias(router, rows, layer.router_bias);
+    }
+    if (!adapter_.empty()) {
+      // Attention is done with its keys and values.
+      float* low = scratch(kK, rows * adapter_[moe_layer][0].rows);
+      float* more = scratch(kV, rows * experts);
+      b.linear(gate_input, rows, adapter_[moe_layer][0], low);
+      b.linear(low, rows, adapter_[moe_layer][1], more);
+      b.add(router, more, rows * experts);
+    }
+    download_rows(router, row_owner_, experts, ExpertExchange::What::kRouter, logits);
+    if (engine_.config().gate.bf16_linear) {
+      round_to_bf16(logits);
+    }
+    if (options_.tiers != nullptr) {
+      exact_.assign(logits.begin(), logits.end());
+      options_.tiers->propose(moe_layer, router_rows_, logits);
+      tier2_.resize(logits.size());
+      options_.tiers->score(moe_layer, router_rows_, tier2_);
+    }
+    rank_candidates(engine_.gate(), logits, layer.gate_bias(), width_, rank_, routing.candidates);
+  }
   r.nan_rows += routing.candidates.nan_rows;
   RouteInput input;
   input.candidates = routing.candidates.view();

@@ -23,11 +23,13 @@
 // With several ranks (EngineOptions::job) every rank makes the same calls and gets the same result;
 // how the work is spread: expert_exchange.hpp.
 //
+// This holds for backends in float32; of BF16 on a GPU kernels/cuda_backend.hpp says what holds.
+//
 // router_dtype = BF16 (EngineOptions, or the checkpoint's config.json) rounds what the router
 // computes with as a BF16 program does: its input, matrix and bias, and the logits, each sum in
 // float32. By default routers are computed in float32.
 //
-// Not modelled: low-precision activations, several devices, speculative decoding, MTP;
+// Not modelled: several devices, speculative decoding, MTP;
 // capacity.queue = defer (the engine has no notion of a layer waiting a step); capacity.scope =
 // rank (a step's tokens are one rank's, also where that is the rule's own scope).
 #pragma once
@@ -47,6 +49,7 @@
 #include "engine/model/model_config.hpp"
 #include "engine/nn/expert_exchange.hpp"
 #include "engine/nn/quantise.hpp"
+#include "engine/nn/sampling.hpp"
 #include "engine/nn/two_tier_router.hpp"
 #include "engine/nn/weights.hpp"
 #include "engine/routing/candidates.hpp"
@@ -168,14 +171,18 @@ struct StepResult {
   std::vector<float> router_logits;     ///< [L, T, E], L MoE layers
   /// [L, T, H] what the router sees (normalised hidden states), bfloat16 bits; see SessionOptions.
   std::vector<std::uint16_t> router_input;
-  std::vector<float> logits;  ///< [rows, V]; see SessionOptions::all_logits
+  std::vector<float> logits;  ///< [rows, V]; see SessionOptions::all_logits and ::sampling
+  /// The next token after each row of logits, chosen by the backend, or empty; see
+  /// SessionOptions::sampling.
+  std::vector<std::uint32_t> sampled;
   std::size_t vocab = 0;
   std::uint64_t nan_rows = 0;  ///< Router rows (all layers) with a NaN or +inf logit.
   /// M18: router rows whose k experts are those of the FP32 router, after tier 1 and after tier 2.
   std::uint64_t tier1_agreed = 0, tier2_agreed = 0;
   std::uint64_t nan_logits = 0;  ///< Rows of `logits` with a NaN.
   [[nodiscard]] std::size_t tokens() const { return token.size(); }
-  /// Logits of row i: of the i-th sequence of the step (or of row i with all_logits).
+  /// Only while `sampled` is empty. Logits of row i: of the i-th sequence of the step (or of row i
+  /// with all_logits).
   [[nodiscard]] std::span<const float> logits_of(std::size_t i) const {
     return std::span(logits).subspan(i * vocab, vocab);
   }
@@ -186,7 +193,11 @@ struct SessionOptions {
   std::uint64_t seed = 1;     ///< Of the policy's random choices.
   bool all_logits = false;    ///< Logits of every row, not only of each sequence's last.
   bool router_input = false;  ///< Fill StepResult::router_input; changes nothing else.
-  KvOptions kv{};             ///< Paging of keys and values; no result depends on it.
+  /// How the caller will sample. A backend that can samples itself then: StepResult::sampled has
+  /// the tokens and `logits` stays empty. Others leave it to the caller.
+  std::optional<SamplingOptions> sampling{};
+  bool sample_alike = false;               ///< Every sequence draws as sequence 0.
+  KvOptions kv{};                          ///< Paging of keys and values; no result depends on it.
   const PolicyWeights* weights = nullptr;  ///< Of the files that the policy names; borrowed.
   const SignalTable* signals = nullptr;    ///< For policies that look at the machine; borrowed.
   const RoutingTable* table = nullptr;     ///< Of policy.table; borrowed.
@@ -259,6 +270,10 @@ class Session {
              const float* normed, float* out);
   /// The gate's input under the policy: `normed` itself, or a conditioned copy.
   const float* condition(const StepContext& context, std::size_t rows, const float* normed);
+  /// Fills the LayerRouting of the layers that the backend routed itself.
+  void settle_routed();
+  /// Whether the backend chose the tokens after the rows `wanted`; fills StepResult::sampled.
+  bool sampled_there(const float* logits, std::span<const std::uint32_t> wanted);
   /// Compares both tiers' choices with the FP32 router's.
   void count_agreement(const LayerWeights& layer, const LayerRouting& routing);
   /// out = what every row passes through: shared experts, or a dense layer's feed-forward.
@@ -276,6 +291,9 @@ class Session {
   RoutingState state_;
   SignalCursor signals_;
   bool peeking_ = false;
+  bool plain_ = false;                  // nothing but the family's rule chooses: the backend may
+  std::vector<RoutedLayer> routed_;     // [L]
+  std::vector<std::size_t> unsettled_;  // of these, in order
   bool conditioned_ = false, needs_hidden_ = false;
   std::vector<std::array<WeightView, 2>> adapter_;  // [L] A, B; or empty
   // Several ranks: each holds the caches, and computes the rows, of its own sequences. Everything

@@ -36,7 +36,8 @@ TraceHeader make_header(const Engine& engine, const TraceRunOptions& options) {
   if (engine.config().gate.bf16_linear) {
     rounded += rounded.empty() ? "router computed in bf16" : ", router computed in bf16";
   }
-  header.precision = rounded.empty() ? "f32" : fmt::format("f32 ({})", rounded);
+  const std::string precision = engine.backend().precision();
+  header.precision = rounded.empty() ? precision : fmt::format("{} ({})", precision, rounded);
   if (options.router_input) {
     header.hidden = static_cast<std::uint32_t>(engine.config().hidden_size);
   }
@@ -61,6 +62,7 @@ class Recorder {
         session_(engine, {.policy = options.policy,
                           .seed = options.seed,
                           .router_input = options.router_input,
+                          .sampling = options.sampling,
                           .kv = options.kv,
                           .weights = options.weights,
                           .signals = options.signals,

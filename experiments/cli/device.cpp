@@ -89,7 +89,7 @@ CudaDevice probe_cuda(const std::filesystem::path& library) {
   return found;
 }
 
-std::unique_ptr<Backend> open_cuda(const std::filesystem::path& library) {
+std::unique_ptr<Backend> open_cuda(bool bf16, const std::filesystem::path& library) {
   const CudaDevice device = probe_cuda(library);
   // Objects cross the border, so both sides must come from the same sources.
   if (device.library_version != version()) {
@@ -98,8 +98,8 @@ std::unique_ptr<Backend> open_cuda(const std::filesystem::path& library) {
   }
   void* const handle = open_library(library);
   std::array<char, 512> reason{};
-  void* const backend =
-      entry<SwitchyardCudaOpen>(handle, SWITCHYARD_CUDA_OPEN_NAME)(reason.data(), reason.size());
+  void* const backend = entry<SwitchyardCudaOpen>(handle, SWITCHYARD_CUDA_OPEN_NAME)(
+      bf16 ? 1 : 0, reason.data(), reason.size());
   if (backend == nullptr) {
     missing(fmt::format("{} does not open: {}", device.name, first_line(reason.data())));
   }

@@ -29,9 +29,9 @@ struct CudaDevice {
 /// no GPU, or a GPU older than compute capability 8.0. The library stays open.
 [[nodiscard]] CudaDevice probe_cuda(const std::filesystem::path& library = cuda_library());
 
-/// The backend of the first GPU. CapabilityError: that of probe_cuda(), a library of another
+/// The backend of the first GPU, in float32 or BF16. CapabilityError: that of probe_cuda(), a library of another
 /// version than this program, or a device that does not open.
 [[nodiscard]] std::unique_ptr<Backend> open_cuda(
-    const std::filesystem::path& library = cuda_library());
+    bool bf16, const std::filesystem::path& library = cuda_library());
 
 }  // namespace switchyard::cli

@@ -98,7 +98,7 @@ struct Listener {
 };
 
 std::vector<Prompt> generate(const GenerateOptions& options, const Listener& listener) {
-  std::unique_ptr<Backend> backend = device_backend(options.device, "f32", options.threads);
+  std::unique_ptr<Backend> backend = device_backend(options.device, options.dtype, options.threads);
   const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
   validate(sampling, "generate");
   std::vector<Prompt> prompts = prompts_of(options);
@@ -135,6 +135,8 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
     hasher.update(std::as_bytes(std::span(p.tokens)));
   }
   Session session(engine, {.policy = {},
+                           .sampling = sampling,
+                           .sample_alike = true,
                            .kv = kv_options(options.kv_block, options.kv_memory),
                            .may_redo = options.health > 0});
   require_fit(engine, session.kv_pool(), run, 0);
@@ -258,7 +260,7 @@ void require_scorable(const RoutingPolicy& p) {
 }  // namespace
 
 std::vector<Table> perplexity_tables(const GenerateOptions& options) {
-  std::unique_ptr<Backend> backend = device_backend(options.device, "f32", options.threads);
+  std::unique_ptr<Backend> backend = device_backend(options.device, options.dtype, options.threads);
   const auto job = open_ranks(options.ranks);
   if (job && job->size() > 1) {
     throw InputError("--perplexity", "unsupported on several processes", "run it without mpirun");

@@ -35,8 +35,9 @@ struct GenerateOptions {
   std::uint32_t health = 0;        ///< Check the weights before every n-th step; 0: never.
   std::vector<std::string> flips;  ///< See parse_bit_flip().
   std::string device = "cpu";
-  unsigned threads = 0;  ///< 0: the cores this process may use. No effect on the text.
-  RankOptions ranks;     ///< Under mpirun; no effect on the text.
+  std::string dtype = "f32";  ///< f32; bf16 with --device cuda only.
+  unsigned threads = 0;       ///< 0: the cores this process may use. No effect on the text.
+  RankOptions ranks;          ///< Under mpirun; no effect on the text.
 };
 
 /// Writes the prompt and its continuation to stdout as they come, and a final newline; of several

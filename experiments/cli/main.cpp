@@ -170,7 +170,7 @@ int run(int argc, char** argv) {
   v_trace->add_option("--flip", trace.flips,
                       "damage on purpose: TENSOR:VALUE:BIT@STEP, e.g. "
                       "layers.1.experts.3.gate:17:14@2; may be repeated");
-  v_trace->add_option("--dtype", trace.dtype, "f32 (bf16 is unsupported by the CPU engine)")
+  v_trace->add_option("--dtype", trace.dtype, "of products: f32, or with --device cuda bf16")
       ->capture_default_str();
   v_trace->add_option("--device", trace.device, "cpu or cuda")->capture_default_str();
   v_trace->add_option("--threads", trace.threads, "0: all cores; changes no output")
@@ -230,6 +230,8 @@ int run(int argc, char** argv) {
   v_generate->add_option("--flip", generate.flips,
                          "damage on purpose: TENSOR:VALUE:BIT@STEP, e.g. "
                          "layers.1.experts.3.gate:17:14@2; may be repeated");
+  v_generate->add_option("--dtype", generate.dtype, "of products: f32, or with --device cuda bf16")
+      ->capture_default_str();
   v_generate->add_option("--device", generate.device, "cpu or cuda")->capture_default_str();
   v_generate->add_option("--threads", generate.threads, "0: all cores")->capture_default_str();
   rank_options(v_generate, generate.ranks);
@@ -527,13 +529,14 @@ int run(int argc, char** argv) {
   ProfileOptions profile;
   auto* v_profile = app.add_subcommand(
       "profile", "measure the engine's operations: a calibration of this machine");
-  v_profile->add_option("--device", profile.device, "cpu")->capture_default_str();
+  v_profile->add_option("--device", profile.device, "cpu or cuda")->capture_default_str();
+  v_profile->add_option("--dtype", profile.dtype, "of products: f32, or with --device cuda bf16")
+      ->capture_default_str();
   v_profile
       ->add_option("--model", profile.model,
                    "whose shapes to measure: config.json, preset or checkpoint")
       ->required();
-  v_profile->add_option("--name", profile.name, "device name in the calibration")
-      ->capture_default_str();
+  v_profile->add_option("--name", profile.name, "device name in the calibration; else --device");
   v_profile->add_option("--threads", profile.threads, "threads of the engine")
       ->transform(whole_number())
       ->capture_default_str();

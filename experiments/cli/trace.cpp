@@ -133,20 +133,22 @@ std::unique_ptr<Backend> device_backend(const std::string& device, const std::st
                                         unsigned threads) {
   static const std::array<std::string, 2> kDevices{"cpu", "cuda"};
   static const std::array<std::string, 2> kTypes{"f32", "bf16"};
-  std::unique_ptr<Backend> backend;
-  if (device == "cuda") {
-    backend = open_cuda();
-  } else if (device != "cpu") {
+  if (device != "cpu" && device != "cuda") {
     throw InputError("--device", fmt::format("unknown device \"{}\"", device),
                      suggest_name(device, kDevices));
   }
-  if (dtype == "bf16") {
-    throw InputError("--dtype", "unsupported: the engine computes in f32",
-                     "weights stored as BF16 are read as they are and widened exactly");
-  }
-  if (dtype != "f32") {
+  if (dtype != "f32" && dtype != "bf16") {
     throw InputError("--dtype", fmt::format("unknown type \"{}\"", dtype),
                      suggest_name(dtype, kTypes));
+  }
+  if (dtype == "bf16" && device == "cpu") {
+    throw InputError("--dtype", "unsupported: the CPU engine computes in f32",
+                     "weights stored as BF16 are read as they are and widened exactly; or use "
+                     "--device cuda");
+  }
+  std::unique_ptr<Backend> backend;
+  if (device == "cuda") {
+    backend = open_cuda(dtype == "bf16");
   }
   if (threads > 1024) {
     throw InputError("--threads", fmt::format("threads = {}. Violated: threads <= 1024", threads));

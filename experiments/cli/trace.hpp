@@ -36,7 +36,7 @@ struct TraceOptions {
   std::string router_dtype;        ///< See router_bf16().
   std::uint32_t health = 0;        ///< Check the weights before every n-th step; 0: never.
   std::vector<std::string> flips;  ///< See parse_bit_flip().
-  std::string dtype = "f32";       ///< f32; bf16 is refused by the CPU engine.
+  std::string dtype = "f32";       ///< f32; bf16 with --device cuda only.
   std::string device = "cpu";      ///< cpu | cuda
   unsigned threads = 0;            ///< 0: the cores this process may use. No effect on any output.
   RankOptions ranks;               ///< Under mpirun; no effect on the trace.

@@ -19,6 +19,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 
@@ -31,8 +32,8 @@ struct Site {
 };
 
 struct Schedule {
-  /// Every byte of shared memory at the start of a block. Even: copies of copy_async arrive at once,
-  /// too, as a GPU's may.
+  /// Every byte of shared memory at the start of a block. Even: copies of copy_async arrive at
+  /// once, too, as a GPU's may.
   std::uint8_t fill = 0xA5;
   /// Warps and lanes run in falling order of their index.
   bool reverse = false;
@@ -44,6 +45,14 @@ void set_schedule(Schedule schedule);
 
 /// The text of the first fault since the last call; empty if there was none.
 [[nodiscard]] std::string take_fault();
+
+/// Takes launches that do not run at once (the Stream of the host executor; null: at once). False
+/// of a launch: there was a fault.
+class LaunchQueue {
+ public:
+  virtual ~LaunchQueue() = default;
+  virtual void push(std::function<bool()> launch) = 0;
+};
 
 struct Launch {
   const char* name;

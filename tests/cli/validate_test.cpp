@@ -315,15 +315,20 @@ TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
                                 {.folder = f, .environment = {}});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   const auto c = scenario::read_calibration((f / "cpu.toml").string());
-  std::size_t gemms = 0, experts = 0;
+  std::size_t gemms = 0, experts = 0, attention = 0;
   for (const auto& t : c.tables) {
     gemms += t.kind == scenario::OpKind::kGemm ? 1 : 0;
     experts += t.kind == scenario::OpKind::kExperts ? 1 : 0;
+    attention += t.kind == scenario::OpKind::kAttentionDecode ||
+                         t.kind == scenario::OpKind::kAttentionPrefill
+                     ? 1
+                     : 0;
     EXPECT_GE(t.points.size(), 7U);
     EXPECT_LE(t.rate_share, 1);
   }
   EXPECT_GE(gemms, 3U);
   EXPECT_EQ(experts, 1U);
+  EXPECT_EQ(attention, 2U);
   const auto sim = run_switchyard({"sim", source_path("scenarios/demo.toml").string(), "--set",
                                    "cost.calibration=\"" + (f / "cpu.toml").string() + "\"",
                                    "--set", "workload.routing={ synthetic = \"uniform\" }", "--set",

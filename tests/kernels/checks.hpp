@@ -685,6 +685,74 @@ std::string check_all(const std::vector<Shape>& shapes) {
 inline std::string check_router() { return check_all(router_shapes()); }
 inline std::string check_sort() { return check_all(sort_shapes()); }
 inline std::string check_combine() { return check_all(combine_shapes()); }
+// ------------------------------------------------------------- the family's own choice
+
+struct ChooseShape {
+  GateSpec gate;
+  std::uint32_t tokens, width;
+  bool bias;
+  Logits kind;
+};
+inline std::string text_of(const ChooseShape& s) {
+  return "choose T=" + std::to_string(s.tokens) + " M=" + std::to_string(s.width) +
+         " bias=" + std::to_string(s.bias) + " logits=" + std::to_string(static_cast<int>(s.kind)) +
+         " " + gate_to_text(s.gate);
+}
+
+inline std::string check(const ChooseShape& s) {
+  const std::vector<float> logits = make_logits(s.kind, s.tokens, s.gate.experts, 3 + s.tokens);
+  const std::vector<float> bias = make_bias(s.bias, s.gate.experts);
+  Candidates candidates;
+  RankWorkspace scratch;
+  rank_candidates(s.gate, logits, bias, s.width, scratch, candidates);
+  for (std::uint32_t t = 4; t < s.tokens; t += 5) {  // padding, or a row that ends early
+    for (std::uint32_t r = t % 2; r < s.width; ++r) {
+      candidates.ids[row_offset(t, s.width, r)] = kNoExpert;
+    }
+  }
+  StepContext step;
+  step.tokens[1] = step.sequences[1] = s.tokens;
+  LayerDecision expected;
+  DecideWorkspace workspace;
+  decide(s.gate, {}, step, candidates.view(), bias, workspace, expected);
+  return under_schedules(text_of(s), [&]() -> std::string {
+    Output<std::uint16_t> chosen(expected.chosen.size());
+    Output<float> weights(expected.weights.size());
+    ChooseParams p;
+    p.gate = s.gate;
+    p.tokens = s.tokens;
+    p.width = s.width;
+    p.ids = candidates.ids.data();
+    p.logit = candidates.logit.data();
+    p.lse = candidates.lse.data();
+    p.chosen = chosen.data();
+    p.weights = weights.data();
+    Output<std::uint32_t> space(workspace_bytes(p) / 4);
+    p.workspace = space.data();
+    p.workspace_size = workspace_bytes(p);
+    return first_of({launched(launch(p, nullptr)), difference("chosen", chosen, expected.chosen),
+                     difference("weights", weights, expected.weights),
+                     space.intact() ? "" : "a write outside the workspace"});
+  });
+}
+
+inline std::vector<ChooseShape> choose_shapes() {
+  std::vector<ChooseShape> shapes;
+  std::uint32_t n = 0;
+  for (const std::uint32_t experts : {8U, 60U, 128U, 512U}) {
+    for (const std::uint32_t k : {1U, 4U, 8U}) {
+      for (const GateSpec& gate : router_gates(experts, k)) {
+        const std::array<std::uint32_t, 5> tokens{0, 1, 7, 33, 130};
+        shapes.push_back({gate, tokens[n % tokens.size()], std::min(experts, gate.top_k + 2),
+                          n % 3 == 1, kLogits[n % kLogits.size()]});
+        ++n;
+      }
+    }
+  }
+  return shapes;
+}
+
+inline std::string check_choose() { return check_all(choose_shapes()); }
 inline std::string check_capacity() { return check_all(capacity_shapes()); }
 
 }  // namespace switchyard::SWITCHYARD_KERNELS

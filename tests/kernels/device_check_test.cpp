@@ -49,18 +49,36 @@ TEST(DeviceCheck, WritesResultsAndACalibration) {
   const auto results = nlohmann::json::parse(text_of(folder / "results" / "device.json"));
   EXPECT_EQ(results["device"], "host executor");
   EXPECT_EQ(results["agrees"], true);
-  EXPECT_EQ(results["kernels"].size(), 11U);
+  EXPECT_EQ(results["kernels"].size(), 13U);
   for (const auto& [name, kernel] : results["kernels"].items()) {
     EXPECT_GT(kernel["shapes"], 0) << name;
     EXPECT_EQ(kernel["failed"], 0) << name;
   }
-  EXPECT_EQ(results["model"]["agrees"], true);
-  EXPECT_GT(results["model"]["slots"], 0);
+  for (const char* const precision : {"f32", "bf16"}) {
+    const auto& model = results["model"][precision];
+    EXPECT_EQ(model["agrees"], true) << precision;
+    EXPECT_GT(model["slots"], 0) << precision;
+    EXPECT_GT(model["first token cold [ms]"], 0) << precision;
+    EXPECT_GT(model["first token warm [ms]"], 0) << precision;
+  }
+  EXPECT_EQ(results["model"]["bf16"]["backend"], "cuda host executor, own dense products");
   EXPECT_EQ(results["experts"]["toy"].size(), 2U);
   EXPECT_GT(results["experts"]["toy"][0]["few rows [us]"], 0);
+  EXPECT_GT(results["experts"]["toy"][0]["unfused [us]"], 0);
+  EXPECT_GT(results["gate"][0]["fused [us]"], 0);
+  EXPECT_GT(results["gate"][0]["unfused [us]"], 0);
+  EXPECT_EQ(results["dense"]["library"], "none: the host executor runs our own kernels only");
+  EXPECT_GT(results["dense"]["24 x 32"][1]["tensor cores [us]"], 0);
+  EXPECT_EQ(results["grouped against cuBLAS"]["library"],
+            "none: the host executor runs our own kernels only");
+  EXPECT_GT(results["attention"]["heads 4/2, width 16"]["decode"][0]["us"], 0);
   const auto calibration =
       scenario::read_calibration((folder / "results" / "calibration.toml").string());
-  ASSERT_EQ(calibration.tables.size(), 1U);
+  ASSERT_EQ(calibration.tables.size(), 4U);
+  EXPECT_EQ(calibration.tables[1].kind, scenario::OpKind::kGemm);
+  EXPECT_EQ(calibration.tables[1].points.size(), 2U);
+  EXPECT_EQ(calibration.tables[2].kind, scenario::OpKind::kAttentionDecode);
+  EXPECT_EQ(calibration.tables[3].kind, scenario::OpKind::kAttentionPrefill);
   EXPECT_EQ(calibration.tables[0].points.size(), 2U);
   EXPECT_EQ(calibration.tables[0].shape, (std::vector<std::uint64_t>{64, 32, 3}));
 }

@@ -21,7 +21,7 @@ std::filesystem::path library(const char* name) {
 
 std::string refusal(const std::filesystem::path& path) {
   try {
-    (void)open_cuda(path);
+    (void)open_cuda(false, path);
   } catch (const CapabilityError& e) {
     const std::string text = e.what();
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
@@ -47,7 +47,7 @@ TEST(CudaDevice, SaysThatTheLibraryDoesNotLoad) {
 
 TEST(CudaDevice, SaysThatTheLibraryIsOfAnotherBuild) {
   expect_contains(refusal(library("cuda_double_bare")), "has no entry switchyard_cuda_abi");
-  expect_contains(refusal(library("cuda_double_other")), "has interface 77, this program 2");
+  expect_contains(refusal(library("cuda_double_other")), "has interface 77, this program 3");
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpuOrNoDriver) {
@@ -77,7 +77,7 @@ TEST(CudaDevice, FindsAGpuButNoLibraryOfItsVersion) {
 TEST(CudaDevice, RunsAModelThroughTheLibrary) {
   const std::filesystem::path model =
       std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "tests/fixtures/family_tiny/qwen3_moe";
-  const Engine engine = Engine::load_on(model, open_cuda(library("cuda_double_executor")));
+  const Engine engine = Engine::load_on(model, open_cuda(false, library("cuda_double_executor")));
   EXPECT_EQ(engine.backend().name(), "cuda host executor");
   Session session(engine, {});
   const std::uint32_t s = session.add_sequence();
@@ -89,7 +89,7 @@ TEST(CudaDevice, RunsAModelThroughTheLibrary) {
 }
 // An error thrown in the library is caught by the program as what it is.
 TEST(CudaDevice, ErrorsCrossTheBorder) {
-  const auto backend = open_cuda(library("cuda_double_executor"));
+  const auto backend = open_cuda(false, library("cuda_double_executor"));
   EXPECT_THROW((void)backend->allocate(std::size_t{1} << 40), InputError);
 }
 #endif

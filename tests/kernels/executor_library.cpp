@@ -23,11 +23,12 @@ int32_t switchyard_cuda_probe(SwitchyardCudaDevice* device, char* message, uint6
   device->memory_bytes = 1 << 30;
   return 1;
 }
-void* switchyard_cuda_open(char* message, uint64_t) {
+void* switchyard_cuda_open(int32_t bf16, char* message, uint64_t) {
   message[0] = '\0';
   std::string why;
   switchyard::Backend* const backend =
-      switchyard::gpu::make_cuda_backend(switchyard::gpu::open_device(why)).release();
+      switchyard::gpu::make_cuda_backend(switchyard::gpu::open_device(why), {.bf16 = bf16 != 0})
+          .release();
   return backend;
 }
 

@@ -20,6 +20,18 @@ void expect_all(const std::vector<Shape>& shapes, std::size_t at_least) {
 TEST(RouterKernel, RanksAsTheCpuToTheBit) { expect_all(router_shapes(), 250); }
 TEST(ExpertSortKernel, SortsStablyAsTheDefinition) { expect_all(sort_shapes(), 60); }
 TEST(CombineKernel, SumsAsTheCpuToTheBit) { expect_all(combine_shapes(), 50); }
+TEST(ChooseKernel, TakesWhatTheCpuTakesToTheBit) { expect_all(choose_shapes(), 30); }
+TEST(ChooseKernel, RefusesWhatItCannotRun) {
+  ChooseParams p;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "no gate";
+  p.gate = gate_mixtral(64, 33);
+  p.width = 64;
+  EXPECT_EQ(can_run(p), Status::kUnsupported) << "more than 32 slots";
+  p.gate = gate_mixtral(64, 2);
+  p.tokens = 3;
+  EXPECT_EQ(workspace_bytes(p), 16U) << "2 bytes for each of 6 slots, to 16";
+  EXPECT_EQ(launch(p, nullptr), Status::kWorkspaceTooSmall);
+}
 TEST(CapacityKernel, DecidesAsTheCpuToTheBit) { expect_all(capacity_shapes(), 100); }
 
 // Each fate must occur in the shapes above, or their agreement says little.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/backend/backend.hpp"
+#include "engine/model/dtype.hpp"
 #include "engine/nn/sampling.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/elementwise.hpp"
@@ -413,7 +414,7 @@ inline std::string check(const AttentionCase& s) {
       const std::vector<float> v = normals(k.size(), dice);
       Output<float> got_q(q.size());
       std::copy(q.begin(), q.end(), got_q.data());
-      const std::vector<float> k_before = k;
+      const std::vector<float> k_before = k, q_before = q;
       std::vector<float> expected(row_offset(rows, s.heads * value_dim));
       cpu.attention(0, q.data(), k.data(), v.data(), rows, cache_of, position, rule,
                     expected.data());
@@ -435,6 +436,7 @@ inline std::string check(const AttentionCase& s) {
         length[i] += step[i];
       }
       Output<float> out(expected.size());
+      Output<float> shared_out(expected.size());
       AttentionParams p;
       p.rows = rows;
       p.heads = s.heads;
@@ -461,8 +463,22 @@ inline std::string check(const AttentionCase& s) {
       p.k = k_before.data();
       p.v = v.data();
       p.out = out.data();
-      const std::string what = first_of({launched(launch(p, nullptr)), difference("q", got_q, q),
-                                         far("out", out, expected, kNmseF32)});
+      std::string what = first_of({launched(launch(p, nullptr)), difference("q", got_q, q),
+                                   far("out", out, expected, kNmseF32)});
+      // With a block for each part of a long context: the same bits.
+      std::copy(q_before.begin(), q_before.end(), got_q.data());
+      p.out = shared_out.data();
+      p.longest = rows == 0 ? 0 : *std::max_element(position.begin(), position.end()) + 1;
+      Output<float> space(workspace_bytes(p) / sizeof(float));
+      p.workspace = space.data();
+      p.workspace_size = workspace_bytes(p);
+      what = first_of({what, launched(launch(p, nullptr)),
+                       space.intact() ? "" : "a write outside the workspace"});
+      for (std::size_t i = 0; what.empty() && i < expected.size(); ++i) {
+        if (!same_bits(out.data()[i], shared_out.data()[i])) {
+          what = "out has other bits when parts are shared out";
+        }
+      }
       if (!what.empty()) {
         return "at length " + std::to_string(length[0]) + ": " + what;
       }
@@ -487,6 +503,9 @@ inline std::vector<AttentionCase> attention_cases() {
   cases.push_back({2, 2, 8, 0, 4, true, 66, 8, true, false, 1, deep});
   cases.push_back({2, 1, 160, 128, 16, true, 0, 16, false, false, 1, deep});
   cases.push_back({2, 1, 8, 0, 4, false, 0, 16, false, false, 1, {{0, 0}, {1, 0}}});
+  // More than two parts; the second sequence has fewer.
+  cases.push_back({1, 1, 8, 0, 4, false, 0, 32, true, false, 1, {{260, 3}, {1, 1}}});
+  cases.push_back({2, 1, 8, 0, 4, false, 150, 32, false, true, 1, {{170}, {1}}});
   return cases;
 }
 
@@ -538,6 +557,11 @@ inline std::string check(const RowsShape& s) {
                  made([&](auto& o) { cpu.swiglu(o.data(), b.data(), n, 0); }), 0, 1e-12});
   all.push_back({RowOperation::kSwiglu,
                  made([&](auto& o) { cpu.swiglu(o.data(), b.data(), n, 0.7F); }), 0.7F, 1e-12});
+  all.push_back({RowOperation::kRound, made([&](auto& o) {
+                   for (std::size_t i = 0; i < n; ++i) {
+                     o[i] = model::bf16_to_float(model::float_to_bf16(b[i]));
+                   }
+                 })});
   all.push_back({RowOperation::kSigmoid, made([&](auto& o) {
                    for (std::size_t i = 0; i < n; ++i) {
                      o[i] = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(b[i]))));
@@ -679,6 +703,77 @@ inline std::vector<GroupedShape> grouped_shapes() {
   return shapes;
 }
 
+// ---------------------------------------------------------------- dense products of many rows
+
+struct DenseShape {
+  std::uint32_t rows, outputs, depth, heads;
+};
+inline std::string text_of(const DenseShape& s) {
+  return "dense rows=" + std::to_string(s.rows) + " N=" + std::to_string(s.outputs) +
+         " K=" + std::to_string(s.depth) + " heads=" + std::to_string(s.heads);
+}
+
+inline std::string check(const DenseShape& s) {
+  Dice dice(s.rows * 7 + s.outputs + s.depth);
+  std::vector<StoredMatrix> w;
+  std::vector<WeightView> views;
+  std::vector<const void*> pointers;
+  for (std::uint32_t j = 0; j < s.heads; ++j) {
+    w.emplace_back(WeightType::kBf16, s.outputs, s.depth, dice);
+  }
+  for (const StoredMatrix& m : w) {
+    views.push_back(m.view());
+    pointers.push_back(m.data());
+  }
+  const std::size_t x_width = std::size_t{s.heads} * s.depth;
+  std::vector<float> x = normals(s.rows * x_width, dice);
+  std::vector<gpu::Bf16> half(x.size() + 8);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    gpu::store(&half[i], x[i]);
+    x[i] = gpu::to_float(half[i]);  // the CPU multiplies the same numbers
+  }
+  const std::size_t out_width = std::size_t{s.heads} * s.outputs;
+  std::vector<float> expected(s.rows * out_width);
+  cpu_reference().linear_heads(x.data(), s.rows, s.depth, views, s.outputs, expected.data());
+  return under_schedules(text_of(s), [&]() -> std::string {
+    const auto run = [&](std::uint32_t first, std::uint32_t rows, Output<float>& out) {
+      DenseGemmParams p;
+      p.rows = rows;
+      p.outputs = s.outputs;
+      p.depth = s.depth;
+      p.heads = s.heads;
+      p.w = static_cast<const gpu::Bf16*>(w[0].data());
+      p.w_of = s.heads > 1 ? pointers.data() : nullptr;
+      p.x = half.data() + first * x_width;
+      p.x_stride = x_width;
+      p.x_head = s.depth;
+      p.out = out.data();
+      p.out_stride = out_width;
+      p.out_head = s.outputs;
+      return launched(launch(p, nullptr));
+    };
+    Output<float> out(expected.size());
+    std::string what = first_of({run(0, s.rows, out), far("out", out, expected, kNmseF32)});
+    // Rows elsewhere in a tile have the same bits.
+    const std::uint32_t first = s.rows / 3;
+    if (what.empty() && first > 0) {
+      Output<float> some((s.rows - first) * out_width);
+      what = run(first, s.rows - first, some);
+      for (std::size_t i = 0; what.empty() && i < some.size(); ++i) {
+        if (!same_bits(some.data()[i], out.data()[first * out_width + i])) {
+          what = "a row has other bits in another place of its tile";
+        }
+      }
+    }
+    return what;
+  });
+}
+
+inline std::vector<DenseShape> dense_shapes() {
+  return {{0, 8, 8, 1},     {1, 1, 8, 1},    {9, 130, 40, 1},
+          {130, 20, 16, 1}, {12, 24, 72, 3}, {40, 129, 136, 1}};
+}
+
 // ------------------------------------------------------------------------ gate and ranking
 
 struct GateShape {
@@ -780,16 +875,21 @@ inline std::string text_of(const SamplingShape& s) {
 inline std::string check(const SamplingShape& s) {
   const std::vector<float> logits = make_logits(s.kind, s.rows, s.vocab, 17 + s.vocab);
   std::vector<std::uint32_t> sequence, position, expected;
+  std::vector<std::uint8_t> expected_nan;
   const SamplingOptions options{s.temperature, s.top_p, 9, s.top_k};
   for (std::uint32_t r = 0; r < s.rows; ++r) {
     sequence.push_back(r / 2);
     position.push_back(40 + r);
     expected.push_back(sample(std::span(logits).subspan(row_offset(r, s.vocab), s.vocab), options,
                               sequence[r], position[r]));
+    const auto row = std::span(logits).subspan(row_offset(r, s.vocab), s.vocab);
+    expected_nan.push_back(std::any_of(row.begin(), row.end(), [](float z) { return z != z; }));
   }
   return under_schedules(text_of(s), [&]() -> std::string {
     Output<std::uint32_t> token(s.rows);
+    Output<std::uint8_t> nan_row(s.rows);
     SamplingParams p;
+    p.nan_row = nan_row.data();
     p.rows = s.rows;
     p.vocab = s.vocab;
     p.temperature = s.temperature;
@@ -804,6 +904,7 @@ inline std::string check(const SamplingShape& s) {
     p.workspace = space.data();
     p.workspace_size = workspace_bytes(p);
     return first_of({launched(launch(p, nullptr)), difference("token", token, expected),
+                     difference("nan_row", nan_row, expected_nan),
                      space.intact() ? "" : "a write outside the workspace"});
   });
 }
@@ -822,6 +923,7 @@ inline std::vector<SamplingShape> sampling_shapes() {
 }
 
 inline std::string check_grouped() { return check_all(grouped_shapes()); }
+inline std::string check_dense() { return check_all(dense_shapes()); }
 inline std::string check_gate() { return check_all(gate_shapes()); }
 inline std::string check_sampling() { return check_all(sampling_shapes()); }
 inline std::string check_linear() { return check_all(linear_shapes()); }

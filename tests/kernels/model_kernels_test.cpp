@@ -22,6 +22,7 @@ TEST(AttentionKernel, AttendsAsTheCpu) { expect_all(attention_cases()); }
 TEST(RowKernels, DoTheSmallOperationsAsTheCpu) { expect_all(rows_shapes()); }
 
 TEST(GroupedGemmKernel, RunsTheExpertsAsTheCpuWithinBf16) { expect_all(grouped_shapes()); }
+TEST(DenseGemmKernel, MultipliesAsTheCpuAndARowAlikeInAnyPlace) { expect_all(dense_shapes()); }
 TEST(GateRouterKernel, MultipliesAndRanksAsTheCpu) { expect_all(gate_shapes()); }
 TEST(SamplingKernel, DrawsTheTokensOfTheCpu) { expect_all(sampling_shapes()); }
 
@@ -36,6 +37,61 @@ TEST(GroupedGemmKernel, RefusesWhatItCannotRun) {
   p.tokens = 300;
   EXPECT_EQ(workspace_bytes(p), 48U) << "3 tiles of 12 bytes and their number, to 16";
   EXPECT_EQ(launch(p, nullptr), Status::kWorkspaceTooSmall);
+}
+
+TEST(DenseGemmKernel, RefusesWhatItCannotRun) {
+  DenseGemmParams p;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "no outputs";
+  p.outputs = 1;
+  p.depth = 12;
+  p.x_stride = 12;
+  EXPECT_EQ(can_run(p), Status::kUnsupported) << "rows that do not begin at 16 bytes";
+  p.depth = 16;
+  p.x_stride = 16;
+  EXPECT_EQ(can_run(p), Status::kOk);
+  p.heads = 2;
+  EXPECT_EQ(can_run(p), Status::kInvalidShape) << "two heads without their matrices";
+  p.heads = 1;
+  p.rows = 65535 * 128 + 1;
+  EXPECT_EQ(launch(p, nullptr), Status::kUnsupported);
+}
+
+// What decode computes in BF16: the inner values are those of float32, rounded.
+TEST(ExpertFfnKernel, RoundsInnerValuesWhereAsked) {
+  Dice dice(5);
+  constexpr std::uint32_t kTokens = 3, kHidden = 16, kInner = 24;
+  const StoredMatrix gate(WeightType::kBf16, kInner, kHidden, dice);
+  const StoredMatrix up(WeightType::kBf16, kInner, kHidden, dice);
+  const StoredMatrix down(WeightType::kBf16, kHidden, kInner, dice);
+  const ExpertPointers expert{gate.data(), up.data(), down.data(), nullptr, nullptr, nullptr};
+  const std::vector<float> x = normals(std::size_t{kTokens} * kHidden, dice);
+  const std::vector<std::uint32_t> offsets{0, kTokens}, order{0, 1, 2};
+  ExpertFfnParams p;
+  p.tokens = kTokens;
+  p.slots = p.experts = 1;
+  p.hidden = kHidden;
+  p.inner = kInner;
+  p.weights = &expert;
+  p.x = x.data();
+  p.offsets = offsets.data();
+  p.order = order.data();
+  std::vector<float> plain(std::size_t{kTokens} * kInner), rounded(plain),
+      y(std::size_t{kTokens} * kHidden);
+  std::vector<std::uint32_t> space(workspace_bytes(p) / 4);
+  p.workspace = space.data();
+  p.workspace_size = workspace_bytes(p);
+  p.y = y.data();
+  p.h = plain.data();
+  ASSERT_EQ(launch(p, nullptr), Status::kOk);
+  p.round_inner = true;
+  p.h = rounded.data();
+  ASSERT_EQ(launch(p, nullptr), Status::kOk);
+  std::size_t changed = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(rounded[i], model::bf16_to_float(model::float_to_bf16(plain[i])));
+    changed += rounded[i] != plain[i] ? 1 : 0;
+  }
+  EXPECT_GT(changed, plain.size() / 2);
 }
 
 TEST(GateRouterKernel, RefusesWhatItCannotRun) {
@@ -102,6 +158,15 @@ TEST(AttentionKernel, RefusesWhatItCannotRun) {
   p.half = 0;
   p.value_dim = 32;
   EXPECT_EQ(can_run(p), Status::kInvalidShape) << "narrow values without a latent";
+  p.value_dim = 64;
+  p.rows = 2;
+  p.longest = 128;
+  EXPECT_EQ(workspace_bytes(p), 0U) << "one part";
+  p.longest = 129;
+  EXPECT_EQ(workspace_bytes(p), 2U * 4 * 2 * 66 * 4) << "two parts of 2 rows and 4 heads";
+  EXPECT_EQ(launch(p, nullptr), Status::kWorkspaceTooSmall);
+  p.rows = 1024;
+  EXPECT_EQ(workspace_bytes(p), 0U) << "enough blocks without";
   p.head_dim = p.value_dim = 1025;
   EXPECT_EQ(launch(p, nullptr), Status::kUnsupported);
 }

@@ -14,6 +14,10 @@
 #include "kernels/expert_sort.cu"  // NOLINT(bugprone-suspicious-include)
 #endif
 
+#ifdef SWITCHYARD_MUTANT_OF_CAPTURE
+#include "kernels/elementwise.cu"  // NOLINT(bugprone-suspicious-include)
+#endif
+
 namespace switchyard {
 std::string SWITCHYARD_MUTANT_ENTRY();
 std::string SWITCHYARD_MUTANT_ENTRY() { return SWITCHYARD_KERNELS::SWITCHYARD_MUTANT_CHECK(); }
