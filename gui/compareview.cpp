@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/compareview.hpp"
 
+#include <QCheckBox>
 #include <QComboBox>
 #include <QHeaderView>
 #include <QLabel>
@@ -15,6 +16,7 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
       m_a(new QComboBox(this)),
       m_b(new QComboBox(this)),
       m_swap(new QToolButton(this)),
+      m_perToken(new QCheckBox(tr("per token"), this)),
       m_hint(new QLabel(this)),
       m_table(new TableView(this)) {
   auto* layout = new QVBoxLayout(this);
@@ -34,6 +36,9 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
   m_swap->setText(tr("Swap"));
   m_swap->setToolTip(tr("A becomes B and B becomes A"));
   bar->addWidget(m_swap);
+  m_perToken->setToolTip(
+      tr("Span and energy divided by the tokens of the run, step times by the tokens of a step"));
+  bar->addWidget(m_perToken);
   layout->addLayout(bar);
   m_hint->setText(
       tr("Open a second run to compare: drop two files, or File > Add run to compare."));
@@ -41,6 +46,7 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
   m_hint->setAlignment(Qt::AlignCenter);
   layout->addWidget(m_hint, 1);
   auto* model = new CompareModel(state, this);
+  connect(m_perToken, &QCheckBox::toggled, model, &CompareModel::setPerToken);
   auto* sorted = new QSortFilterProxyModel(this);
   sorted->setSourceModel(model);
   sorted->setSortRole(kSortRole);
@@ -79,6 +85,7 @@ void CompareView::setRuns(const QStringList& names, int a, int b) {
   m_a->setEnabled(names.size() > 1);
   m_b->setEnabled(names.size() > 1);
   m_swap->setEnabled(a >= 0 && b >= 0);
+  m_perToken->setEnabled(a >= 0 && b >= 0);
 }
 
 }  // namespace switchyard::gui

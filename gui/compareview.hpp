@@ -10,6 +10,7 @@
 
 #include "gui/tableview.hpp"
 
+class QCheckBox;
 class QComboBox;
 class QLabel;
 class QToolButton;
@@ -25,6 +26,8 @@ class CompareView : public QWidget {
   [[nodiscard]] TableView* table() const { return m_table; }
   [[nodiscard]] QComboBox* boxA() const { return m_a; }
   [[nodiscard]] QComboBox* boxB() const { return m_b; }
+  /// Times and energy of both divided by their tokens.
+  [[nodiscard]] QCheckBox* perTokenBox() const { return m_perToken; }
   [[nodiscard]] QToolButton* swapButton() const { return m_swap; }
 
  signals:
@@ -34,6 +37,7 @@ class CompareView : public QWidget {
  private:
   QComboBox *m_a, *m_b;
   QToolButton* m_swap;
+  QCheckBox* m_perToken;
   QLabel* m_hint;
   TableView* m_table;
 };

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/healthview.hpp"
 
+#include <algorithm>
 #include <array>
 #include <exception>
 
+#include <QHBoxLayout>
 #include <QHeaderView>
+#include <QLabel>
 #include <QStandardItemModel>
 
 #include "gui/text.hpp"
@@ -22,7 +25,23 @@ HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), 
     table->setAccessibleName(name);
     addTab(table, name);
   }
+  auto* page = new QWidget(this);
+  // Side by side, and low: the dock must not push the panes up.
+  auto* layout = new QHBoxLayout(page);
+  layout->setContentsMargins(2, 2, 2, 2);
+  m_times = new HistogramView(state, tr("Kernel time of an expert per step"), page);
+  m_slowest = new QLabel(page);
+  m_slowest->setTextInteractionFlags(Qt::TextSelectableByMouse);
+  m_times->setMinimumSize(140, 40);
+  m_slowest->setWordWrap(true);
+  m_slowest->setAlignment(Qt::AlignLeft | Qt::AlignTop);
+  m_slowest->setMinimumSize(100, 20);
+  m_slowest->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Ignored);
+  layout->addWidget(m_times, 3);
+  layout->addWidget(m_slowest, 2);
+  addTab(page, tr("Expert time"));
   connect(state, &ViewState::runChanged, this, &HealthView::runChanged);
+  connect(state, &ViewState::optionsChanged, this, &HealthView::fillTimes);
 }
 
 HealthView::~HealthView() {
@@ -32,7 +51,69 @@ HealthView::~HealthView() {
 
 TableView* HealthView::table(int i) const { return static_cast<TableView*>(widget(i)); }
 
+QString HealthView::slowest() const { return m_slowest->text(); }
+
+void HealthView::fillTimes() {
+  std::vector<double> mean;
+  QString slowest = tr("The run has no kernel times of experts.");
+  if (const RunStore* run = m_state->run()) {
+    const run::RunData& d = run->data();
+    double steps = static_cast<double>(run->steps());
+    if (run->hasSteps()) {
+      steps = static_cast<double>(std::count_if(
+          d.steps.begin(), d.steps.end(), [](const run::StepScalars& s) { return !s.warmup; }));
+    }
+    std::size_t worst = 0;
+    double sum = 0;
+    const std::vector<std::int64_t>& times = d.totals.expert_time_ps;
+    std::vector<std::size_t> which;
+    for (std::size_t i = 0; i < times.size() && steps > 0; ++i) {
+      if (m_state->layer() != kAllLayers && i / run->experts() != m_state->layer()) continue;
+      mean.push_back(static_cast<double>(times[i]) / steps);
+      which.push_back(i);
+      sum += mean.back();
+      if (mean.back() > mean[worst]) worst = mean.size() - 1;
+    }
+    if (sum > 0) {
+      const std::size_t i = which[worst];
+      slowest =
+          tr("Slowest: %1 of layer %2, %3, %4 times the mean")
+              .arg(qs(expertName(static_cast<std::uint32_t>(i % run->experts()), run->experts())),
+                   QString::number(d.inventory.moe_layers[i / run->experts()]),
+                   qs(timeText(mean[worst])),
+                   qs(shortNumber(mean[worst] * static_cast<double>(mean.size()) / sum)));
+    } else {
+      mean.clear();
+    }
+    // Heat: what the hottest expert ran per minute of simulated time.
+    const auto span = std::find_if(d.metrics.begin(), d.metrics.end(),
+                                   [](const run::Metric& m) { return m.name == "span"; });
+    const auto& kept = d.totals.expert_kept;
+    if (span != d.metrics.end() && span->value > 0 && !kept.empty()) {
+      std::size_t first = 0;
+      std::size_t end = kept.size();
+      if (m_state->layer() != kAllLayers) {
+        first = std::size_t{m_state->layer()} * run->experts();
+        end = first + run->experts();
+      }
+      const auto hottest = static_cast<std::size_t>(
+          std::max_element(kept.begin() + static_cast<std::ptrdiff_t>(first),
+                           kept.begin() + static_cast<std::ptrdiff_t>(end)) -
+          kept.begin());
+      slowest += tr("\nHottest: %1 of layer %2, %3 tokens per simulated minute")
+                     .arg(qs(expertName(static_cast<std::uint32_t>(hottest % run->experts()),
+                                        run->experts())),
+                          QString::number(d.inventory.moe_layers[hottest / run->experts()]),
+                          gui::count(static_cast<std::uint64_t>(static_cast<double>(kept[hottest]) /
+                                                                (span->value / 60000))));
+    }
+  }
+  m_times->setValues(std::move(mean));
+  m_slowest->setText(slowest);
+}
+
 void HealthView::runChanged() {
+  fillTimes();
   ++m_job;  // what is under way is of another run
   for (Job& job : m_jobs) job.stop = true;
   m_done = m_busy = false;

@@ -105,7 +105,12 @@ int start(int argc, char** argv) {
   const QCommandLineOption scenario(QStringLiteral("scenario"),
                                     QStringLiteral("Open a scenario in the form"),
                                     QStringLiteral("S.toml"));
-  parser.addOptions({renderTo, base, scenario, scale, size, window, cursor, layer, theme, panel});
+  const QCommandLineOption axis(
+      QStringLiteral("axis"),
+      QStringLiteral("steps (of equal width) or time (simulated; widths are times)"),
+      QStringLiteral("NAME"), QStringLiteral("steps"));
+  parser.addOptions(
+      {axis, renderTo, base, scenario, scale, size, window, cursor, layer, theme, panel});
   if (!parser.parse(QApplication::arguments())) {
     throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
   }
@@ -177,6 +182,12 @@ int start(int argc, char** argv) {
       throw InputError("--scale", fmt::format("\"{}\" is no number from 1 to 4",
                                               parser.value(scale).toStdString()));
     }
+    const QString axisName = parser.value(axis);
+    if (axisName != QLatin1String("steps") && axisName != QLatin1String("time")) {
+      throw InputError("--axis", fmt::format("unknown axis \"{}\"", axisName.toStdString()),
+                       "use steps or time");
+    }
+    o.timeAxis = axisName == QLatin1String("time");
     o.dark = dark;
     o.panel = parser.value(panel);
     switchyard::gui::render(o);
@@ -185,7 +196,8 @@ int start(int argc, char** argv) {
   if (parser.isSet(scenario) && !runs.isEmpty()) {
     throw InputError("--scenario", "unsupported together with run files", "open them from File");
   }
-  for (const QCommandLineOption* option : {&size, &scale, &window, &cursor, &layer, &panel}) {
+  for (const QCommandLineOption* option :
+       {&size, &scale, &window, &cursor, &layer, &panel, &axis}) {
     if (parser.isSet(*option)) {
       throw InputError("--" + option->names().first().toStdString(), "is only for --render",
                        "the window has its own keys: F1");

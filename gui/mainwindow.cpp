@@ -10,10 +10,13 @@
 #include <QClipboard>
 #include <QCloseEvent>
 #include <QComboBox>
+#include <QDesktopServices>
 #include <QDockWidget>
 #include <QDropEvent>
 #include <QFileDialog>
+#include <QFileInfo>
 #include <QHeaderView>
+#include <QInputDialog>
 #include <QLabel>
 #include <QLineEdit>
 #include <QMenuBar>
@@ -21,7 +24,9 @@
 #include <QMimeData>
 #include <QProgressBar>
 #include <QPushButton>
+#include <QRegularExpression>
 #include <QScreen>
+#include <QScrollArea>
 #include <QSettings>
 #include <QSortFilterProxyModel>
 #include <QStackedWidget>
@@ -35,7 +40,10 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "gui/palette.hpp"
+#include "gui/recent.hpp"
 #include "gui/render.hpp"
+#include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 #include "gui/tour.hpp"
 
@@ -89,12 +97,16 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   m_hover->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
   m_windowLabel = new QLabel(this);
   m_cursorLabel = new QLabel(this);
-  m_chip = new QPushButton(this);
-  m_chip->setToolTip(tr("Only events with this text are listed; click to list all"));
-  m_chip->setFixedHeight(fontMetrics().height() + 8);
-  m_chip->hide();
-  connect(m_chip, &QPushButton::clicked, m_find, &QLineEdit::clear);
-  statusBar()->addPermanentWidget(m_chip);
+  m_chip = addChip(tr("Only events with this text are listed; click to list all"),
+                   [this] { m_find->clear(); });
+  m_rangeChip = addChip(tr("Only events of these steps are listed; click to list all"),
+                        [this] { filterTo(std::nullopt); });
+  m_layerChip = addChip(tr("Heat map and experts show this layer; click to show all"),
+                        [this] { m_state->setLayer(kAllLayers); });
+  m_gpuChip = addChip(tr("The inspector shows this GPU; click to show none"),
+                      [this] { m_state->setGpu(run::kNone); });
+  m_linkChip = addChip(tr("This link is drawn and its events are listed; click to choose none"),
+                       [this] { m_state->setLink(run::kNone); });
   m_work = new QLabel(this);
   m_progress = new QProgressBar(this);
   m_progress->setRange(0, 1000);
@@ -119,6 +131,12 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   connect(m_state, &ViewState::windowChanged, this, &MainWindow::updateStatus);
   connect(m_state, &ViewState::cursorChanged, this, &MainWindow::updateStatus);
   connect(m_state, &ViewState::expertChanged, this, &MainWindow::syncExpert);
+  connect(m_state, &ViewState::linkChanged, this, &MainWindow::linkChanged);
+  for (const auto signal : {&ViewState::runChanged, &ViewState::optionsChanged,
+                            &ViewState::gpuChanged, &ViewState::linkChanged}) {
+    connect(m_state, signal, this, &MainWindow::updateChips);
+  }
+  connect(m_state, &ViewState::bookmarksChanged, this, &MainWindow::fillBookmarks);
   connect(m_panes, &PaneStack::hovered, m_hover, &QLabel::setText);
   connect(m_panes, &PaneStack::rangeSelected, this, &MainWindow::rangeMenu);
   connectWork();
@@ -191,6 +209,9 @@ void MainWindow::makeDocks() {
   m_runsView->header()->setFixedHeight(fontMetrics().height() + 8);
   m_runsView->header()->setStretchLastSection(false);
   m_runsView->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+  m_runsView->setContextMenuPolicy(Qt::CustomContextMenu);
+  connect(m_runsView, &QWidget::customContextMenuRequested, this,
+          [this](const QPoint& at) { runsMenu(m_runsView->viewport()->mapToGlobal(at)); });
   addDock(tr("Run"), QStringLiteral("runs"), m_runsView, Qt::LeftDockWidgetArea);
 
   m_experts = new ExpertsModel(m_state, this);
@@ -201,16 +222,18 @@ void MainWindow::makeDocks() {
   m_expertsView->setModel(m_expertsSorted);
   m_expertsView->setSortingEnabled(true);
   m_expertsView->sortByColumn(ExpertsModel::kOverflowShare, Qt::DescendingOrder);
-  m_expertsView->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+  m_expertsView->setItemDelegateForColumn(ExpertsModel::kSpark, new SparkDelegate(m_expertsView));
   for (int c = 0; c < ExpertsModel::kColumns; ++c) {
     const QString header = m_experts->headerData(c, Qt::Horizontal, Qt::DisplayRole).toString();
-    const int text = std::max(fontMetrics().horizontalAdvance(header),
-                              fontMetrics().horizontalAdvance(QStringLiteral("0000")));
+    const int text = std::max(
+        fontMetrics().horizontalAdvance(header),
+        fontMetrics().horizontalAdvance(c == ExpertsModel::kSpark ? QStringLiteral("00000000")
+                                        : c == ExpertsModel::kP99 ? QStringLiteral("00000")
+                                                                  : QStringLiteral("0000")));
     // Room for the mark of the sorted column where it stands at first.
     m_expertsView->setColumnWidth(c, text + (c == ExpertsModel::kOverflowShare ? 26 : 10));
   }
-  m_expertsView->horizontalHeader()->setSectionResizeMode(ExpertsModel::kRerouted,
-                                                          QHeaderView::Stretch);
+  m_expertsView->horizontalHeader()->setStretchLastSection(true);
   m_expertsView->setSelectionMode(QAbstractItemView::ExtendedSelection);
   addDock(tr("Experts"), QStringLiteral("experts"), m_expertsView, Qt::LeftDockWidgetArea);
   connect(m_expertsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
@@ -226,10 +249,16 @@ void MainWindow::makeDocks() {
   m_inspectorView->setModel(m_inspector);
   m_inspectorView->fitValues();
   m_inspectorView->setTextElideMode(Qt::ElideMiddle);
+  // Values are links, for the mouse and for Enter.
+  const auto open = [this](const QModelIndex& at) { follow(at.data(kTargetRole).toString()); };
+  connect(m_inspectorView, &QAbstractItemView::clicked, this, [open](const QModelIndex& at) {
+    if (at.column() == 1) open(at);
+  });
+  connect(m_inspectorView, &QAbstractItemView::activated, this, open);
   addDock(tr("Inspector"), QStringLiteral("inspector"), m_inspectorView, Qt::RightDockWidgetArea);
 
   m_events = new EventsModel(m_state, this);
-  m_eventsSorted = new QSortFilterProxyModel(this);
+  m_eventsSorted = new EventsFilter(this);
   m_eventsSorted->setSourceModel(m_events);
   m_eventsSorted->setSortRole(kSortRole);
   m_eventsView = new TableView(this);
@@ -251,8 +280,8 @@ void MainWindow::makeDocks() {
       addDock(tr("Compare"), QStringLiteral("compare"), m_compare, Qt::BottomDockWidgetArea);
   tabifyDockWidget(m_docks[4], compare);
   m_matrix = new MatrixView(m_state, this);
-  tabifyDockWidget(m_docks[2], addDock(tr("Reroutes"), QStringLiteral("reroutes"), m_matrix,
-                                       Qt::RightDockWidgetArea));
+  tabifyDockWidget(m_docks[2], addDock(tr("Reroutes, traffic"), QStringLiteral("reroutes"),
+                                       m_matrix, Qt::RightDockWidgetArea));
   m_docks[2]->raise();
   m_capacity = new CapacityView(m_state, this);
   tabifyDockWidget(compare, addDock(tr("Capacity"), QStringLiteral("capacity"), m_capacity,
@@ -468,9 +497,15 @@ void MainWindow::makeActions() {
                         m_find->selectAll();
                       });
   paneKeys << add(view, tr("Clear cursor and selection"), {QKeySequence(Qt::Key_Escape)},
-                  tr("Remove the filter, then the selection, the expert, the cursor"), [this] {
+                  tr("Remove the filters, then the GPU, the selection, the expert, the cursor"),
+                  [this] {
                     if (!m_find->text().isEmpty()) {
                       m_find->clear();
+                      m_state->setLink(run::kNone);
+                    } else if (m_eventsSorted->range()) {
+                      filterTo(std::nullopt);
+                    } else if (m_state->gpu() != run::kNone) {
+                      m_state->setGpu(run::kNone);
                     } else if (m_state->selection()) {
                       m_state->setSelection(std::nullopt);
                     } else if (m_state->expert() != run::kNone) {
@@ -486,6 +521,32 @@ void MainWindow::makeActions() {
   }
   m_runActions << paneKeys;
   view->addSeparator();
+  makeBookmarkActions(view);
+  m_timeAxis = add(view, tr("Axis of simulated time"), {QKeySequence(Qt::Key_T)},
+                   tr("Widths on the axis: simulated time, or steps of equal width"),
+                   [this] { m_state->setTimeAxis(m_timeAxis->isChecked()); });
+  m_timeAxis->setCheckable(true);
+  connect(m_state, &ViewState::windowChanged, this,
+          [this] { m_timeAxis->setChecked(m_state->timeAxis()); });
+  QMenu* rows = view->addMenu(tr("Rows of the heat map"));
+  auto* order = new QActionGroup(this);
+  for (const auto& [name, which] :
+       {std::pair(tr("by GPU"), RowOrder::kGpu), std::pair(tr("by number"), RowOrder::kId),
+        std::pair(tr("by load, most first"), RowOrder::kLoad)}) {
+    QAction* action = add(rows, name, {}, tr("Order of the experts in the heat map"),
+                          [this, which = which] { m_state->setRowOrder(which); });
+    action->setCheckable(true);
+    action->setChecked(which == RowOrder::kGpu);
+    order->addAction(action);
+  }
+  rows->addSeparator();
+  m_runActions << add(
+      rows, tr("All rows"), {QKeySequence(Qt::Key_R)},
+      tr("Show all experts again after Ctrl+Shift+wheel"), [this] {
+        if (auto* heat = dynamic_cast<HeatPane*>(m_panes->pane(QStringLiteral("heatmap")))) {
+          heat->showAllRows();
+        }
+      });
   QMenu* panes = view->addMenu(tr("Panes"));
   for (TimePane* pane : m_panes->panes()) {
     if (!PaneStack::panelNames().contains(pane->id())) continue;
@@ -494,6 +555,12 @@ void MainWindow::makeActions() {
     action->setChecked(!PaneStack::hiddenAtFirst().contains(pane->id()));
     action->setObjectName(QStringLiteral("pane:") + pane->id());
     connect(action, &QAction::toggled, pane, &QWidget::setVisible);
+    if (pane->id() == QLatin1String("latency")) {
+      connect(action, &QAction::triggered, this, [this] { m_latencyByHand = true; });
+    }
+    if (auto* line = qobject_cast<LinePane*>(pane)) {
+      connect(line, &LinePane::menuWanted, this, &MainWindow::metricMenu);
+    }
   }
   QMenu* maps = view->addMenu(tr("Colour map"));
   auto* group = new QActionGroup(this);
@@ -532,6 +599,8 @@ void MainWindow::makeActions() {
   QMenu* help = menuBar()->addMenu(tr("&Help"));
   add(help, tr("&Tour: twelve tokens"), {}, tr("Which expert takes which token, one by one"),
       [this] { showTour(); });
+  add(help, tr("&Commands…"), {QKeySequence(Qt::CTRL | Qt::Key_P)},
+      tr("Find any command by some of its letters"), [this] { showPalette(); });
   add(help, tr("&Keys and mouse"), {QKeySequence(Qt::Key_F1), QKeySequence(Qt::Key_Question)},
       tr("What keys and mouse do"), [this] { showKeys(); });
   add(help, tr("&About"), {}, tr("Version"), [this] {
@@ -579,6 +648,13 @@ void MainWindow::runChanged() {
   m_goTo->setEnabled(run != nullptr);
   m_find->setEnabled(run != nullptr);
   m_find->clear();
+  filterTo(std::nullopt);
+  m_linkFilter.clear();
+  if (run != nullptr && m_persistent && !run->path().empty()) {
+    m_state->setBookmarks(bookmarksOf(qs(run->path().string())));
+  }
+  fillBookmarks();
+  offerLatency();
   setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
   fillRuns();
   findScenario();
@@ -743,12 +819,264 @@ void MainWindow::filterEvents(const QString& text) {
   m_chip->setText(tr("events: %1  ×")
                       .arg(fontMetrics().elidedText(text.trimmed(), Qt::ElideRight,
                                                     fontMetrics().averageCharWidth() * 20)));
+  showEventsTitle();
+}
+
+void MainWindow::showEventsTitle() {
+  const bool filtered = m_eventsSorted->rowCount() != m_events->rowCount() ||
+                        !m_find->text().trimmed().isEmpty() || m_eventsSorted->range();
   dock(QStringLiteral("events"))
       ->setWindowTitle(filtered
                            ? tr("Events (%1 of %2)")
                                  .arg(count(static_cast<std::uint64_t>(m_eventsSorted->rowCount())),
                                       count(static_cast<std::uint64_t>(m_events->rowCount())))
                            : tr("Events"));
+}
+
+void MainWindow::filterTo(std::optional<StepRange> range) {
+  m_eventsSorted->setRange(range);
+  m_rangeChip->setVisible(range.has_value());
+  if (range) {
+    m_rangeChip->setText(
+        tr("events: steps %1–%2  ×").arg(count(range->first), count(range->end - 1)));
+    dock(QStringLiteral("events"))->raise();
+  }
+  showEventsTitle();
+}
+
+QPushButton* MainWindow::addChip(const QString& tip, std::function<void()> remove) {
+  auto* chip = new QPushButton(this);
+  chip->setToolTip(tip);
+  chip->setFixedHeight(fontMetrics().height() + 8);
+  chip->hide();
+  connect(chip, &QPushButton::clicked, this, std::move(remove));
+  statusBar()->addPermanentWidget(chip);
+  return chip;
+}
+
+void MainWindow::updateChips() {
+  const RunStore* run = m_state->run();
+  const bool layer = run != nullptr && m_state->layer() != kAllLayers;
+  m_layerChip->setVisible(layer);
+  if (layer) {
+    m_layerChip->setText(tr("layer %1  ×").arg(run->data().inventory.moe_layers[m_state->layer()]));
+  }
+  const bool gpu = run != nullptr && m_state->gpu() != run::kNone;
+  m_gpuChip->setVisible(gpu);
+  if (gpu) m_gpuChip->setText(QStringLiteral("%1  ×").arg(gpuName(m_state->gpu())));
+  const bool link = run != nullptr && m_state->link() < run->links();
+  m_linkChip->setVisible(link);
+  if (link) {
+    m_linkChip->setText(QStringLiteral("%1  ×").arg(
+        fontMetrics().elidedText(qs(run->data().inventory.links[m_state->link()].name),
+                                 Qt::ElideMiddle, fontMetrics().averageCharWidth() * 20)));
+  }
+}
+
+void MainWindow::linkChanged() {
+  const RunStore* run = m_state->run();
+  const std::uint32_t link = m_state->link();
+  if (run == nullptr) return;
+  if (link < run->links()) {
+    m_linkFilter = qs(run->data().inventory.links[link].name);
+    m_find->setText(m_linkFilter);
+  } else {
+    // What a person typed since then stays.
+    if (m_find->text() == m_linkFilter) m_find->clear();
+    m_linkFilter.clear();
+  }
+}
+
+void MainWindow::offerLatency() {
+  if (m_latencyByHand) return;
+  const RunStore* run = m_state->run();
+  auto* action = findChild<QAction*>(QStringLiteral("pane:latency"));
+  if (action == nullptr) return;
+  // Requests that arrived were scheduled; those of a batch of fixed size were not.
+  const auto arrived = [](const run::RequestRecord& r) { return r.scheduled_ps >= 0; };
+  action->setChecked(run != nullptr && std::any_of(run->data().requests.begin(),
+                                                   run->data().requests.end(), arrived));
+}
+
+void MainWindow::metricMenu(const QPoint& at) {
+  auto* menu = new QMenu(this);
+  menu->setObjectName(QStringLiteral("metrics"));
+  menu->setAttribute(Qt::WA_DeleteOnClose);
+  menu->addSection(tr("Show as a pane"));
+  for (std::size_t i = 0; i < run::kStepSeries; ++i) {
+    menu->addAction(qs(run::kStepSeriesNames[i]), this, [this, i] {
+      auto* pane = dynamic_cast<MetricPane*>(m_panes->pane(QStringLiteral("metric")));
+      if (pane == nullptr) return;
+      pane->setMetric(static_cast<run::StepSeries>(i));
+      m_panes->alignGutters();
+      if (auto* shown = findChild<QAction*>(QStringLiteral("pane:metric"))) shown->setChecked(true);
+    });
+  }
+  menu->popup(at);
+}
+
+QString MainWindow::commandLine() const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || m_whatIf->scenario().isEmpty()) return {};
+  const auto quoted = [](const QString& word) {
+    static const QRegularExpression plain(QStringLiteral("^[A-Za-z0-9_./=,:+-]+$"));
+    return plain.match(word).hasMatch()
+               ? word
+               : QLatin1Char('\'') + QString(word).replace('\'', QStringLiteral("'\\''")) +
+                     QLatin1Char('\'');
+  };
+  QString line = QStringLiteral("switchyard sim ") + quoted(m_whatIf->scenario());
+  const auto known = m_origins.find(qs(run->path().string()));
+  if (known != m_origins.end()) {
+    for (const QString& s : known->second.settings) line += QStringLiteral(" --set ") + quoted(s);
+  }
+  return line + QStringLiteral(" -o ") +
+         quoted(run->path().empty() ? QStringLiteral("run.h5") : qs(run->path().string()));
+}
+
+void MainWindow::runsMenu(const QPoint& at) {
+  const RunStore* run = m_state->run();
+  if (run == nullptr) return;
+  auto* menu = new QMenu(this);
+  menu->setAttribute(Qt::WA_DeleteOnClose);
+  QAction* copy = menu->addAction(tr("Copy the command line that makes this run"), this,
+                                  [this] { QApplication::clipboard()->setText(commandLine()); });
+  copy->setEnabled(!commandLine().isEmpty());
+  QAction* reveal =
+      menu->addAction(tr("Open the folder of the file"), this, [run = m_state->runPointer()] {
+        QDesktopServices::openUrl(
+            QUrl::fromLocalFile(QFileInfo(qs(run->path().string())).absolutePath()));
+      });
+  reveal->setEnabled(!run->path().empty());
+  menu->popup(at);
+}
+
+void MainWindow::follow(const QString& target) {
+  const QString name = target.section(':', 1);
+  const auto showDock = [this](const QString& which) {
+    if (QDockWidget* d = dock(which)) {
+      d->show();
+      d->raise();
+    }
+  };
+  if (target.startsWith(QStringLiteral("pane:"))) {
+    if (auto* action = findChild<QAction*>(target)) action->setChecked(true);
+    if (TimePane* pane = m_panes->pane(name)) pane->setFocus();
+  } else if (target.startsWith(QStringLiteral("dock:"))) {
+    showDock(name);
+  } else if (target.startsWith(QStringLiteral("link:"))) {
+    m_state->setLink(name.toUInt());
+    showDock(QStringLiteral("topology"));
+  } else if (target.startsWith(QStringLiteral("gpu:"))) {
+    m_state->setGpu(name.toUInt());
+    if (TimePane* pane = m_panes->pane(QStringLiteral("timeline"))) pane->setFocus();
+  } else if (target.startsWith(QStringLiteral("expert:"))) {
+    m_state->setExpert(name.toUInt());
+    showDock(QStringLiteral("experts"));
+    m_expertsView->setFocus();
+  }
+}
+
+void MainWindow::showPalette() {
+  auto* palette = new Palette(this);
+  palette->setAttribute(Qt::WA_DeleteOnClose);
+  palette->open();
+}
+
+// ---- bookmarks ---------------------------------------------------------------------------------
+
+void MainWindow::makeBookmarkActions(QMenu* view) {
+  m_bookmarkMenu = view->addMenu(tr("Bookmarks"));
+  m_runActions << add(m_bookmarkMenu, tr("Set or remove"), {QKeySequence(Qt::CTRL | Qt::Key_B)},
+                      tr("Bookmark the step under the cursor, or remove its bookmark"),
+                      [this] {
+                        const auto step = m_state->cursor();
+                        if (!step) {
+                          statusBar()->showMessage(tr("no cursor to bookmark"), 4000);
+                          return;
+                        }
+                        const auto& all = m_state->bookmarks();
+                        const bool there =
+                            std::any_of(all.begin(), all.end(),
+                                        [&](const Bookmark& b) { return b.step == *step; });
+                        m_state->setBookmark(
+                            *step, there ? std::nullopt : std::optional<QString>(QString()));
+                      })
+               << add(m_bookmarkMenu, tr("Name…"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_B)},
+                      tr("Bookmark the step under the cursor with a name"),
+                      [this] { nameBookmark(); })
+               << add(m_bookmarkMenu, tr("Next"), {QKeySequence(Qt::Key_BracketRight)},
+                      tr("Cursor to the next bookmark"), [this] { nextBookmark(1); })
+               << add(m_bookmarkMenu, tr("Previous"), {QKeySequence(Qt::Key_BracketLeft)},
+                      tr("Cursor to the bookmark before"), [this] { nextBookmark(-1); });
+  m_bookmarkMenu->addSeparator();
+}
+
+void MainWindow::nameBookmark() {
+  const auto step = m_state->cursor();
+  if (!step) {
+    statusBar()->showMessage(tr("no cursor to bookmark"), 4000);
+    return;
+  }
+  auto* ask = new QInputDialog(this);
+  ask->setAttribute(Qt::WA_DeleteOnClose);
+  ask->setObjectName(QStringLiteral("bookmarkName"));
+  ask->setWindowTitle(tr("Bookmark"));
+  ask->setLabelText(tr("Name of the bookmark at step %1").arg(count(*step)));
+  for (const Bookmark& b : m_state->bookmarks()) {
+    if (b.step == *step) ask->setTextValue(b.name);
+  }
+  connect(ask, &QInputDialog::textValueSelected, this, [this, step = *step](const QString& name) {
+    if (step < m_state->steps()) m_state->setBookmark(step, name.simplified());
+  });
+  ask->open();
+}
+
+void MainWindow::nextBookmark(int direction) {
+  const auto& all = m_state->bookmarks();
+  const auto from = m_state->cursor();
+  const Bookmark* best = nullptr;
+  for (const Bookmark& b : all) {
+    const bool after = !from || b.step > *from;
+    const bool before = !from || b.step < *from;
+    if (direction > 0 && after && (best == nullptr || b.step < best->step)) best = &b;
+    if (direction < 0 && before && (best == nullptr || b.step > best->step)) best = &b;
+  }
+  if (best == nullptr) {
+    statusBar()->showMessage(
+        direction > 0 ? tr("no bookmark after the cursor") : tr("no bookmark before the cursor"),
+        4000);
+    return;
+  }
+  const auto s = static_cast<double>(best->step);
+  const TimeWindow w = m_state->window();
+  if (s < w.first || s + 1 > w.end) {
+    m_state->centreOn(best->step);
+  } else {
+    m_state->setCursor(best->step);
+  }
+}
+
+void MainWindow::fillBookmarks() {
+  // Below the separator stand the run's bookmarks.
+  const QList<QAction*> actions = m_bookmarkMenu->actions();
+  bool below = false;
+  for (QAction* a : actions) {
+    if (below) delete a;
+    below = below || a->isSeparator();
+  }
+  for (const Bookmark& b : m_state->bookmarks()) {
+    QAction* a =
+        m_bookmarkMenu->addAction(b.name.isEmpty() ? tr("step %1").arg(count(b.step))
+                                                   : tr("%1 (step %2)").arg(b.name, count(b.step)),
+                                  this, [this, step = b.step] { m_state->centreOn(step); });
+    a->setStatusTip(tr("Cursor to this bookmark"));
+  }
+  const RunStore* run = m_state->run();
+  if (m_persistent && run != nullptr && !run->path().empty() &&
+      bookmarksOf(qs(run->path().string())) != m_state->bookmarks()) {
+    rememberBookmarks(qs(run->path().string()), m_state->bookmarks());
+  }
 }
 
 void MainWindow::find() {
@@ -791,6 +1119,7 @@ void MainWindow::rangeMenu(const QPoint& at) {
     m_state->setWindow({static_cast<double>(s->first), static_cast<double>(s->end)},
                        ViewState::Move::kJump);
   });
+  menu->addAction(tr("Filter events to it"), this, [this] { filterTo(m_state->selection()); });
   menu->addAction(tr("Copy statistics"), this, [this] { copyInspector(); });
   menu->addAction(tr("Clear selection"), this, [this] { m_state->setSelection(std::nullopt); });
   menu->popup(at);
@@ -815,25 +1144,46 @@ void MainWindow::exportView() {
 }
 
 void MainWindow::showKeys() {
-  auto* box = new QMessageBox(this);
+  auto* box = new QDialog(this);
   box->setAttribute(Qt::WA_DeleteOnClose);
   box->setWindowTitle(tr("Keys and mouse"));
-  box->setTextFormat(Qt::RichText);
-  QString rows;
+  box->setObjectName(QStringLiteral("keys"));
+  QStringList rows;
   const auto row = [&](const QString& a, const QString& b) {
-    rows += QStringLiteral("<tr><td><b>%1</b>&nbsp;&nbsp;</td><td>%2</td></tr>")
+    rows << QStringLiteral("<tr><td><b>%1</b>&nbsp;&nbsp;</td><td>%2</td></tr>")
                 .arg(a.toHtmlEscaped(), b.toHtmlEscaped());
   };
   row(tr("wheel"), tr("zoom at the mouse; Ctrl: finer; Shift: pan"));
   row(tr("left drag"), tr("select steps, then choose what to do"));
   row(tr("middle or right drag"), tr("pan"));
   row(tr("click in the heat map"), tr("choose the expert"));
+  row(tr("Ctrl+Shift+wheel in the heat map"), tr("zoom the rows; R shows all"));
+  row(tr("click on a GPU's lane"), tr("choose the GPU: its phases in the inspector"));
+  row(tr("click on a link"), tr("choose it: its line, its events"));
+  row(tr("click on a name in a legend"), tr("hide or show its line"));
+  row(tr("right click in a line pane"), tr("show another number per step"));
+  row(tr("click on an underlined value"), tr("show where it comes from"));
   row(tr("double click in the heat map"), tr("zoom to the expert's hottest steps"));
   for (const QAction* a : findChildren<QAction*>()) {
     if (a->shortcuts().isEmpty() || a->statusTip().isEmpty()) continue;
     row(QKeySequence::listToString(a->shortcuts(), QKeySequence::NativeText), a->statusTip());
   }
-  box->setText(QStringLiteral("<table>%1</table>").arg(rows));
+  // Two columns: one would be taller than a small screen.
+  const qsizetype half = (rows.size() + 1) / 2;
+  auto* text = new QLabel(box);
+  text->setTextFormat(Qt::RichText);
+  text->setTextInteractionFlags(Qt::TextSelectableByMouse);
+  text->setMargin(8);
+  text->setText(QStringLiteral("<table><tr><td><table>%1</table></td><td>&nbsp;&nbsp;&nbsp;</td>"
+                               "<td><table>%2</table></td></tr></table>")
+                    .arg(rows.mid(0, half).join(QString()), rows.mid(half).join(QString())));
+  auto* area = new QScrollArea(box);
+  area->setWidget(text);
+  area->setFrameShape(QFrame::NoFrame);
+  auto* layout = new QVBoxLayout(box);
+  layout->setContentsMargins(0, 0, 0, 0);
+  layout->addWidget(area);
+  box->resize((text->sizeHint() + QSize(24, 8)).boundedTo(QSize(1260, 740)));
   box->open();
 }
 

@@ -82,6 +82,12 @@ class MainWindow : public QMainWindow {
   /// capacity, requests, health.
   [[nodiscard]] QDockWidget* dock(const QString& name) const;
   void showTour();
+  void showPalette();
+  /// Shows what an inspector's value is about (kTargetRole).
+  void follow(const QString& target);
+  /// The program and words that simulate the shown run again; empty where its scenario is not
+  /// known.
+  [[nodiscard]] QString commandLine() const;
   [[nodiscard]] CompareView* compare() const { return m_compare; }
   [[nodiscard]] RunLoader* loader() const { return m_loader; }
   [[nodiscard]] ChildJob* job() const { return m_job; }
@@ -153,6 +159,18 @@ class MainWindow : public QMainWindow {
   void exportView();
   void copyInspector();
   void showKeys();
+  void makeBookmarkActions(QMenu* view);
+  void nameBookmark();
+  void nextBookmark(int direction);
+  void fillBookmarks();
+  void linkChanged();
+  void metricMenu(const QPoint& at);
+  void runsMenu(const QPoint& at);
+  void filterTo(std::optional<StepRange> range);
+  void showEventsTitle();
+  void offerLatency();
+  QPushButton* addChip(const QString& tip, std::function<void()> remove);
+  void updateChips();
   void chooseFile(Role role);
   void connectWork();
   void showProgress(const QString& what, int permille);
@@ -173,7 +191,8 @@ class MainWindow : public QMainWindow {
   InspectorModel* m_inspector = nullptr;
   ExpertsModel* m_experts = nullptr;
   EventsModel* m_events = nullptr;
-  QSortFilterProxyModel *m_expertsSorted = nullptr, *m_eventsSorted = nullptr;
+  QSortFilterProxyModel* m_expertsSorted = nullptr;
+  EventsFilter* m_eventsSorted = nullptr;
   TableView *m_expertsView = nullptr, *m_eventsView = nullptr, *m_inspectorView = nullptr;
   TopologyView* m_topology = nullptr;
   QStandardItemModel* m_runs = nullptr;
@@ -181,7 +200,9 @@ class MainWindow : public QMainWindow {
   QList<QDockWidget*> m_docks;
   QComboBox *m_layer = nullptr, *m_aggregate = nullptr, *m_scale = nullptr;
   QLineEdit *m_goTo = nullptr, *m_find = nullptr;
-  QPushButton* m_chip = nullptr;
+  // What narrows the view; a click on a chip removes its part.
+  QPushButton *m_chip = nullptr, *m_rangeChip = nullptr, *m_layerChip = nullptr,
+              *m_gpuChip = nullptr, *m_linkChip = nullptr;
   QLabel *m_hover = nullptr, *m_windowLabel = nullptr, *m_cursorLabel = nullptr;
   QAction *m_reload = nullptr, *m_export = nullptr, *m_dark = nullptr;
   QList<QAction*> m_runActions;
@@ -204,7 +225,10 @@ class MainWindow : public QMainWindow {
   QLabel* m_work = nullptr;
   QProgressBar* m_progress = nullptr;
   QPushButton* m_cancel = nullptr;
-  QMenu* m_recentMenu = nullptr;
+  QMenu *m_recentMenu = nullptr, *m_bookmarkMenu = nullptr;
+  QAction* m_timeAxis = nullptr;
+  QString m_linkFilter;            // what linkChanged() put into the find field
+  bool m_latencyByHand = false;    // the person has shown or hidden the pane
   std::vector<RunPointer> m_open;  // in the order of opening
   Role m_role = Role::kShow;
   bool m_oneLayer = false;

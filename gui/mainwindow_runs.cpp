@@ -385,7 +385,10 @@ void MainWindow::runForm(bool compare) {
   if (document == nullptr || document->problem()) return;
   Simulation s;
   s.scenario = qs(document->path().string());
-  for (const std::string& setting : document->settings()) s.settings << qs(setting);
+  for (const std::string& setting : document->settings()) {
+    // One run: the sweep is left out, so what was changed in it says nothing.
+    if (!setting.starts_with("sweep[")) s.settings << qs(setting);
+  }
   if (document->hasSweep()) s.settings << QStringLiteral("sweep=[]");
   s.label = qs(document->path().stem().string());
   // The demo's trace is recorded when nobody has done it yet.

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <QColor>
+#include <QFont>
 
 #include "engine/base/error.hpp"
 #include "gui/text.hpp"
@@ -58,11 +59,30 @@ void ExpertsModel::refresh() {
       for (std::size_t to = 0; to < experts; ++to) {
         rows[e].rerouted += d.totals.reroute_experts[e * experts + to];
       }
+      const std::size_t l = m_state->layer() == kAllLayers ? 0 : m_state->layer();
+      const auto first = d.inventory.placement.begin() +
+                         static_cast<std::ptrdiff_t>((l * experts + e) * d.inventory.replicas);
+      rows[e].copies = static_cast<std::uint32_t>(
+          std::count_if(first, first + d.inventory.replicas,
+                        [](std::uint32_t gpu) { return gpu != run::kNone; }));
     }
   }
   beginResetModel();
   m_rows = std::move(rows);
+  m_numbers.reset();
   endResetModel();
+}
+
+const ExpertNumbers& ExpertsModel::numbers() const {
+  if (!m_numbers) {
+    m_numbers.emplace();
+    try {
+      if (m_state->run() != nullptr) *m_numbers = expertNumbers(*m_state->run(), m_state->layer());
+    } catch (const InputError&) {
+      // A block that cannot be read: the panes say why, the cells are n/a.
+    }
+  }
+  return *m_numbers;
 }
 
 int ExpertsModel::rowCount(const QModelIndex& parent) const {
@@ -84,8 +104,31 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
   if (role == Qt::ToolTipRole && index.column() == kOverflowShare) {
     return tr("%1 assignments found the expert full").arg(count(r.overflow));
   }
+  if (index.column() == kSpark) {
+    if (role != kSparkRole && role != kSortRole) return {};
+    const ExpertNumbers& n = numbers();
+    if (n.spark.empty()) return {};
+    const auto first = n.spark.begin() + static_cast<std::ptrdiff_t>(e * kSparkColumns);
+    if (role == kSortRole) {
+      return static_cast<double>(*std::max_element(first, first + kSparkColumns));
+    }
+    return QVariant::fromValue(QList<float>(first, first + kSparkColumns));
+  }
+  if (role == Qt::ToolTipRole && index.column() == kP99 && numbers().bound) {
+    return tr("At most this: the run has too many steps (or none) to look at each");
+  }
+  if (role == Qt::ToolTipRole && index.column() == kDropped && numbers().dropped.empty()) {
+    return tr("n/a: known per expert only for runs of up to %1 single steps").arg(kExactSteps);
+  }
+  const auto p99 = [&] { return e < numbers().p99.size() ? numbers().p99[e] : run::kNoData; };
   if (role == kSortRole) {
     switch (index.column()) {
+      case kP99:
+        return std::isnan(p99()) ? kBottom : p99();
+      case kDropped:
+        return e < numbers().dropped.size() ? static_cast<double>(numbers().dropped[e]) : kBottom;
+      case kCopies:
+        return static_cast<double>(r.copies);
       case kExpert:
         return static_cast<double>(e);
       case kGpu:
@@ -112,6 +155,14 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
       return QString::number(r.overflowShare * 100, 'f', 2);
     case kRerouted:
       return count(r.rerouted);
+    case kP99:
+      if (std::isnan(p99())) return none();
+      return (numbers().bound ? QStringLiteral("≤") : QString()) +
+             count(static_cast<std::uint64_t>(p99()));
+    case kDropped:
+      return e < numbers().dropped.size() ? count(numbers().dropped[e]) : tr("n/a");
+    case kCopies:
+      return QString::number(r.copies);
     default:
       return {};
   }
@@ -120,14 +171,21 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
 QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int role) const {
   if (orientation != Qt::Horizontal) return {};
   if (role == Qt::TextAlignmentRole) return section == kExpert ? kLeft : kRight;
-  static const std::array<const char*, kColumns> names = {QT_TR_NOOP("expert"), QT_TR_NOOP("GPU"),
-                                                          QT_TR_NOOP("mean"), QT_TR_NOOP("over %"),
-                                                          QT_TR_NOOP("moved")};
+  static const std::array<const char*, kColumns> names = {
+      QT_TR_NOOP("expert"), QT_TR_NOOP("GPU"),    QT_TR_NOOP("mean"),
+      QT_TR_NOOP("p99"),    QT_TR_NOOP("over %"), QT_TR_NOOP("moved"),
+      QT_TR_NOOP("lost"),   QT_TR_NOOP("copies"), QT_TR_NOOP("load")};
   static const std::array<const char*, kColumns> tips = {
-      QT_TR_NOOP("Number of the expert"), QT_TR_NOOP("GPU of its first replica"),
+      QT_TR_NOOP("Number of the expert"),
+      QT_TR_NOOP("GPU of its first replica"),
       QT_TR_NOOP("Mean tokens run there per step, without warm-up"),
+      QT_TR_NOOP("99th percentile over steps of the tokens run there, without warm-up"),
       QT_TR_NOOP("overflow / (kept + overflow): share of its demand that found it full"),
-      QT_TR_NOOP("Assignments rerouted from it to another expert, all layers, without warm-up")};
+      QT_TR_NOOP("Assignments rerouted from it to another expert, all layers, without warm-up"),
+      QT_TR_NOOP("Assignments dropped there, without warm-up"),
+      QT_TR_NOOP("Replicas: GPUs that hold it"),
+      QT_TR_NOOP("Tokens run there over the whole run, each part by its largest step")};
+  if (role == kSparkRole) return section == kSpark;
   const auto i = static_cast<std::size_t>(section);
   if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
   if (role == Qt::ToolTipRole && i < tips.size()) return tr(tips[i]);
@@ -220,6 +278,24 @@ QVariant EventsModel::headerData(int section, Qt::Orientation orientation, int r
   return {};
 }
 
+void EventsFilter::setRange(std::optional<StepRange> range) {
+  if (range == m_range) return;
+  m_range = range;
+  invalidateFilter();
+}
+
+bool EventsFilter::filterAcceptsRow(int row, const QModelIndex& parent) const {
+  if (m_range) {
+    const double step =
+        sourceModel()->index(row, EventsModel::kStep, parent).data(kSortRole).toDouble();
+    if (!(step >= static_cast<double>(m_range->first)) ||
+        step >= static_cast<double>(m_range->end)) {
+      return false;
+    }
+  }
+  return QSortFilterProxyModel::filterAcceptsRow(row, parent);
+}
+
 // ---- inspector ---------------------------------------------------------------------------------
 
 InspectorModel::InspectorModel(ViewState* state, QObject* parent)
@@ -228,6 +304,7 @@ InspectorModel::InspectorModel(ViewState* state, QObject* parent)
   connect(state, &ViewState::cursorChanged, this, &InspectorModel::refresh);
   connect(state, &ViewState::selectionChanged, this, &InspectorModel::refresh);
   connect(state, &ViewState::expertChanged, this, &InspectorModel::refresh);
+  connect(state, &ViewState::gpuChanged, this, &InspectorModel::refresh);
   connect(state, &ViewState::optionsChanged, this, &InspectorModel::refresh);
   refresh();
 }
@@ -295,28 +372,33 @@ std::vector<InspectorModel::Row> atBin(const RunStore& run, std::uint64_t step) 
 }
 
 std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
-                                        std::uint32_t expert, std::uint32_t layer) {
+                                        std::uint32_t expert, std::uint32_t layer,
+                                        std::uint32_t gpu) {
   const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(step)];
   const double duration = static_cast<double>(s.end_ps - s.start_ps);
   std::vector<InspectorModel::Row> rows;
-  const auto add = [&](const QString& name, const QString& value, const QString& tip = {}) {
-    rows.push_back({name, value, tip});
+  const auto add = [&](const QString& name, const QString& value, const QString& tip = {},
+                       const QString& target = {}) {
+    rows.push_back({name, value, tip, target});
   };
   add(QObject::tr("step"), count(step) + (s.warmup ? QObject::tr(" (warm-up)") : QString()));
   add(QObject::tr("kind"), qs(run::kStepKindNames[static_cast<std::size_t>(s.kind)]));
   add(QObject::tr("starts at"), qs(timeText(static_cast<double>(s.start_ps))),
       QObject::tr("Simulated time"));
-  add(QObject::tr("step time"), qs(timeText(duration)));
+  add(QObject::tr("step time"), qs(timeText(duration)), {}, QStringLiteral("pane:steptime"));
   add(QObject::tr("tokens"), count(s.tokens));
   add(QObject::tr("assignments"), count(s.assignments),
       QObject::tr("Token-expert pairs, all layers = kept + rerouted + queued + dropped"));
+  const QString capacity = QStringLiteral("dock:capacity");
   add(QObject::tr("over capacity"), withShare(s.overflow, s.assignments),
-      QObject::tr("First choices that found the expert full"));
-  add(QObject::tr("rerouted"), withShare(s.rerouted, s.assignments));
-  add(QObject::tr("queued"), withShare(s.queued, s.assignments));
-  add(QObject::tr("dropped"), withShare(s.dropped, s.assignments));
+      QObject::tr("First choices that found the expert full"), capacity);
+  add(QObject::tr("rerouted"), withShare(s.rerouted, s.assignments), {},
+      QStringLiteral("dock:reroutes"));
+  add(QObject::tr("queued"), withShare(s.queued, s.assignments), {}, capacity);
+  add(QObject::tr("dropped"), withShare(s.dropped, s.assignments), {}, capacity);
   add(QObject::tr("imbalance (max/mean)"), qs(shortNumber(s.imbalance)),
-      QObject::tr(kImbalanceTip) + QObject::tr("; mean over layers"));
+      QObject::tr(kImbalanceTip) + QObject::tr("; mean over layers"),
+      QStringLiteral("pane:imbalance"));
   add(QObject::tr("  largest layer"), qs(shortNumber(s.imbalance_max)), QObject::tr(kImbalanceTip));
   if (run.links() > 0) {
     std::size_t busiest = 0;
@@ -324,7 +406,8 @@ std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
       if (run.linkUse(step, k) > run.linkUse(step, busiest)) busiest = k;
     }
     const QString name = qs(run.data().inventory.links[busiest].name);
-    add(QObject::tr("busiest link"), name, QObject::tr("Largest share of capacity in this step"));
+    add(QObject::tr("busiest link"), name, QObject::tr("Largest share of capacity in this step"),
+        QStringLiteral("link:%1").arg(busiest));
     add(QObject::tr("  use"), qs(percentText(run.linkUse(step, busiest))));
   }
   add(QObject::tr("straggler"),
@@ -333,22 +416,41 @@ std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
           : QStringLiteral("%1 (%2)").arg(
                 gpuName(s.straggler_gpu),
                 qs(run::kStragglerReasonNames[static_cast<std::size_t>(s.straggler_reason)])),
-      QObject::tr("The GPU that others waited for longest, and why"));
+      QObject::tr("The GPU that others waited for longest, and why"),
+      s.straggler_gpu == run::kNone ? QString() : QStringLiteral("gpu:%1").arg(s.straggler_gpu));
   add(QObject::tr("longest queue"), count(s.longest_queue),
       QObject::tr("Most assignments beyond capacity at one expert"));
-  add(QObject::tr("gate entropy"), s.gate_entropy == s.gate_entropy
-                                       ? qs(shortNumber(s.gate_entropy)) + QObject::tr(" bit")
-                                       : QObject::tr("n/a"));
-  add(QObject::tr("sent"), qs(bytesText(static_cast<double>(s.bytes_sent))));
+  add(QObject::tr("gate entropy"),
+      s.gate_entropy == s.gate_entropy ? qs(shortNumber(s.gate_entropy)) + QObject::tr(" bit")
+                                       : QObject::tr("n/a"),
+      {}, QStringLiteral("pane:entropy"));
+  add(QObject::tr("sent"), qs(bytesText(static_cast<double>(s.bytes_sent))), {},
+      QStringLiteral("pane:links"));
   add(QObject::tr("HBM traffic"), qs(bytesText(static_cast<double>(s.hbm_bytes))));
   if (expert != run::kNone && expert < run.experts()) {
     const ExpertRow r = run.expertRow(layer, step);
     const QString name = qs(expertName(expert, run.experts()));
-    add(name, QObject::tr("%1 tokens").arg(count(r.kept[expert])));
+    add(name, QObject::tr("%1 tokens").arg(count(r.kept[expert])), {},
+        QStringLiteral("expert:%1").arg(expert));
     add(name + QObject::tr(" capacity"), r.capacity[expert] == run::kUnlimited
                                              ? QObject::tr("no limit")
                                              : count(r.capacity[expert]));
     add(name + QObject::tr(" overflow"), count(r.overflow[expert]));
+  }
+  if (gpu != run::kNone && gpu < run.gpus()) {
+    // The chosen lane: what its GPU did in this step, and its memory.
+    const std::int64_t* phases = run.gpuPhases(step) + gpu * run::kPhases;
+    for (std::size_t p = 0; p < run::kPhases; ++p) {
+      if (phases[p] == 0) continue;
+      add(QStringLiteral("%1 %2").arg(gpuName(gpu), qs(run::kPhaseNames[p])),
+          QStringLiteral("%1 (%2)").arg(
+              qs(timeText(static_cast<double>(phases[p]))),
+              qs(percentText(duration > 0 ? static_cast<double>(phases[p]) / duration : 0))),
+          {}, QStringLiteral("gpu:%1").arg(gpu));
+    }
+    add(gpuName(gpu) + QObject::tr(" memory"),
+        qs(bytesText(static_cast<double>(run.gpuMemoryPeak(step)[gpu]))),
+        QObject::tr("High water in this step"), QStringLiteral("pane:memory"));
   }
   return rows;
 }
@@ -376,8 +478,9 @@ std::vector<InspectorModel::Row> overRange(const RunStore& run, StepRange range)
   const auto& last = run.data().steps[static_cast<std::size_t>(range.end - 1)];
   const double span = static_cast<double>(last.end_ps - first.start_ps);
   const auto n = static_cast<double>(range.end - range.first);
-  const auto add = [&](const QString& name, const QString& value, const QString& tip = {}) {
-    rows.push_back({name, value, tip});
+  const auto add = [&](const QString& name, const QString& value, const QString& tip = {},
+                       const QString& target = {}) {
+    rows.push_back({name, value, tip, target});
   };
   add(QObject::tr("steps"), count(range.end - range.first));
   add(QObject::tr("simulated time"), qs(timeText(span)));
@@ -417,7 +520,7 @@ std::vector<InspectorModel::Row> InspectorModel::rows(QString& heading) const {
     if (const auto step = m_state->cursor()) {
       if (run->hasSteps()) {
         heading = tr("At cursor");
-        return atStep(*run, *step, m_state->expert(), m_state->layer());
+        return atStep(*run, *step, m_state->expert(), m_state->layer(), m_state->gpu());
       }
       const std::uint64_t first = *step / run::kLodFactor * run::kLodFactor;
       heading = tr("Steps %1–%2")
@@ -443,8 +546,15 @@ QVariant InspectorModel::data(const QModelIndex& index, int role) const {
   if (!index.isValid() || index.row() >= rowCount()) return {};
   const Row& r = m_rows[static_cast<std::size_t>(index.row())];
   if (role == Qt::TextAlignmentRole) return index.column() == 0 ? kLeft : kRight;
+  if (role == kTargetRole) return r.target;
+  if (role == Qt::FontRole && index.column() == 1 && !r.target.isEmpty()) {
+    QFont font;
+    font.setUnderline(true);
+    return font;
+  }
   if (role == Qt::ToolTipRole) {
-    const QString text = index.column() == 0 ? r.name.trimmed() : r.value;
+    QString text = index.column() == 0 ? r.name.trimmed() : r.value;
+    if (index.column() == 1 && !r.target.isEmpty()) text += tr("\nClick: show where it comes from");
     return r.tip.isEmpty() ? text : text + '\n' + r.tip;
   }
   if (role != Qt::DisplayRole && role != kSortRole) return {};
@@ -471,10 +581,19 @@ void CompareModel::refresh() {
   const RunStore* a = m_state->run();
   const RunStore* b = m_state->other();
   Table table;
-  if (a != nullptr && b != nullptr) table = run::diff_runs(a->data(), b->data());
+  if (a != nullptr && b != nullptr) {
+    table = m_perToken ? run::diff_runs(perToken(a->data()), perToken(b->data()))
+                       : run::diff_runs(a->data(), b->data());
+  }
   beginResetModel();
   m_table = std::move(table);
   endResetModel();
+}
+
+void CompareModel::setPerToken(bool on) {
+  if (on == m_perToken) return;
+  m_perToken = on;
+  refresh();
 }
 
 int CompareModel::rowCount(const QModelIndex& parent) const {
@@ -571,7 +690,11 @@ QString tableText(const QAbstractItemModel& model, const std::vector<int>& rows,
   };
   QStringList line;
   QStringList rule;
+  std::vector<int> columns;  // without pictures
   for (int c = 0; c < model.columnCount(); ++c) {
+    if (!model.headerData(c, Qt::Horizontal, kSparkRole).toBool()) columns.push_back(c);
+  }
+  for (const int c : columns) {
     line << cell(model.headerData(c, Qt::Horizontal, Qt::DisplayRole).toString());
     const int align = model.headerData(c, Qt::Horizontal, Qt::TextAlignmentRole).toInt();
     rule << (align & Qt::AlignRight ? QStringLiteral("---:") : QStringLiteral("---"));
@@ -580,7 +703,7 @@ QString tableText(const QAbstractItemModel& model, const std::vector<int>& rows,
   if (format == TableText::kMarkdown) text += join(rule);
   for (const int r : rows) {
     line.clear();
-    for (int c = 0; c < model.columnCount(); ++c) {
+    for (const int c : columns) {
       line << cell(model.index(r, c).data(Qt::DisplayRole).toString());
     }
     text += join(line);

@@ -3,11 +3,14 @@
 // so that 9.5 sorts below 10. Rows are computed on demand; there are no per-row objects.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <QAbstractTableModel>
+#include <QSortFilterProxyModel>
 
 #include "engine/base/table.hpp"
+#include "gui/core/views.hpp"
 #include "gui/viewstate.hpp"
 
 namespace switchyard::gui {
@@ -16,11 +19,27 @@ inline constexpr int kSortRole = Qt::UserRole + 1;
 /// Number of the expert or of the event behind a row.
 inline constexpr int kIdRole = Qt::UserRole + 2;
 
+/// Largest load over the run, QList<float>, of a column that is a picture; true in its header.
+inline constexpr int kSparkRole = Qt::UserRole + 3;
+/// Panel behind an inspector's value: "pane:NAME", "dock:NAME", "link:3", "gpu:3", "expert:3".
+inline constexpr int kTargetRole = Qt::UserRole + 4;
+
 /// One row per expert of the shown layer (or of the sum over layers), whole run without warm-up.
 class ExpertsModel : public QAbstractTableModel {
   Q_OBJECT
  public:
-  enum Column { kExpert, kGpu, kMean, kOverflowShare, kRerouted, kColumns };
+  enum Column {
+    kExpert,
+    kGpu,
+    kMean,
+    kP99,
+    kOverflowShare,
+    kRerouted,
+    kDropped,
+    kCopies,
+    kSpark,  ///< Drawn by SparkDelegate from kSparkRole; no text.
+    kColumns
+  };
   explicit ExpertsModel(ViewState* state, QObject* parent = nullptr);
   int rowCount(const QModelIndex& parent = {}) const override;
   int columnCount(const QModelIndex& parent = {}) const override;
@@ -32,10 +51,14 @@ class ExpertsModel : public QAbstractTableModel {
     std::uint32_t gpu = run::kNone;
     double mean = 0, overflowShare = 0;
     std::uint64_t overflow = 0, rerouted = 0;
+    std::uint32_t copies = 0;
   };
   void refresh();
+  /// Read when a cell first asks for it.
+  [[nodiscard]] const ExpertNumbers& numbers() const;
   ViewState* m_state;
   std::vector<Row> m_rows;
+  mutable std::optional<ExpertNumbers> m_numbers;
 };
 
 /// The run's events, in the file's order.
@@ -61,6 +84,7 @@ class InspectorModel : public QAbstractTableModel {
  public:
   struct Row {
     QString name, value, tip;
+    QString target = {};  ///< As kTargetRole; empty: no link.
   };
   explicit InspectorModel(ViewState* state, QObject* parent = nullptr);
   int rowCount(const QModelIndex& parent = {}) const override;
@@ -78,12 +102,30 @@ class InspectorModel : public QAbstractTableModel {
   std::vector<Row> m_rows;
 };
 
-/// Run A beside run B of the state: the rows and texts of `switchyard diff A B`, cell by cell.
+/// Events whose text matches the filter of the proxy and whose step is in the range.
+class EventsFilter : public QSortFilterProxyModel {
+  Q_OBJECT
+ public:
+  using QSortFilterProxyModel::QSortFilterProxyModel;
+  /// nullopt: all steps. Events without a step are in no range.
+  void setRange(std::optional<StepRange> range);
+  [[nodiscard]] std::optional<StepRange> range() const { return m_range; }
+
+ protected:
+  [[nodiscard]] bool filterAcceptsRow(int row, const QModelIndex& parent) const override;
+
+ private:
+  std::optional<StepRange> m_range;
+};
+
+/// Run A beside run B of the state: the rows and texts of `switchyard diff A B`, cell by cell; or,
+/// per token, those of perToken() of both.
 class CompareModel : public QAbstractTableModel {
   Q_OBJECT
  public:
   enum Column { kKind, kName, kUnit, kA, kB, kDifference, kRatio, kBetter, kColumns };
   explicit CompareModel(ViewState* state, QObject* parent = nullptr);
+  void setPerToken(bool on);
   int rowCount(const QModelIndex& parent = {}) const override;
   int columnCount(const QModelIndex& parent = {}) const override;
   QVariant data(const QModelIndex& index, int role) const override;
@@ -91,6 +133,7 @@ class CompareModel : public QAbstractTableModel {
 
  private:
   void refresh();
+  bool m_perToken = false;
   ViewState* m_state;
   Table m_table;
 };

@@ -29,6 +29,15 @@ QString stepText(const RunStore& run, std::uint64_t step) {
   return QStringLiteral("steps %1–%2, largest").arg(count(first), count(last));
 }
 
+/// GPUs that hold the expert.
+std::size_t copiesOf(const run::Inventory& inv, std::size_t layer, std::uint32_t expert) {
+  if (layer >= inv.moe_layers.size()) return 0;
+  const auto first = inv.placement.begin() +
+                     static_cast<std::ptrdiff_t>((layer * inv.experts + expert) * inv.replicas);
+  return static_cast<std::size_t>(std::count_if(
+      first, first + inv.replicas, [](std::uint32_t gpu) { return gpu != run::kNone; }));
+}
+
 void fillRun(QRgb* line, int from, int to, QRgb color) {
   for (int i = from; i < to; ++i) line[i] = color;
 }
@@ -44,7 +53,10 @@ HeatPane::HeatPane(ViewState* state, QWidget* parent)
     refresh();
     invalidate();
   });
-  connect(state, &ViewState::runChanged, this, &HeatPane::refresh);
+  connect(state, &ViewState::runChanged, this, [this] {
+    m_rowFirst = m_rowEnd = 0;
+    refresh();
+  });
   connect(state, &ViewState::expertChanged, this, qOverload<>(&QWidget::update));
   refresh();
 }
@@ -56,12 +68,49 @@ void HeatPane::refresh() {
   if (run == nullptr) return;
   m_order = run->expertOrder(m_state->layer());
   m_top = heatTop(*run, m_state->layer(), m_state->scale());
+  const RowOrder order = m_state->rowOrder();
+  if (order == RowOrder::kId) {
+    std::sort(m_order.begin(), m_order.end(),
+              [](const ExpertPlace& a, const ExpertPlace& b) { return a.expert < b.expert; });
+  } else if (order == RowOrder::kLoad) {
+    std::vector<std::uint64_t> load(run->experts(), 0);
+    const auto& kept = run->data().totals.expert_kept;
+    for (std::size_t l = 0; l < run->data().inventory.moe_layers.size(); ++l) {
+      if (m_state->layer() != kAllLayers && l != m_state->layer()) continue;
+      for (std::size_t e = 0; e < load.size(); ++e) load[e] += kept[l * load.size() + e];
+    }
+    std::sort(m_order.begin(), m_order.end(), [&](const ExpertPlace& a, const ExpertPlace& b) {
+      return load[a.expert] != load[b.expert] ? load[a.expert] > load[b.expert]
+                                              : a.expert < b.expert;
+    });
+  }
+  std::size_t skipped = 0;
+  if (m_rowEnd > 0) {
+    const auto all = static_cast<double>(m_order.size());
+    skipped = static_cast<std::size_t>(std::floor(m_rowFirst * all + 1e-6));
+    const auto end =
+        std::min(m_order.size(), static_cast<std::size_t>(std::ceil(m_rowEnd * all - 1e-6)));
+    m_order = {m_order.begin() + static_cast<std::ptrdiff_t>(skipped),
+               m_order.begin() + static_cast<std::ptrdiff_t>(std::max(end, skipped))};
+  }
+  const std::size_t chunk = std::max<std::size_t>(1, (m_order.size() + 7) / 8);
   for (std::size_t i = 0; i < m_order.size();) {
     Group g;
-    g.gpu = m_order[i].gpu;
     g.first = i;
-    while (i < m_order.size() && m_order[i].gpu == g.gpu) ++i;
+    if (order == RowOrder::kGpu) {
+      g.gpu = m_order[i].gpu;
+      while (i < m_order.size() && m_order[i].gpu == g.gpu) ++i;
+    } else {
+      i = std::min(i + chunk, m_order.size());
+    }
     g.end = i;
+    if (order == RowOrder::kLoad) {
+      g.text = g.end - g.first == 1
+                   ? tr("rank %1").arg(skipped + g.end)
+                   : tr("rank %1–%2").arg(skipped + g.first + 1).arg(skipped + g.end);
+      m_groups.push_back(g);
+      continue;
+    }
     const std::uint32_t a = m_order[g.first].expert;
     const std::uint32_t b = m_order[g.end - 1].expert;
     const bool contiguous = b - a + 1 == g.end - g.first;
@@ -74,9 +123,42 @@ void HeatPane::refresh() {
     } else {
       which = tr("%1 experts").arg(g.end - g.first);
     }
-    g.text = gpuName(g.gpu) + QStringLiteral("  ") + which;
+    g.text = order == RowOrder::kGpu ? gpuName(g.gpu) + QStringLiteral("  ") + which : which;
     m_groups.push_back(g);
   }
+}
+
+void HeatPane::showAllRows() {
+  if (m_rowEnd == 0) return;
+  m_rowFirst = m_rowEnd = 0;
+  refresh();
+  invalidate();
+}
+
+void HeatPane::wheelEvent(QWheelEvent* event) {
+  constexpr Qt::KeyboardModifiers kRows = Qt::ControlModifier | Qt::ShiftModifier;
+  const QPoint d = event->angleDelta();
+  const double notches = (d.y() != 0 ? d.y() : d.x()) / 120.0;
+  if ((event->modifiers() & kRows) != kRows || m_state->run() == nullptr || notches == 0) {
+    TimePane::wheelEvent(event);
+    return;
+  }
+  const double experts = m_state->run()->experts();
+  const QRect plot = plotRect();
+  const double first = m_rowFirst;
+  const double span = m_rowEnd > 0 ? m_rowEnd - m_rowFirst : 1;
+  const double share = std::clamp((event->position().y() - plot.top()) / plot.height(), 0.0, 1.0);
+  const double least = std::min(1.0, 4 / std::max(1.0, experts));
+  const double now = std::clamp(span * std::pow(0.8, notches), least, 1.0);
+  if (now >= 1) {
+    m_rowFirst = m_rowEnd = 0;
+  } else {
+    m_rowFirst = std::clamp(first + share * (span - now), 0.0, 1 - now);
+    m_rowEnd = m_rowFirst + now;
+  }
+  refresh();
+  invalidate();
+  event->accept();
 }
 
 QString HeatPane::valueText(double value) const {
@@ -128,6 +210,9 @@ QString HeatPane::detail() const {
   const QString how = m_state->aggregate() == Aggregate::kMax ? tr("largest step of a pixel")
                                                               : tr("mean of a pixel");
   QString text = QStringLiteral("%1, %2, %3").arg(what, layer, how);
+  if (m_rowEnd > 0) {
+    text = tr("%1 of %2 experts; %3").arg(m_order.size()).arg(run->experts()).arg(text);
+  }
   if (m_state->layer() == kAllLayers && run->placementVaries()) {
     text += tr("; GPUs as in layer %1").arg(layers.front());
   }
@@ -209,8 +294,10 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
   const int h = std::max(1, qRound(plot.height() * dpr));
   const auto columns = static_cast<std::size_t>(w);
   const std::size_t experts = m_order.size();
-  const HeatColumns c = heatColumns(run, m_state->layer(), m_state->scale(), m_state->aggregate(),
-                                    m_state->window(), columns);
+  const HeatColumns c = overColumns(
+      m_state->timeScale(), m_state->window(), columns, [&](TimeWindow w, std::size_t n) {
+        return heatColumns(run, m_state->layer(), m_state->scale(), m_state->aggregate(), w, n);
+      });
 
   // [row][column]; infinite = over capacity, -1 = no value: so the largest wins where rows merge.
   constexpr float kOver = std::numeric_limits<float>::infinity();
@@ -218,7 +305,7 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
   std::vector<std::uint8_t> overColumn(columns), overRow(experts);
   for (std::size_t col = 0; col < columns; ++col) {
     for (std::size_t row = 0; row < experts; ++row) {
-      const std::size_t i = col * experts + m_order[row].expert;
+      const std::size_t i = col * c.experts + m_order[row].expert;
       const float v = c.value[i];
       cells[row * columns + col] = c.over[i] ? kOver : v == v ? v : -1.0F;
       if (c.over[i]) overColumn[col] = overRow[row] = 1;
@@ -286,6 +373,16 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
     const double y = plot.top() + (static_cast<double>(row) + 0.5) * rowHeight;
     const double x = plot.left() - 3;
     painter.drawPolygon(QPolygonF({{x - 6, y - size}, {x, y}, {x - 6, y + size}}));
+  }
+  // Dots beside experts that several GPUs hold.
+  const run::Inventory& inv = run.data().inventory;
+  const std::size_t l = m_state->layer() == kAllLayers ? 0 : m_state->layer();
+  for (std::size_t row = 0; row < experts && inv.replicas > 1; ++row) {
+    if (copiesOf(inv, l, m_order[row].expert) < 2) continue;
+    const double y = plot.top() + (static_cast<double>(row) + 0.5) * rowHeight;
+    const double r = std::clamp(rowHeight * 0.3, 1.0, 2.5);
+    painter.setBrush(theme.text);
+    painter.drawEllipse(QPointF(plot.right() + 5, y), r, r);
   }
   painter.setRenderHint(QPainter::Antialiasing, false);
 
@@ -389,6 +486,9 @@ QString HeatPane::describe(const QPoint& position) const {
   if (r.overflow[e] > 0) text += tr(", %1 over capacity").arg(count(r.overflow[e]));
   if (r.rerouted_in[e] > 0) text += tr(", %1 rerouted in").arg(count(r.rerouted_in[e]));
   if (r.dropped[e] > 0) text += tr(", %1 dropped").arg(count(r.dropped[e]));
+  const std::size_t copies =
+      copiesOf(run->data().inventory, m_state->layer() == kAllLayers ? 0 : m_state->layer(), e);
+  if (copies > 1) text += tr(", on %1 GPUs").arg(copies);
   return text;
 }
 
@@ -414,6 +514,10 @@ void HeatPane::doubleClicked(const QPoint& position) {
   const double half = std::max(20.0, all / static_cast<double>(columns) * 20);
   m_state->setExpert(e);
   m_state->setWindow({at - half, at + half}, ViewState::Move::kJump);
+}
+
+namespace {
+constexpr int kLegendReach = 16;  // the sample beside a name belongs to it
 }
 
 // ---- lines -------------------------------------------------------------------------------------
@@ -576,6 +680,77 @@ void LinePane::drawBand(QPainter& painter, const QRect& plot, const std::vector<
   painter.setClipping(false);
 }
 
+void LinePane::drawPoints(QPainter& painter, const QRect& plot, const std::vector<QPointF>& points,
+                          const QColor& color, Qt::PenStyle style) {
+  QPolygonF line;
+  for (const QPointF& p : points) line << QPointF(p.x(), yOf(plot, p.y()));
+  painter.setClipRect(plot);
+  painter.setRenderHint(QPainter::Antialiasing);
+  painter.setPen(QPen(color, 1.4, style, Qt::FlatCap, Qt::RoundJoin));
+  painter.setBrush(Qt::NoBrush);
+  painter.drawPolyline(line);
+  painter.setRenderHint(QPainter::Antialiasing, false);
+  painter.setClipping(false);
+}
+
+Columns<double> LinePane::series(const QRect& plot) const {
+  return overColumns(
+      m_state->timeScale(), m_state->window(), static_cast<std::size_t>(plot.width()),
+      [this](TimeWindow w, std::size_t n) { return seriesColumns(*m_state->run(), w, n); });
+}
+
+std::vector<double> LinePane::otherSeries(const QRect& plot, run::StepSeries series) const {
+  if (m_state->other() == nullptr || hidden(tr("B"))) return {};
+  return gui::otherSeries(*m_state->other(), m_state->timeScale(), m_state->otherTimeScale(),
+                          m_state->window(), static_cast<std::size_t>(plot.width()), series);
+}
+
+void LinePane::clicked(const QPoint& position) {
+  if (position.y() >= headerHeight()) return;
+  // The label under the mouse is an item's name, perhaps cut in its middle.
+  for (const Label& l : labels()) {
+    if (!l.rect.adjusted(-kLegendReach, 0, 2, 0).contains(position)) continue;
+    const qsizetype cut = l.text.indexOf(QChar(0x2026));
+    for (const LegendItem& item : legend()) {
+      const bool same = cut < 0 ? l.text == item.text
+                                : item.text.startsWith(l.text.left(cut)) &&
+                                      item.text.endsWith(l.text.mid(cut + 1));
+      if (!same) continue;
+      if (!m_hidden.remove(item.text)) m_hidden.insert(item.text);
+      invalidate();
+      return;
+    }
+  }
+}
+
+void LinePane::drawLegend(QPainter& painter, const QRect& rect) {
+  TimePane::drawLegend(painter, rect);
+  // A hidden line's name is struck out.
+  for (const Label& l : labels()) {
+    if (l.rect.top() < rect.top() || l.rect.left() < rect.left() ||
+        l.rect.bottom() > rect.bottom()) {
+      continue;
+    }
+    if (!hidden(l.text)) continue;
+    painter.setPen(m_state->theme().text);
+    painter.drawLine(l.rect.left(), l.rect.center().y(), l.rect.right(), l.rect.center().y());
+  }
+}
+
+void LinePane::mousePressEvent(QMouseEvent* event) {
+  if (event->button() == Qt::RightButton) m_rightPressed = event->pos();
+  TimePane::mousePressEvent(event);
+}
+
+void LinePane::mouseReleaseEvent(QMouseEvent* event) {
+  TimePane::mouseReleaseEvent(event);
+  // A right drag pans; a right click asks.
+  if (event->button() == Qt::RightButton && (event->pos() - m_rightPressed).manhattanLength() < 4 &&
+      m_state->run() != nullptr) {
+    emit menuWanted(event->globalPosition().toPoint());
+  }
+}
+
 void LinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
   if (plot.height() < 3 * lineHeight() - 4) return;  // it would overlap the two other labels
   label(painter, QRect(2, plot.center().y() - lineHeight() / 2, gutter() - 8, lineHeight()),
@@ -608,24 +783,6 @@ constexpr auto kOverflow = static_cast<std::size_t>(run::StepSeries::kOverflow);
 
 }  // namespace
 
-namespace {
-
-/// Series i of B in the columns of A's window that B has; the same step lies under the same pixel.
-std::vector<double> otherCurve(const ViewState& state, TimeWindow window, int width,
-                               std::size_t i) {
-  const RunStore* other = state.other();
-  if (other == nullptr || width < 1 || !(window.length() > 0)) return {};
-  const double end = std::min(window.end, static_cast<double>(other->steps()));
-  const auto columns =
-      static_cast<std::size_t>(std::max(0.0, (end - window.first) / window.length() * width));
-  if (columns == 0) return {};
-  const double last = window.first + static_cast<double>(columns) * window.length() / width;
-  const Columns<double> c = seriesColumns(*other, {window.first, last}, columns);
-  return curveOf(c, i).mean;
-}
-
-}  // namespace
-
 void LinePane::drawOther(QPainter& painter, const QRect& plot, const std::vector<double>& y) {
   // Part of the plot's width that B fills.
   QRect part = plot;
@@ -654,13 +811,11 @@ std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
 
 void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   const RunStore& run = *m_state->run();
-  const auto columns = static_cast<std::size_t>(plot.width());
-  const Columns<double> c = seriesColumns(run, m_state->window(), columns);
+  const Columns<double> c = series(plot);
   const Curve mean = curveOf(c, kImbalance);
   const Curve layer = curveOf(c, kImbalanceMax);
   const bool many = run.data().inventory.moe_layers.size() > 1;
-  const std::vector<double> other =
-      otherCurve(*m_state, m_state->window(), plot.width(), kImbalance);
+  const std::vector<double> other = otherSeries(plot, run::StepSeries::kImbalance);
   const double top =
       std::max({largest(mean.max), many ? largest(layer.mean) : 1.0, largest(other)});
   if (top <= 0) {
@@ -672,9 +827,12 @@ void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   // A step without assignments has no imbalance and is drawn at the bottom.
   setRange(1, 1 + niceCeiling(std::max(top - 1, 0.01)));
   drawRange(painter, plot);
-  drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
-  if (many) drawLine(painter, plot, layer.mean, m_state->theme().series[1]);
-  drawLine(painter, plot, mean.mean, m_state->theme().series[0]);
+  const bool shown = !hidden(tr("mean over layers"));
+  if (shown) drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
+  if (many && !hidden(tr("largest layer"))) {
+    drawLine(painter, plot, layer.mean, m_state->theme().series[1]);
+  }
+  if (shown) drawLine(painter, plot, mean.mean, m_state->theme().series[0]);
   drawOther(painter, plot, other);
   drawReference(painter, plot, 1);
 }
@@ -707,11 +865,9 @@ QString StepTimePane::detail() const {
 }
 
 void StepTimePane::drawContent(QPainter& painter, const QRect& plot) {
-  const Columns<double> c =
-      seriesColumns(*m_state->run(), m_state->window(), static_cast<std::size_t>(plot.width()));
+  const Columns<double> c = series(plot);
   const Curve ps = curveOf(c, kDuration);
-  const std::vector<double> other =
-      otherCurve(*m_state, m_state->window(), plot.width(), kDuration);
+  const std::vector<double> other = otherSeries(plot, run::StepSeries::kDurationPs);
   const double most = std::max(largest(ps.max), largest(other));
   const double least =
       other.empty() ? smallest(ps.mean) : std::min(smallest(ps.mean), smallest(other));
@@ -726,14 +882,56 @@ void StepTimePane::drawContent(QPainter& painter, const QRect& plot) {
     setRange(0, top);
   }
   drawRange(painter, plot);
-  drawBand(painter, plot, ps.mean, ps.max, m_state->theme().series[2]);
-  drawLine(painter, plot, ps.mean, m_state->theme().series[2]);
+  const std::uint32_t engines = replicas();
+  for (std::uint32_t e = 0; e < engines && engines > 1; ++e) {
+    if (!hidden(tr("replica %1").arg(e))) drawReplica(painter, plot, e);
+  }
+  if (engines < 2 && !hidden(tr("A"))) {
+    drawBand(painter, plot, ps.mean, ps.max, m_state->theme().series[2]);
+    drawLine(painter, plot, ps.mean, m_state->theme().series[2]);
+  }
   drawOther(painter, plot, other);
 }
 
+std::uint32_t StepTimePane::replicas() const {
+  const RunStore* run = m_state->run();
+  // Of more replicas than colours, and of many steps, the mean of all is drawn.
+  if (run == nullptr || !run->hasSteps() || m_state->window().length() > kReplicaSteps) return 1;
+  const std::uint32_t n = enginesOf(run->data().inventory);
+  return n <= m_state->theme().series.size() ? n : 1;
+}
+
+void StepTimePane::drawReplica(QPainter& painter, const QRect& plot, std::uint32_t engine) {
+  const auto& steps = m_state->run()->data().steps;
+  const TimeAxis a = axis();
+  const TimeWindow w = m_state->window();
+  const auto first = static_cast<std::size_t>(std::max(0.0, std::floor(w.first)));
+  const std::size_t end = std::min(steps.size(), static_cast<std::size_t>(std::ceil(w.end)));
+  // One point per pixel and replica, the longest step there.
+  std::vector<QPointF> points;
+  for (std::size_t s = first; s < end; ++s) {
+    if (steps[s].engine != engine) continue;
+    const double x = a.xOf(static_cast<double>(s) + 0.5);
+    const auto ps = static_cast<double>(steps[s].end_ps - steps[s].start_ps);
+    if (!points.empty() && std::floor(points.back().x()) == std::floor(x)) {
+      points.back().setY(std::max(points.back().y(), ps));
+    } else {
+      points.emplace_back(x, ps);
+    }
+  }
+  drawPoints(painter, plot, points, m_state->theme().series[engine]);
+}
+
 std::vector<TimePane::LegendItem> StepTimePane::legend() const {
-  if (m_state->other() == nullptr) return {};
-  return {{tr("A"), m_state->theme().series[2]}, {tr("B"), m_state->theme().text, Qt::DashLine}};
+  std::vector<LegendItem> items;
+  const std::uint32_t engines = replicas();
+  for (std::uint32_t e = 0; e < engines && engines > 1; ++e) {
+    items.push_back({tr("replica %1").arg(e), m_state->theme().series[e]});
+  }
+  if (m_state->other() == nullptr) return items;
+  if (engines < 2) items.push_back({tr("A"), m_state->theme().series[2]});
+  items.push_back({tr("B"), m_state->theme().text, Qt::DashLine});
+  return items;
 }
 
 QString StepTimePane::valueText(double value) const { return qs(timeText(value)); }
@@ -755,12 +953,21 @@ LinkPane::LinkPane(ViewState* state, QWidget* parent)
     : LinePane(state, QStringLiteral("links"), parent) {
   setAccessibleName(tr("Link use over steps"));
   connect(state, &ViewState::runChanged, this, &LinkPane::refresh);
+  connect(state, &ViewState::linkChanged, this, [this] {
+    refresh();
+    invalidate();
+  });
   refresh();
 }
 
 void LinkPane::refresh() {
   m_links = m_state->run() != nullptr ? busiestLinks(*m_state->run(), kLines)
                                       : std::vector<std::size_t>();
+  const std::uint32_t chosen = m_state->link();
+  if (chosen != run::kNone &&
+      std::find(m_links.begin(), m_links.end(), std::size_t{chosen}) == m_links.end()) {
+    m_links.push_back(chosen);
+  }
 }
 
 QString LinkPane::title() const { return tr("Link use"); }
@@ -770,9 +977,10 @@ QString LinkPane::detail() const {
 }
 
 namespace {
-constexpr std::array<Qt::PenStyle, LinkPane::kLines> kLineStyles = {Qt::SolidLine, Qt::DashLine,
-                                                                    Qt::DotLine, Qt::DashDotLine};
-}
+/// The last is that of the chosen link where it is none of the busiest.
+constexpr std::array<Qt::PenStyle, LinkPane::kLines + 1> kLineStyles = {
+    Qt::SolidLine, Qt::DashLine, Qt::DotLine, Qt::DashDotLine, Qt::SolidLine};
+}  // namespace
 
 std::vector<TimePane::LegendItem> LinkPane::legend() const {
   std::vector<LegendItem> items;
@@ -793,7 +1001,9 @@ void LinkPane::drawContent(QPainter& painter, const QRect& plot) {
     return;
   }
   const auto columns = static_cast<std::size_t>(plot.width());
-  const Columns<float> c = linkColumns(run, m_state->window(), columns);
+  const Columns<float> c =
+      overColumns(m_state->timeScale(), m_state->window(), columns,
+                  [&](TimeWindow w, std::size_t n) { return linkColumns(run, w, n); });
   std::vector<double> zero(columns, 0.0), envelope(columns, 0.0);
   std::vector<std::uint8_t> saturated(columns, 0);
   for (std::size_t col = 0; col < columns; ++col) {
@@ -806,6 +1016,7 @@ void LinkPane::drawContent(QPainter& painter, const QRect& plot) {
   drawRange(painter, plot);
   drawBand(painter, plot, zero, envelope, m_state->theme().noData);
   for (std::size_t i = m_links.size(); i-- > 0;) {
+    if (hidden(qs(run.data().inventory.links[m_links[i]].name))) continue;
     std::vector<double> y;
     for (std::size_t col = 0; col < columns; ++col) {
       y.push_back(m_state->aggregate() == Aggregate::kMax
@@ -849,15 +1060,53 @@ QString LinkPane::describe(const QPoint& position) const {
   return text;
 }
 
+namespace {
+
+/// Pixels: from here on a step is drawn as phases in turn, and with arrows.
+constexpr double kWideStep = 24, kArrowStep = 160;
+/// Steps on screen up to which lanes of an axis of time follow their replica's own steps.
+constexpr double kOwnSteps = 20000;
+
+/// [top, bottom) of a lane in pixels of the plot, with a gap below where it is thick enough.
+std::pair<int, int> laneRows(std::size_t lane, std::size_t lanes, int height, int gap) {
+  const auto n = static_cast<double>(lanes);
+  const int y0 = static_cast<int>(static_cast<double>(lane) * height / n);
+  int y1 = static_cast<int>(static_cast<double>(lane + 1) * height / n);
+  if (y1 - y0 >= 6) y1 -= gap;
+  return {y0, y1};
+}
+
+}  // namespace
+
 // ---- timeline ----------------------------------------------------------------------------------
 
 TimelinePane::TimelinePane(ViewState* state, QWidget* parent)
     : TimePane(state, QStringLiteral("timeline"), parent) {
   setAccessibleName(tr("Phases of each GPU over steps"));
+  connect(state, &ViewState::runChanged, this, &TimelinePane::refresh);
+  connect(state, &ViewState::gpuChanged, this, qOverload<>(&QWidget::update));
+  refresh();
+}
+
+void TimelinePane::refresh() {
+  m_steps.clear();
+  const RunStore* run = m_state->run();
+  if (run == nullptr || !run->hasSteps()) return;
+  m_steps.resize(enginesOf(run->data().inventory));
+  for (std::uint32_t s = 0; s < run->data().steps.size(); ++s) {
+    const std::uint32_t engine = run->data().steps[s].engine;
+    if (engine < m_steps.size()) m_steps[engine].push_back(s);
+  }
 }
 
 QString TimelinePane::title() const { return tr("GPU time"); }
-QString TimelinePane::detail() const { return tr("share by phase; at the cursor: share waiting"); }
+QString TimelinePane::detail() const {
+  if (m_state->run() != nullptr && axis().pixelsPerStep() >= kWideStep &&
+      lanes(plotRect()).per == 1) {
+    return tr("phases in turn (sums over layers); outlined: the GPU that others waited for");
+  }
+  return tr("share by phase; at the cursor: share waiting");
+}
 
 std::vector<TimePane::LegendItem> TimelinePane::legend() const {
   std::vector<LegendItem> items;
@@ -881,55 +1130,158 @@ std::size_t TimelinePane::gpusPerLane(int height) const {
   return std::max<std::size_t>(1, (gpus + lanes - 1) / lanes);
 }
 
+TimelinePane::Lanes TimelinePane::lanes(const QRect& plot) const {
+  Lanes l;
+  const std::size_t gpus = m_state->run() != nullptr ? m_state->run()->gpus() : 0;
+  l.per = gpusPerLane(plot.height());
+  l.count = (gpus + l.per - 1) / l.per;
+  l.height = l.count > 0 ? plot.height() / static_cast<double>(l.count) : 0;
+  return l;
+}
+
+std::size_t TimelinePane::gpuAt(int y) const {
+  const QRect plot = plotRect();
+  const Lanes l = lanes(plot);
+  if (l.count == 0) return 0;
+  const double lane =
+      std::clamp((y - plot.top()) / l.height, 0.0, static_cast<double>(l.count) - 1);
+  return static_cast<std::size_t>(lane) * l.per;
+}
+
 QString TimelinePane::laneName(std::size_t lane, std::size_t per) const {
+  const run::Inventory& inv = m_state->run()->data().inventory;
   const std::size_t first = lane * per;
   const std::size_t last = std::min(first + per, m_state->run()->gpus()) - 1;
-  return first == last ? QStringLiteral("GPU %1").arg(first)
-                       : QStringLiteral("GPU %1–%2").arg(first).arg(last);
+  const QString replica =
+      enginesOf(inv) > 1 ? QStringLiteral("R%1 ").arg(inv.gpus[first].engine) : QString();
+  return replica + (first == last ? QStringLiteral("GPU %1").arg(first)
+                                  : QStringLiteral("GPU %1–%2").arg(first).arg(last));
 }
 
 int TimelinePane::gutterNeeded() const {
   const std::size_t gpus = m_state->run() != nullptr ? m_state->run()->gpus() : 0;
   const QFontMetrics m = fontMetrics();
-  const QString widest =
+  QString widest =
       gpus > 16 ? QStringLiteral("GPU %1–%1").arg(gpus - 1) : QStringLiteral("GPU %1").arg(gpus);
+  if (m_state->run() != nullptr) {
+    const std::uint32_t engines = enginesOf(m_state->run()->data().inventory);
+    if (engines > 1) widest = QStringLiteral("R%1 ").arg(engines - 1) + widest;
+  }
   return 4 + m.horizontalAdvance(widest) + 10 + m.horizontalAdvance(QStringLiteral("100 %")) + 10;
 }
 
 void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
   const RunStore& run = *m_state->run();
   const Theme& theme = m_state->theme();
+  m_drawn = {};
+  const Lanes l = lanes(plot);
+  if (l.count == 0 || run.steps() == 0) return;
+  const qreal dpr = pixelRatio();
+  const int w = std::max(1, qRound(plot.width() * dpr));
+  const auto columns = static_cast<std::size_t>(w);
+  const TimeScale* times = m_state->timeScale();
+  const TimeWindow window = m_state->window();
+  // [lane][column][phase]: time, or on an axis of time the share of the column's width.
+  std::vector<double> time(l.count * columns * run::kPhases, 0.0);
+  const auto cell = [&](std::size_t lane, std::size_t x) {
+    return time.data() + (lane * columns + x) * run::kPhases;
+  };
+  const bool own = times != nullptr && !m_steps.empty() && window.length() <= kOwnSteps;
+  if (own) {
+    const double p0 = times->psOf(window.first);
+    const double k = w / std::max(1.0, times->psOf(window.end) - p0);
+    const auto& steps = run.data().steps;
+    for (std::size_t engine = 0; engine < m_steps.size(); ++engine) {
+      // Steps of one engine follow each other: the first that ends inside the window, and on.
+      auto it = std::partition_point(
+          m_steps[engine].begin(), m_steps[engine].end(),
+          [&](std::uint32_t s) { return static_cast<double>(steps[s].end_ps) <= p0; });
+      for (; it != m_steps[engine].end(); ++it) {
+        const run::StepScalars& s = steps[*it];
+        const double x0 = (static_cast<double>(s.start_ps) - p0) * k;
+        const double x1 = (static_cast<double>(s.end_ps) - p0) * k;
+        if (x0 >= w) break;
+        if (!(x1 > x0)) continue;
+        const std::int64_t* phases = run.gpuPhases(*it);
+        const auto duration = static_cast<double>(s.end_ps - s.start_ps);
+        const auto from = static_cast<std::size_t>(std::max(0.0, std::floor(x0)));
+        const auto to = std::min(columns, static_cast<std::size_t>(std::ceil(x1)));
+        for (std::size_t g = 0; g < run.gpus(); ++g) {
+          if (run.data().inventory.gpus[g].engine != engine) continue;
+          for (std::size_t x = from; x < to; ++x) {
+            const double width =
+                std::min(x1, static_cast<double>(x) + 1) - std::max(x0, static_cast<double>(x));
+            double* c = cell(g / l.per, x);
+            for (std::size_t p = 0; p < run::kPhases; ++p) {
+              c[p] += static_cast<double>(phases[g * run::kPhases + p]) / duration * width /
+                      static_cast<double>(l.per);
+            }
+          }
+        }
+      }
+    }
+  } else {
+    const Columns<std::int64_t> c =
+        overColumns(times, window, columns,
+                    [&](TimeWindow part, std::size_t n) { return phaseColumns(run, part, n); });
+    for (std::size_t x = 0; x < columns; ++x) {
+      for (std::size_t g = 0; g < run.gpus(); ++g) {
+        double* to = cell(g / l.per, x);
+        for (std::size_t p = 0; p < run::kPhases; ++p) {
+          to[p] += c.sum[x * c.width + g * run::kPhases + p];
+        }
+      }
+    }
+    // Whatever the time, a lane is full where its GPUs had a part.
+    for (std::size_t i = 0; i < l.count * columns; ++i) {
+      double* t = time.data() + i * run::kPhases;
+      double all = 0;
+      for (std::size_t p = 0; p < run::kPhases; ++p) all += t[p];
+      for (std::size_t p = 0; p < run::kPhases && all > 0; ++p) t[p] /= all;
+    }
+  }
+  drawShares(painter, plot, l, time);
+  if (l.per == 1 && run.hasSteps()) drawSteps(painter, plot, l);
+  // Between replicas.
+  painter.setPen(theme.frame);
+  for (std::size_t lane = 1; lane < l.count; ++lane) {
+    const auto& gpus = run.data().inventory.gpus;
+    if (gpus[lane * l.per].engine == gpus[lane * l.per - 1].engine) continue;
+    const int y = plot.top() + laneRows(lane, l.count, plot.height(), 0).first - 1;
+    painter.drawLine(plot.left() - 12, y, plot.right(), y);
+  }
+  int lastBottom = -1000;
+  for (std::size_t lane = 0; lane < l.count; ++lane) {
+    const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * l.height);
+    const QRect where(4, y - lineHeight() / 2, gutter() - 4, lineHeight());
+    if (where.top() < lastBottom) continue;
+    lastBottom = where.bottom();
+    label(painter, where, Qt::AlignLeft | Qt::AlignVCenter, laneName(lane, l.per), theme.text);
+  }
+}
+
+void TimelinePane::drawShares(QPainter& painter, const QRect& plot, const Lanes& l,
+                              const std::vector<double>& time) {
+  const Theme& theme = m_state->theme();
   const qreal dpr = pixelRatio();
   const int w = std::max(1, qRound(plot.width() * dpr));
   const int h = std::max(1, qRound(plot.height() * dpr));
-  const Columns<std::int64_t> c = phaseColumns(run, m_state->window(), static_cast<std::size_t>(w));
-  const std::size_t per = gpusPerLane(plot.height());
-  const std::size_t lanes = (run.gpus() + per - 1) / per;
   QImage image(w, h, QImage::Format_RGB32);
   image.setDevicePixelRatio(dpr);
   image.fill(theme.base);
   std::vector<QRgb> column(static_cast<std::size_t>(h));
   for (int x = 0; x < w; ++x) {
     std::fill(column.begin(), column.end(), theme.base.rgb());
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      const int y0 = static_cast<int>(static_cast<double>(lane) * h / static_cast<double>(lanes));
-      int y1 = static_cast<int>(static_cast<double>(lane + 1) * h / static_cast<double>(lanes));
-      if (y1 - y0 >= 6) y1 -= qRound(dpr);  // gap
-      std::array<double, run::kPhases> time{};
-      double all = 0;
-      for (std::size_t g = lane * per; g < std::min(run.gpus(), (lane + 1) * per); ++g) {
-        for (std::size_t p = 0; p < run::kPhases; ++p) {
-          const double t = c.sum[static_cast<std::size_t>(x) * c.width + g * run::kPhases + p];
-          time[p] += t;
-          all += t;
-        }
-      }
-      if (all <= 0) continue;
+    for (std::size_t lane = 0; lane < l.count; ++lane) {
+      const auto [y0, y1] = laneRows(lane, l.count, h, qRound(dpr));
+      const double* t =
+          time.data() +
+          (lane * static_cast<std::size_t>(w) + static_cast<std::size_t>(x)) * run::kPhases;
       double before = 0;
       for (std::size_t p = 0; p < run::kPhases; ++p) {
-        const int from = y0 + static_cast<int>(std::lround(before / all * (y1 - y0)));
-        before += time[p];
-        const int to = y0 + static_cast<int>(std::lround(before / all * (y1 - y0)));
+        const int from = y0 + static_cast<int>(std::lround(std::min(before, 1.0) * (y1 - y0)));
+        before += t[p];
+        const int to = y0 + static_cast<int>(std::lround(std::min(before, 1.0) * (y1 - y0)));
         fillRun(column.data(), from, to, theme.phases[p].rgb());
       }
     }
@@ -938,15 +1290,140 @@ void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
     }
   }
   painter.drawImage(plot.topLeft(), image);
-  int lastBottom = -1000;
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * plot.height() /
-                                                static_cast<double>(lanes));
-    const QRect where(4, y - lineHeight() / 2, gutter() - 4, lineHeight());
-    if (where.top() < lastBottom) continue;
-    lastBottom = where.bottom();
-    label(painter, where, Qt::AlignLeft | Qt::AlignVCenter, laneName(lane, per), theme.text);
+}
+
+void TimelinePane::drawSteps(QPainter& painter, const QRect& plot, const Lanes& l) {
+  const RunStore& run = *m_state->run();
+  const Theme& theme = m_state->theme();
+  const TimeAxis a = axis();
+  const TimeWindow window = m_state->window();
+  const bool time = m_state->timeScale() != nullptr;
+  const auto& steps = run.data().steps;
+  // So many steps cannot all be wide; on an axis of time single ones may be.
+  if (!time && a.pixelsPerStep() < kWideStep) return;
+  if (window.length() > kOwnSteps) return;
+  const auto extent = [&](std::size_t s) -> std::pair<double, double> {
+    if (time) {
+      return {a.xOfPs(static_cast<double>(steps[s].start_ps)),
+              a.xOfPs(static_cast<double>(steps[s].end_ps))};
+    }
+    return {a.xOf(static_cast<double>(s)), a.xOf(static_cast<double>(s) + 1)};
+  };
+  painter.setClipRect(plot);
+  const auto box = [&](std::size_t gpu, double x0, double x1) {
+    const auto [y0, y1] = laneRows(gpu, l.count, plot.height(), 1);
+    return QRectF(x0, plot.top() + y0, x1 - x0, y1 - y0);
+  };
+  const auto middle = [&](std::size_t gpu) { return box(gpu, 0, 1).center().y(); };
+  const auto head = [&](double x, double y, double direction) {
+    painter.drawPolygon(
+        QPolygonF({{x - 3, y - 5 * direction}, {x + 3, y - 5 * direction}, {x, y}}));
+  };
+  for (const std::vector<std::uint32_t>& engineSteps : m_steps) {
+    // On an axis of time a step that began before the window may reach into it.
+    auto it = std::partition_point(engineSteps.begin(), engineSteps.end(), [&](std::uint32_t s) {
+      return time ? a.xOfPs(static_cast<double>(steps[s].end_ps)) <= plot.left()
+                  : static_cast<double>(s) + 1 <= window.first;
+    });
+    for (; it != engineSteps.end(); ++it) {
+      const std::size_t s = *it;
+      const auto [x0, x1] = extent(s);
+      if (x0 > plot.right() + 1) break;
+      const auto duration = static_cast<double>(steps[s].end_ps - steps[s].start_ps);
+      if (x1 - x0 < kWideStep || !(duration > 0)) continue;
+      ++m_drawn.wideSteps;
+      const std::int64_t* phases = run.gpuPhases(s);
+      const double perPs = (x1 - x0) / duration;
+      for (std::size_t g = 0; g < run.gpus(); ++g) {
+        if (run.data().inventory.gpus[g].engine != steps[s].engine) continue;
+        painter.fillRect(box(g, x0, x1), theme.base);
+        double x = x0;
+        for (std::size_t p = 0; p < run::kPhases; ++p) {
+          const double next = x + static_cast<double>(phases[g * run::kPhases + p]) * perPs;
+          if (next > x) painter.fillRect(box(g, x, next), theme.phases[p]);
+          x = next;
+        }
+      }
+      const std::uint32_t last = steps[s].straggler_gpu;
+      if (last >= run.gpus()) continue;
+      painter.setBrush(Qt::NoBrush);
+      painter.setPen(QPen(theme.text, 1));
+      const QRectF outline = box(last, x0, x1).adjusted(0.5, 0.5, -1.5, -0.5);
+      if (l.height >= 10) {
+        painter.drawRect(outline);
+      } else {
+        painter.drawLine(outline.bottomLeft(),
+                         outline.bottomRight());  // a frame would hide the lane
+      }
+      ++m_drawn.outlines;
+      if (x1 - x0 < kArrowStep || l.height < 10) continue;
+      // Where an exchange ends: the others go on when the last one is done.
+      std::size_t top = last;
+      std::size_t bottom = last;
+      for (std::size_t g = 0; g < run.gpus(); ++g) {
+        if (run.data().inventory.gpus[g].engine != steps[s].engine) continue;
+        top = std::min(top, g);
+        bottom = std::max(bottom, g);
+      }
+      painter.setRenderHint(QPainter::Antialiasing);
+      double x = x0;
+      for (std::size_t p = 0; p < run::kPhases; ++p) {
+        const auto t = static_cast<double>(phases[last * run::kPhases + p]);
+        x += t * perPs;
+        const auto phase = static_cast<run::Phase>(p);
+        if (t <= 0 || (phase != run::Phase::kDispatch && phase != run::Phase::kCombine &&
+                       phase != run::Phase::kCollective)) {
+          continue;
+        }
+        painter.setPen(QPen(theme.text, 1.2));
+        painter.setBrush(theme.text);
+        painter.drawEllipse(QPointF(x, middle(last)), 2.5, 2.5);
+        for (const std::size_t to : {top, bottom}) {
+          if (to == last) continue;
+          painter.drawLine(QPointF(x, middle(last)), QPointF(x, middle(to)));
+          head(x, middle(to), to > last ? 1 : -1);
+          ++m_drawn.arrows;
+        }
+      }
+      painter.setRenderHint(QPainter::Antialiasing, false);
+    }
   }
+  // The recorded chain of activities that fixed the end of the slowest step.
+  painter.setBrush(Qt::NoBrush);
+  painter.setPen(QPen(theme.accent, l.height >= 12 ? 2 : 1));
+  for (const run::CriticalEntry& e : run.data().critical_path) {
+    if (e.gpu >= run.gpus() || e.step >= steps.size()) continue;
+    const auto [x0, x1] = extent(e.step);
+    const auto duration = static_cast<double>(steps[e.step].end_ps - steps[e.step].start_ps);
+    if (x1 - x0 < kWideStep || !(duration > 0) || x1 < plot.left() || x0 > plot.right()) continue;
+    const double from =
+        x0 + static_cast<double>(e.start_ps - steps[e.step].start_ps) / duration * (x1 - x0);
+    const double width = static_cast<double>(e.duration_ps) / duration * (x1 - x0);
+    painter.drawRect(box(e.gpu, from, from + std::max(width, 2.0)).adjusted(1, 1, -1, -1));
+    ++m_drawn.criticalPieces;
+  }
+  painter.setClipping(false);
+}
+
+void TimelinePane::drawOverlay(QPainter& painter, const QRect& plot) {
+  const Lanes l = lanes(plot);
+  if (m_state->gpu() != run::kNone && l.count > 0 && m_state->gpu() < m_state->run()->gpus()) {
+    const auto [y0, y1] = laneRows(m_state->gpu() / l.per, l.count, plot.height(), 0);
+    const QRect lane(plot.left() - 1, plot.top() + y0 - 1, plot.width() + 1, y1 - y0 + 1);
+    painter.setBrush(Qt::NoBrush);
+    painter.setPen(QPen(Qt::black, 3));
+    painter.drawRect(lane);
+    painter.setPen(QPen(Qt::white, 1));
+    painter.drawRect(lane);
+  }
+  TimePane::drawOverlay(painter, plot);
+}
+
+void TimelinePane::clicked(const QPoint& position) {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || run->gpus() == 0 || !plotRect().contains(position)) return;
+  if (const auto step = axis().stepAt(position.x(), run->steps())) m_state->setCursor(step);
+  m_state->setGpu(static_cast<std::uint32_t>(gpuAt(position.y())));
 }
 
 void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
@@ -995,6 +1472,12 @@ QString TimelinePane::describe(const QPoint& position) const {
     }
     if (t > 0) text += QStringLiteral(" %1 %2").arg(qs(run::kPhaseNames[p]), qs(timeText(t / n)));
   }
+  // On an axis of time the step that began last need not be this GPU's.
+  if (run->hasSteps() && enginesOf(run->data().inventory) > 1 && lane * per < run->gpus()) {
+    const std::uint32_t mine = run->data().inventory.gpus[lane * per].engine;
+    const std::uint32_t its = run->data().steps[static_cast<std::size_t>(*step)].engine;
+    if (mine != its) text += tr(" (a step of replica %1)").arg(its);
+  }
   return text;
 }
 
@@ -1002,6 +1485,7 @@ QString TimelinePane::describe(const QPoint& position) const {
 
 MinimapPane::MinimapPane(ViewState* state, QWidget* parent)
     : TimePane(state, QStringLiteral("minimap"), parent) {
+  connect(state, &ViewState::bookmarksChanged, this, qOverload<>(&QWidget::update));
   setAccessibleName(tr("Whole run, with the steps on screen as a handle"));
   setToolTip(
       tr("Whole run: overflow per step (bars), events (ticks). Drag the frame or its edges; "
@@ -1022,7 +1506,9 @@ void MinimapPane::drawContent(QPainter& painter, const QRect& plot) {
   label(painter, gutterLine(plot.center().y()), Qt::AlignRight | Qt::AlignVCenter, tr("whole run"),
         theme.muted);
   const auto columns = static_cast<std::size_t>(plot.width());
-  const Columns<double> c = seriesColumns(run, shownWindow(), columns);
+  const Columns<double> c =
+      overColumns(m_state->timeScale(), shownWindow(), columns,
+                  [&](TimeWindow w, std::size_t n) { return seriesColumns(run, w, n); });
   double top = 0;
   for (std::size_t col = 0; col < columns; ++col)
     top = std::max(top, c.max[col * c.width + kOverflow]);
@@ -1054,6 +1540,13 @@ void MinimapPane::drawOverlay(QPainter& painter, const QRect& plot) {
   painter.setPen(QPen(theme.highlight, 2));
   painter.setBrush(Qt::NoBrush);
   painter.drawRect(QRectF(x0, plot.top(), std::max(2.0, x1 - x0 - 1), plot.height() - 1));
+  for (const Bookmark& b : m_state->bookmarks()) {
+    const double x = a.xOf(static_cast<double>(b.step) + 0.5);
+    painter.setPen(Qt::NoPen);
+    painter.setBrush(theme.highlight);
+    painter.drawPolygon(
+        QPolygonF({{x - 4, plot.top() + 0.0}, {x + 4, plot.top() + 0.0}, {x, plot.top() + 7.0}}));
+  }
   if (const auto step = m_state->cursor()) {
     const int x = static_cast<int>(a.xOf(static_cast<double>(*step) + 0.5));
     painter.fillRect(QRect(x, plot.top(), 1, plot.height()), theme.accent);
@@ -1083,12 +1576,15 @@ void MinimapPane::mousePressEvent(QMouseEvent* event) {
   } else if (std::abs(x - x1) <= 5 && x1 - x0 > 12) {
     m_grip = Grip::kRight;
   } else {
-    if (t < w.first || t > w.end) {
-      const double half = w.length() / 2;
-      m_state->setWindow({t - half, t + half}, ViewState::Move::kJump);
-    }
     m_grip = Grip::kBody;
-    m_grabbed = t - m_state->window().first;
+    m_grabbed = x;
+    m_grabbedWindow = w;
+    if (t < w.first || t > w.end) {
+      const double middle = (x0 + x1) / 2;
+      const double share = x1 > x0 ? (x - middle) / (x1 - x0) : 0;
+      m_grabbedWindow = m_state->panned(w, share);
+      m_state->setWindow(m_grabbedWindow, ViewState::Move::kJump);
+    }
   }
 }
 
@@ -1101,9 +1597,16 @@ void MinimapPane::mouseMoveEvent(QMouseEvent* event) {
       setCursor(Qt::ArrowCursor);
       emit hovered(describe(event->pos()));
       break;
-    case Grip::kBody:
-      m_state->setWindow({t - m_grabbed, t - m_grabbed + w.length()}, ViewState::Move::kContinuous);
+    case Grip::kBody: {
+      // The width on screen stays, on either axis.
+      const double width = axis().xOf(m_grabbedWindow.end) - axis().xOf(m_grabbedWindow.first);
+      if (width > 0) {
+        m_state->setWindow(
+            m_state->panned(m_grabbedWindow, (event->position().x() - m_grabbed) / width),
+            ViewState::Move::kContinuous);
+      }
       break;
+    }
     case Grip::kLeft:
       m_state->setWindow({std::min(t, w.end - kMinWindowSteps), w.end},
                          ViewState::Move::kContinuous);
@@ -1121,6 +1624,7 @@ void MinimapPane::mouseReleaseEvent(QMouseEvent*) { m_grip = Grip::kNone; }
 
 AxisPane::AxisPane(ViewState* state, QWidget* parent)
     : TimePane(state, QStringLiteral("axis"), parent) {
+  connect(state, &ViewState::bookmarksChanged, this, qOverload<>(&QWidget::update));
   setAccessibleName(tr("Step numbers and simulated times"));
   setFixedHeight(sizeHint().height());
 }
@@ -1149,16 +1653,28 @@ void AxisPane::drawContent(QPainter& painter, const QRect& plot) {
   const TimeAxis a = axis();
   const int room = 2 * halfLabel() + 16;
   const int most = std::max(2, plot.width() / room);
-  for (const std::uint64_t s : stepTicks(m_state->window(), run.steps(), most)) {
-    const int x = qRound(a.xOf(static_cast<double>(s)));
-    // The step after the last one is a place, not a step.
-    if (s >= run.steps()) continue;
+  const auto tick = [&](double at, const QString& above, const QString& below) {
+    const int x = qRound(at);
     painter.setPen(theme.frame);
     painter.drawLine(x, plot.top() - 2, x, plot.top() + 2);
     const QRect where(x - halfLabel(), plot.top() + 3, 2 * halfLabel(), lineHeight());
-    label(painter, where, Qt::AlignHCenter | Qt::AlignVCenter, count(s), theme.text);
-    label(painter, where.translated(0, lineHeight()), Qt::AlignHCenter | Qt::AlignVCenter,
-          qs(timeText(static_cast<double>(run.startPs(s)))), theme.muted);
+    label(painter, where, Qt::AlignHCenter | Qt::AlignVCenter, above, theme.text);
+    label(painter, where.translated(0, lineHeight()), Qt::AlignHCenter | Qt::AlignVCenter, below,
+          theme.muted);
+  };
+  if (const TimeScale* times = m_state->timeScale()) {
+    const TimeWindow w = m_state->window();
+    for (const double ps : timeTicks(times->psOf(w.first), times->psOf(w.end), most)) {
+      const auto step = std::min(run.steps() - 1, static_cast<std::uint64_t>(times->stepOf(ps)));
+      tick(a.xOfPs(ps), qs(tickText(ps)), count(step));
+    }
+    return;
+  }
+  for (const std::uint64_t s : stepTicks(m_state->window(), run.steps(), most)) {
+    // The step after the last one is a place, not a step.
+    if (s >= run.steps()) continue;
+    tick(a.xOf(static_cast<double>(s)), count(s),
+         qs(timeText(static_cast<double>(run.startPs(s)))));
   }
 }
 
@@ -1172,13 +1688,36 @@ void AxisPane::drawNames(QPainter& painter, const QRect& plot, const QString& st
 
 void AxisPane::drawOverlay(QPainter& painter, const QRect& plot) {
   const Theme& theme = m_state->theme();
-  if (const auto step = m_state->cursor()) {
-    drawNames(painter, plot, tr("step %1").arg(count(*step)),
-              tr("at %1").arg(qs(timeText(static_cast<double>(m_state->run()->startPs(*step))))),
-              theme.accent);
-  } else {
-    drawNames(painter, plot, tr("step"), tr("starts at"), theme.muted);
+  const bool time = m_state->timeScale() != nullptr;
+  const TimeAxis a = axis();
+  const TimeWindow w = m_state->window();
+  for (const Bookmark& b : m_state->bookmarks()) {
+    const double t = static_cast<double>(b.step) + 0.5;
+    if (t < w.first || t > w.end) continue;
+    const double x = a.xOf(t);
+    painter.setPen(Qt::NoPen);
+    painter.setBrush(theme.highlight);
+    painter.drawPolygon(
+        QPolygonF({{x - 4, plot.top() - 2.0}, {x + 4, plot.top() - 2.0}, {x, plot.top() + 5.0}}));
   }
+  QString step = tr("step");
+  QString at = time ? tr("time") : tr("starts at");
+  if (const auto cursor = m_state->cursor()) {
+    step = tr("step %1").arg(count(*cursor));
+    at = tr("at %1").arg(qs(timeText(static_cast<double>(m_state->run()->startPs(*cursor)))));
+  }
+  drawNames(painter, plot, time ? at : step, time ? step : at,
+            m_state->cursor() ? theme.accent : theme.muted);
+}
+
+QString AxisPane::describe(const QPoint& position) const {
+  const TimeAxis a = axis();
+  for (const Bookmark& b : m_state->bookmarks()) {
+    if (std::abs(a.xOf(static_cast<double>(b.step) + 0.5) - position.x()) > 5) continue;
+    return tr("bookmark: step %1%2")
+        .arg(count(b.step), b.name.isEmpty() ? QString() : QStringLiteral(", ") + b.name);
+  }
+  return {};
 }
 
 }  // namespace switchyard::gui

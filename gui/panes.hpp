@@ -3,12 +3,15 @@
 #pragma once
 #include <vector>
 
+#include <QSet>
+
 #include "gui/timepane.hpp"
 
 namespace switchyard::gui {
 
-/// Experts by GPU (rows) over steps. Red cells, ticks above the plot and triangles in the gutter
-/// mark overflow. Where experts are more than pixel rows, a row shows its largest value.
+/// Experts (rows, by default by GPU) over steps. Red cells, ticks above the plot and triangles in
+/// the gutter mark overflow, dots at the right experts with several replicas. Where experts are
+/// more than pixel rows, a row shows its largest value. Ctrl+Shift+wheel zooms the rows.
 class HeatPane : public TimePane {
   Q_OBJECT
  public:
@@ -18,6 +21,9 @@ class HeatPane : public TimePane {
   [[nodiscard]] std::uint32_t expertAt(int y) const;
   /// Middle of the expert's row.
   [[nodiscard]] int yOfExpert(std::uint32_t expert) const;
+  /// Rows on screen, of all experts.
+  [[nodiscard]] std::size_t rows() const { return m_order.size(); }
+  void showAllRows();
 
  protected:
   [[nodiscard]] QString title() const override;
@@ -31,6 +37,7 @@ class HeatPane : public TimePane {
   [[nodiscard]] QString describe(const QPoint& position) const override;
   void clicked(const QPoint& position) override;
   void doubleClicked(const QPoint& position) override;
+  void wheelEvent(QWheelEvent* event) override;
 
  private:
   struct Group {
@@ -42,20 +49,31 @@ class HeatPane : public TimePane {
   [[nodiscard]] QString valueText(double value) const;
   [[nodiscard]] std::size_t rowAt(int y) const;
 
-  std::vector<ExpertPlace> m_order;
+  std::vector<ExpertPlace> m_order;  // rows on screen
   std::vector<Group> m_groups;
+  double m_rowFirst = 0, m_rowEnd = 0;  // share of all rows on screen, 0 … 1; end 0: all
   double m_top = 1;
 };
 
-/// Base of the line panes: a y axis with two labels, the value at the cursor between them.
+/// Base of the line panes: a y axis with two labels, the value at the cursor between them. A click
+/// on a name of the legend hides its line, another one shows it. A right click asks for a menu.
 class LinePane : public TimePane {
   Q_OBJECT
  public:
   LinePane(ViewState* state, const QString& id, QWidget* parent) : TimePane(state, id, parent) {}
+  /// Whether the line of that name in the legend is hidden.
+  [[nodiscard]] bool hidden(const QString& name) const { return m_hidden.contains(name); }
   [[nodiscard]] int gutterNeeded() const override;
   [[nodiscard]] QSize minimumSizeHint() const override;
 
+ signals:
+  void menuWanted(const QPoint& globalPosition);
+
  protected:
+  void clicked(const QPoint& position) override;
+  void mousePressEvent(QMouseEvent* event) override;
+  void mouseReleaseEvent(QMouseEvent* event) override;
+  void drawLegend(QPainter& painter, const QRect& rect) override;
   [[nodiscard]] virtual QString valueText(double value) const = 0;
   /// Value at a step, for the gutter.
   [[nodiscard]] virtual double valueAt(std::uint64_t step) const = 0;
@@ -71,7 +89,17 @@ class LinePane : public TimePane {
                 const QColor& color, Qt::PenStyle style = Qt::SolidLine);
   void drawBand(QPainter& painter, const QRect& plot, const std::vector<double>& low,
                 const std::vector<double>& high, QColor color);
+  /// Line through points of the plot, x and value.
+  void drawPoints(QPainter& painter, const QRect& plot, const std::vector<QPointF>& points,
+                  const QColor& color, Qt::PenStyle style = Qt::SolidLine);
+  /// Series over the window's columns, on the axis at hand; of B as far as it reaches.
+  [[nodiscard]] Columns<double> series(const QRect& plot) const;
+  [[nodiscard]] std::vector<double> otherSeries(const QRect& plot, run::StepSeries series) const;
   double m_low = 0, m_high = 1;
+
+ private:
+  QSet<QString> m_hidden;
+  QPoint m_rightPressed;
 };
 
 /// imbalance = max/mean over GPUs: mean over layers, and the largest layer.
@@ -91,10 +119,15 @@ class ImbalancePane : public LinePane {
 };
 
 /// Duration of a step; in decode steps, the time per output token of the running sequences.
+/// Replicas that step by themselves have a line each.
 class StepTimePane : public LinePane {
   Q_OBJECT
  public:
+  /// Steps on screen up to which replicas are drawn one by one.
+  static constexpr double kReplicaSteps = 20000;
   explicit StepTimePane(ViewState* state, QWidget* parent = nullptr);
+  /// Lines drawn for A now.
+  [[nodiscard]] std::uint32_t replicas() const;
 
  protected:
   [[nodiscard]] std::vector<LegendItem> legend() const override;
@@ -104,9 +137,12 @@ class StepTimePane : public LinePane {
   [[nodiscard]] QString valueText(double value) const override;
   [[nodiscard]] double valueAt(std::uint64_t step) const override;
   [[nodiscard]] QString describe(const QPoint& position) const override;
+
+ private:
+  void drawReplica(QPainter& painter, const QRect& plot, std::uint32_t engine);
 };
 
-/// Use of the busiest links, and the envelope over all links.
+/// Use of the busiest links (and of the chosen one), and the envelope over all links.
 class LinkPane : public LinePane {
   Q_OBJECT
  public:
@@ -128,8 +164,12 @@ class LinkPane : public LinePane {
   std::vector<std::size_t> m_links;
 };
 
-/// One lane per GPU: the share of each phase in its time, stacked. Stacked shares, not one colour
-/// per pixel, so that waits stay visible at every zoom.
+/// One lane per GPU. Where steps are narrow: the share of each phase in its time, stacked, so that
+/// waits stay visible at every zoom. Where they are wide: the phases one after the other, each as
+/// long as it took in the step (sums over layers), the GPU that others waited for outlined, and, at
+/// deep zoom, an arrow where an exchange ends: from the GPU that was last to those that waited. On
+/// an axis of time the lanes of a replica show its own steps, which overlap with those of others.
+/// The pieces of the recorded critical path (of the slowest step) are outlined at their times.
 class TimelinePane : public TimePane {
   Q_OBJECT
  public:
@@ -142,9 +182,31 @@ class TimelinePane : public TimePane {
   [[nodiscard]] std::vector<LegendItem> legend() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   void drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) override;
+  void drawOverlay(QPainter& painter, const QRect& plot) override;
   [[nodiscard]] QString describe(const QPoint& position) const override;
+  void clicked(const QPoint& position) override;
+
+ public:
+  /// What the last paint drew besides shares: steps as phases, outlines, arrows.
+  struct Drawn {
+    std::size_t wideSteps = 0, outlines = 0, arrows = 0, criticalPieces = 0;
+  };
+  [[nodiscard]] const Drawn& drawn() const { return m_drawn; }
+  /// Lane drawn at the height y, and its first GPU.
+  [[nodiscard]] std::size_t gpuAt(int y) const;
 
  private:
+  struct Lanes {
+    std::size_t per = 1, count = 0;
+    double height = 0;
+  };
+  [[nodiscard]] Lanes lanes(const QRect& plot) const;
+  void drawShares(QPainter& painter, const QRect& plot, const Lanes& lanes,
+                  const std::vector<double>& time);
+  void drawSteps(QPainter& painter, const QRect& plot, const Lanes& lanes);
+  void refresh();
+  std::vector<std::vector<std::uint32_t>> m_steps;  // [engine] its steps, ascending
+  Drawn m_drawn;
   /// GPUs per lane: more than one only where a lane would be thinner than 6 pixels.
   [[nodiscard]] std::size_t gpusPerLane(int height) const;
   [[nodiscard]] QString laneName(std::size_t lane, std::size_t per) const;
@@ -171,7 +233,8 @@ class MinimapPane : public TimePane {
 
  private:
   enum class Grip { kNone, kBody, kLeft, kRight } m_grip = Grip::kNone;
-  double m_grabbed = 0;
+  double m_grabbed = 0;  // x
+  TimeWindow m_grabbedWindow;
 };
 
 /// Step numbers and simulated times under the panes; the cursor's in the gutter.
@@ -190,6 +253,7 @@ class AxisPane : public TimePane {
   [[nodiscard]] bool hasFrame() const override { return false; }
   void drawContent(QPainter& painter, const QRect& plot) override;
   void drawOverlay(QPainter& painter, const QRect& plot) override;
+  [[nodiscard]] QString describe(const QPoint& position) const override;
 
  private:
   void drawNames(QPainter& painter, const QRect& plot, const QString& step, const QString& time,

@@ -13,15 +13,16 @@
 namespace switchyard::gui {
 
 const QStringList& PaneStack::panelNames() {
-  static const QStringList names = {QStringLiteral("heatmap"),  QStringLiteral("imbalance"),
-                                    QStringLiteral("steptime"), QStringLiteral("links"),
-                                    QStringLiteral("timeline"), QStringLiteral("memory"),
-                                    QStringLiteral("entropy")};
+  static const QStringList names = {
+      QStringLiteral("heatmap"), QStringLiteral("imbalance"), QStringLiteral("steptime"),
+      QStringLiteral("latency"), QStringLiteral("links"),     QStringLiteral("timeline"),
+      QStringLiteral("memory"),  QStringLiteral("entropy"),   QStringLiteral("metric")};
   return names;
 }
 
 const QStringList& PaneStack::hiddenAtFirst() {
-  static const QStringList names = {QStringLiteral("memory"), QStringLiteral("entropy")};
+  static const QStringList names = {QStringLiteral("latency"), QStringLiteral("memory"),
+                                    QStringLiteral("entropy"), QStringLiteral("metric")};
   return names;
 }
 
@@ -55,6 +56,11 @@ PaneStack::PaneStack(ViewState* state, const QStringList& panels, QWidget* paren
     } else if (id == QLatin1String("timeline")) {
       pane = new TimelinePane(state, this);
       weight = 46;
+    } else if (id == QLatin1String("latency")) {
+      pane = new LatencyPane(state, this);
+      weight = 30;
+    } else if (id == QLatin1String("metric")) {
+      pane = new MetricPane(state, this);
     } else if (id == QLatin1String("memory")) {
       pane = new MemoryPane(state, this);
       weight = 30;

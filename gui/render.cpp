@@ -164,6 +164,7 @@ void render(const RenderOptions& o) {
   }
   applyTheme(o.dark);
   const auto show = [&](ViewState& state) {
+    state.setTimeAxis(o.timeAxis);
     if (o.window) state.setWindow(*o.window, ViewState::Move::kJump);
     if (o.cursor) state.setCursor(o.cursor);
     state.setLayer(layer);

@@ -24,6 +24,7 @@ struct RenderOptions {
   std::optional<TimeWindow> window;     ///< Steps; the whole run without.
   std::optional<std::uint64_t> cursor;  ///< Step; none without.
   std::optional<std::uint32_t> layer;   ///< Number of a MoE layer in the model; all without.
+  bool timeAxis = false;                ///< Equal widths are equal simulated times.
   bool dark = false;
   QString panel = QStringLiteral("all");  ///< "all" or one of PaneStack::panelNames().
 };

@@ -192,7 +192,10 @@ void ScenarioForm::rebuild() {
   int line = 0;
   for (const ScenarioDocument::Entry* e : shown()) {
     const QString key = qs(e->key);
-    auto* name = new QLabel(m_filter->text().trimmed().isEmpty() ? key.section('.', 1) : key, page);
+    // Without the section; "sweep[0].values" stays "[0].values".
+    const qsizetype skip = qs(e->section).size();
+    const QString own = key.mid(skip + (key.mid(skip).startsWith('.') ? 1 : 0));
+    auto* name = new QLabel(m_filter->text().trimmed().isEmpty() ? own : key, page);
     name->setTextFormat(Qt::PlainText);
     name->setToolTip(key);
     QWidget* editor = nullptr;

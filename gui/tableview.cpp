@@ -9,6 +9,7 @@
 #include <QHeaderView>
 #include <QKeyEvent>
 #include <QMenu>
+#include <QPainter>
 
 namespace switchyard::gui {
 
@@ -81,6 +82,26 @@ void TableView::contextMenuEvent(QContextMenuEvent* event) {
   menu->addAction(tr("Copy as Markdown"), this, [this] { copy(TableText::kMarkdown); });
   menu->addAction(tr("Copy as CSV"), this, [this] { copy(TableText::kCsv); });
   menu->popup(event->globalPos());
+}
+
+void SparkDelegate::paint(QPainter* painter, const QStyleOptionViewItem& option,
+                          const QModelIndex& index) const {
+  QStyledItemDelegate::paint(painter, option, index);
+  const auto values = index.data(kSparkRole).value<QList<float>>();
+  if (values.isEmpty()) return;
+  const float most = *std::max_element(values.begin(), values.end());
+  const QRect r = option.rect.adjusted(3, 2, -3, -2);
+  if (!(most > 0) || r.width() < 2 || r.height() < 2) return;
+  const bool selected = option.state.testFlag(QStyle::State_Selected);
+  const QColor color =
+      option.palette.color(selected ? QPalette::HighlightedText : QPalette::Highlight);
+  const auto n = static_cast<int>(values.size());
+  for (int i = 0; i < n; ++i) {
+    const int x0 = r.left() + i * r.width() / n;
+    const int x1 = r.left() + (i + 1) * r.width() / n;
+    const int h = qRound(values[i] / most * static_cast<float>(r.height()));
+    if (h > 0) painter->fillRect(QRect(x0, r.bottom() + 1 - h, std::max(1, x1 - x0), h), color);
+  }
 }
 
 }  // namespace switchyard::gui

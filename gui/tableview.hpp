@@ -2,6 +2,7 @@
 // A table whose selected rows (all rows, if none is selected) can be copied: Ctrl+C as TSV, the
 // context menu as Markdown and CSV.
 #pragma once
+#include <QStyledItemDelegate>
 #include <QTableView>
 
 #include "gui/models.hpp"
@@ -27,6 +28,15 @@ class TableView : public QTableView {
  private:
   void placeValues();
   bool m_fitValues = false;
+};
+
+/// Draws kSparkRole as a line of bars from 0 to the largest value of the row.
+class SparkDelegate : public QStyledItemDelegate {
+  Q_OBJECT
+ public:
+  using QStyledItemDelegate::QStyledItemDelegate;
+  void paint(QPainter* painter, const QStyleOptionViewItem& option,
+             const QModelIndex& index) const override;
 };
 
 }  // namespace switchyard::gui

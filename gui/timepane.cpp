@@ -60,7 +60,8 @@ QRect TimePane::plotRect() const {
 
 TimeAxis TimePane::axis() const {
   const QRect plot = plotRect();
-  return {shownWindow(), static_cast<double>(plot.left()), static_cast<double>(plot.width())};
+  return {shownWindow(), static_cast<double>(plot.left()), static_cast<double>(plot.width()),
+          m_state->timeScale()};
 }
 
 void TimePane::invalidate() {
@@ -337,9 +338,8 @@ void TimePane::mouseMoveEvent(QMouseEvent* event) {
   const double left = plot.left();
   const double right = plot.left() + plot.width();
   if (m_drag == Drag::kPan && m_moved && a.pixelsPerStep() > 0) {
-    const double delta = (m_pressed.x() - at.x()) / a.pixelsPerStep();
-    m_state->setWindow({m_pressedWindow.first + delta, m_pressedWindow.end + delta},
-                       ViewState::Move::kContinuous);
+    const double share = (m_pressed.x() - at.x()) / static_cast<double>(plot.width());
+    m_state->setWindow(m_state->panned(m_pressedWindow, share), ViewState::Move::kContinuous);
     return;
   }
   if (m_drag == Drag::kSelect && m_moved) {

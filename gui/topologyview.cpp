@@ -6,6 +6,7 @@
 #include <map>
 
 #include <QHelpEvent>
+#include <QMouseEvent>
 #include <QPainter>
 #include <QPainterPath>
 #include <QToolTip>
@@ -49,6 +50,7 @@ TopologyView::TopologyView(ViewState* state, QWidget* parent) : QWidget(parent),
   connect(state, &ViewState::cursorChanged, this, &TopologyView::refresh);
   connect(state, &ViewState::selectionChanged, this, &TopologyView::refresh);
   connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
+  connect(state, &ViewState::linkChanged, this, qOverload<>(&QWidget::update));
   rebuild();
 }
 
@@ -208,6 +210,15 @@ void TopologyView::paintEvent(QPaintEvent*) {
   };
   for (const Edge& e : m_edges) {
     const double use = useOf(e);
+    const auto holds = [this](const std::vector<std::size_t>& links) {
+      return std::find(links.begin(), links.end(), std::size_t{m_state->link()}) != links.end();
+    };
+    if (holds(e.forward) || holds(e.backward)) {
+      QColor halo = theme.highlight;
+      halo.setAlpha(110);
+      p.setPen(QPen(halo, 9));
+      p.drawLine(place(m_nodes[e.a]), place(m_nodes[e.b]));
+    }
     p.setPen(QPen(color(use), 1 + 4 * std::min(use, 1.0)));
     QPointF a = place(m_nodes[e.a]);
     QPointF b = place(m_nodes[e.b]);
@@ -273,6 +284,51 @@ void TopologyView::paintEvent(QPaintEvent*) {
   }
 }
 
+const TopologyView::Edge* TopologyView::edgeAt(const QPoint& position) const {
+  const Edge* nearest = nullptr;
+  double best = 6;
+  for (const Edge& e : m_edges) {
+    const double d = distanceToLine(position, place(m_nodes[e.a]), place(m_nodes[e.b]));
+    if (d < best) best = d, nearest = &e;
+  }
+  return nearest;
+}
+
+QPoint TopologyView::pointOnLink(std::size_t link) const {
+  for (const Edge& e : m_edges) {
+    for (const auto* links : {&e.forward, &e.backward}) {
+      if (std::find(links->begin(), links->end(), link) == links->end()) continue;
+      const QPointF a = place(m_nodes[e.a]);
+      return (a + (place(m_nodes[e.b]) - a) / 4).toPoint();
+    }
+  }
+  return {};
+}
+
+void TopologyView::mousePressEvent(QMouseEvent* event) {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || event->button() != Qt::LeftButton) return;
+  for (std::size_t i = 0; i < m_nodes.size(); ++i) {
+    const QPointF d = place(m_nodes[i]) - event->pos();
+    if (std::abs(d.x()) >= 14 || std::abs(d.y()) >= 10) continue;
+    // Nodes begin with the GPUs, in the run's order.
+    if (m_nodes[i].gpu) m_state->setGpu(static_cast<std::uint32_t>(i));
+    return;
+  }
+  const Edge* edge = edgeAt(event->pos());
+  if (edge == nullptr) {
+    m_state->setLink(run::kNone);
+    return;
+  }
+  std::size_t busiest = edge->forward.empty() ? edge->backward.front() : edge->forward.front();
+  for (const auto* links : {&edge->forward, &edge->backward}) {
+    for (const std::size_t k : *links) {
+      if (m_use[k] > m_use[busiest]) busiest = k;
+    }
+  }
+  m_state->setLink(static_cast<std::uint32_t>(busiest));
+}
+
 QString TopologyView::tip(const QPoint& position) const {
   const RunStore* run = m_state->run();
   if (run == nullptr) return {};
@@ -280,12 +336,7 @@ QString TopologyView::tip(const QPoint& position) const {
     const QPointF d = place(n) - position;
     if (std::abs(d.x()) < 14 && std::abs(d.y()) < 10) return n.name;
   }
-  const Edge* nearest = nullptr;
-  double best = 6;
-  for (const Edge& e : m_edges) {
-    const double d = distanceToLine(position, place(m_nodes[e.a]), place(m_nodes[e.b]));
-    if (d < best) best = d, nearest = &e;
-  }
+  const Edge* nearest = edgeAt(position);
   if (nearest == nullptr) return {};
   QString text;
   for (const auto* links : {&nearest->forward, &nearest->backward}) {

@@ -2,9 +2,10 @@
 // Devices by tier (GPUs below, then what is one link away from them, and so on; a row per kind of
 // device, named at the left) and the links
 // between them, coloured and widened by use: at the cursor, else over the selection, else mean over
-// the run. Both directions of a link are one line; the busier one counts, the tooltip has both.
-// Not modelled: positions of nodes in a rack; labels that find no room are left out (the tooltip
-// has them).
+// the run. A click on a link chooses the busier direction (the link pane draws it, the events are
+// those of it), one on a GPU its lane. Both directions of a link are one line; the busier one
+// counts, the tooltip has both. Not modelled: positions of nodes in a rack; labels that find no
+// room are left out (the tooltip has them).
 #pragma once
 #include <vector>
 
@@ -31,6 +32,11 @@ class TopologyView : public QWidget {
  protected:
   void paintEvent(QPaintEvent* event) override;
   bool event(QEvent* event) override;
+  void mousePressEvent(QMouseEvent* event) override;
+
+ public:
+  /// A place on the line that holds the link, a quarter of the way; for tests.
+  [[nodiscard]] QPoint pointOnLink(std::size_t link) const;
 
  private:
   struct Node {
@@ -48,6 +54,8 @@ class TopologyView : public QWidget {
   void refresh();
   [[nodiscard]] int captionWidth() const;
   [[nodiscard]] QPointF place(const Node& node) const;
+  /// Nearest line within a few pixels; null if none.
+  [[nodiscard]] const Edge* edgeAt(const QPoint& position) const;
   [[nodiscard]] double useOf(const Edge& edge) const;
   [[nodiscard]] QString tip(const QPoint& position) const;
 

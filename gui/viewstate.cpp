@@ -14,7 +14,10 @@ void ViewState::setRun(std::shared_ptr<const RunStore> run) {
   m_moving = false;
   m_cursor.reset();
   m_selection.reset();
-  m_expert = run::kNone;
+  m_expert = m_gpu = m_link = run::kNone;
+  m_bookmarks.clear();
+  m_times = m_timeAxis && m_run ? timeScaleOf(*m_run) : nullptr;
+  if (alone) m_otherTimes.reset();
   m_layer = kAllLayers;
   m_scale = m_run && !m_run->hasCapacity() ? Scale::kFairShare : Scale::kCapacity;
   emit runChanged();
@@ -25,6 +28,7 @@ void ViewState::setOther(std::shared_ptr<const RunStore> other) {
   if (other == m_run) other.reset();
   if (other == m_other) return;
   m_other = std::move(other);
+  m_otherTimes = m_timeAxis && m_other ? timeScaleOf(*m_other) : nullptr;
   emit otherChanged();
 }
 
@@ -51,11 +55,59 @@ bool ViewState::back() {
 }
 
 void ViewState::zoom(double at, double factor, Move move) {
-  setWindow(zoomAt(m_window, at, factor, static_cast<double>(steps())), move);
+  const auto all = static_cast<double>(steps());
+  setWindow(timeScale() != nullptr ? zoomInTime(*timeScale(), m_window, at, factor, all)
+                                   : zoomAt(m_window, at, factor, all),
+            move);
+}
+
+TimeWindow ViewState::panned(TimeWindow window, double share) const {
+  const auto all = static_cast<double>(steps());
+  return timeScale() != nullptr ? panInTime(*timeScale(), window, share, all)
+                                : panBy(window, share * window.length(), all);
 }
 
 void ViewState::pan(double delta) {
-  setWindow(panBy(m_window, delta, static_cast<double>(steps())), Move::kContinuous);
+  if (!(m_window.length() > 0)) return;
+  setWindow(panned(m_window, delta / m_window.length()), Move::kContinuous);
+}
+
+void ViewState::setTimeAxis(bool on) {
+  if (on == m_timeAxis) return;
+  m_timeAxis = on;
+  m_times = on && m_run ? timeScaleOf(*m_run) : nullptr;
+  m_otherTimes = on && m_other ? timeScaleOf(*m_other) : nullptr;
+  emit windowChanged();  // everything lies elsewhere
+}
+
+void ViewState::setGpu(std::uint32_t gpu) {
+  if (gpu == m_gpu) return;
+  m_gpu = gpu;
+  emit gpuChanged();
+}
+
+void ViewState::setLink(std::uint32_t link) {
+  if (link == m_link) return;
+  m_link = link;
+  emit linkChanged();
+}
+
+void ViewState::setBookmarks(std::vector<Bookmark> bookmarks) {
+  std::erase_if(bookmarks, [this](const Bookmark& b) { return b.step >= steps(); });
+  std::stable_sort(bookmarks.begin(), bookmarks.end(),
+                   [](const Bookmark& a, const Bookmark& b) { return a.step < b.step; });
+  const auto same = [](const Bookmark& a, const Bookmark& b) { return a.step == b.step; };
+  bookmarks.erase(std::unique(bookmarks.begin(), bookmarks.end(), same), bookmarks.end());
+  if (bookmarks == m_bookmarks) return;
+  m_bookmarks = std::move(bookmarks);
+  emit bookmarksChanged();
+}
+
+void ViewState::setBookmark(std::uint64_t step, std::optional<QString> name) {
+  std::vector<Bookmark> all = m_bookmarks;
+  std::erase_if(all, [step](const Bookmark& b) { return b.step == step; });
+  if (name) all.push_back({step, *name});
+  setBookmarks(std::move(all));
 }
 
 void ViewState::showAll() { setWindow({0, static_cast<double>(steps())}, Move::kJump); }
@@ -106,6 +158,12 @@ void ViewState::setScale(Scale scale) {
 void ViewState::setAggregate(Aggregate aggregate) {
   if (aggregate == m_aggregate) return;
   m_aggregate = aggregate;
+  emit optionsChanged();
+}
+
+void ViewState::setRowOrder(RowOrder order) {
+  if (order == m_rowOrder) return;
+  m_rowOrder = order;
   emit optionsChanged();
 }
 

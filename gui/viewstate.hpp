@@ -7,11 +7,13 @@
 #include <vector>
 
 #include <QObject>
+#include <QString>
 
 #include "gui/core/colormap.hpp"
 #include "gui/core/columns.hpp"
 #include "gui/core/runstore.hpp"
 #include "gui/core/timeaxis.hpp"
+#include "gui/core/warp.hpp"
 #include "gui/theme.hpp"
 
 namespace switchyard::gui {
@@ -21,6 +23,16 @@ struct StepRange {
   std::uint64_t first = 0, end = 0;
   bool operator==(const StepRange&) const = default;
 };
+
+/// A step that a person wants to find again.
+struct Bookmark {
+  std::uint64_t step = 0;
+  QString name;  ///< May be empty.
+  bool operator==(const Bookmark&) const = default;
+};
+
+/// Order of the heat map's rows: by the GPU that holds the expert, by number, by load (most first).
+enum class RowOrder { kGpu, kId, kLoad };
 
 class ViewState : public QObject {
   Q_OBJECT
@@ -47,8 +59,11 @@ class ViewState : public QObject {
   void setWindow(TimeWindow window, Move move);
   /// False if there is nothing to go back to.
   bool back();
+  /// In steps, or in simulated time where the axis is of time.
   void zoom(double at, double factor, Move move = Move::kContinuous);
   void pan(double steps);
+  /// `window` moved by a share of its length on the axis at hand (of time or of steps).
+  [[nodiscard]] TimeWindow panned(TimeWindow window, double share) const;
   void showAll();
 
   [[nodiscard]] std::optional<std::uint64_t> cursor() const { return m_cursor; }
@@ -63,6 +78,28 @@ class ViewState : public QObject {
   [[nodiscard]] std::uint32_t expert() const { return m_expert; }
   void setExpert(std::uint32_t expert);
 
+  /// GPU whose lane is chosen, and a link; kNone = none.
+  [[nodiscard]] std::uint32_t gpu() const { return m_gpu; }
+  void setGpu(std::uint32_t gpu);
+  [[nodiscard]] std::uint32_t link() const { return m_link; }
+  void setLink(std::uint32_t link);
+
+  /// Whether equal widths on screen are equal simulated times; else they are equal numbers of
+  /// steps.
+  [[nodiscard]] bool timeAxis() const { return m_timeAxis; }
+  void setTimeAxis(bool on);
+  /// Of A on an axis of time; null on an axis of steps. B's likewise.
+  [[nodiscard]] const TimeScale* timeScale() const { return m_timeAxis ? m_times.get() : nullptr; }
+  [[nodiscard]] const TimeScale* otherTimeScale() const {
+    return m_timeAxis ? m_otherTimes.get() : nullptr;
+  }
+
+  /// By step, each step once. Steps that the run does not have are left out.
+  [[nodiscard]] const std::vector<Bookmark>& bookmarks() const { return m_bookmarks; }
+  void setBookmarks(std::vector<Bookmark> bookmarks);
+  /// Adds, renames, or (name == nullopt) removes the bookmark of a step.
+  void setBookmark(std::uint64_t step, std::optional<QString> name);
+
   [[nodiscard]] std::uint32_t layer() const { return m_layer; }
   [[nodiscard]] Scale scale() const { return m_scale; }
   [[nodiscard]] Aggregate aggregate() const { return m_aggregate; }
@@ -71,6 +108,8 @@ class ViewState : public QObject {
   void setScale(Scale scale);
   void setAggregate(Aggregate aggregate);
   void setColorMap(ColorMap map);
+  [[nodiscard]] RowOrder rowOrder() const { return m_rowOrder; }
+  void setRowOrder(RowOrder order);
 
   [[nodiscard]] const Theme& theme() const { return themeFor(m_dark); }
   void setDark(bool dark);
@@ -82,6 +121,9 @@ class ViewState : public QObject {
   void cursorChanged();
   void selectionChanged();
   void expertChanged();
+  void gpuChanged();
+  void linkChanged();
+  void bookmarksChanged();
   void optionsChanged();
   void themeChanged();
 
@@ -93,6 +135,11 @@ class ViewState : public QObject {
   std::optional<std::uint64_t> m_cursor;
   std::optional<StepRange> m_selection;
   std::uint32_t m_expert = run::kNone;
+  std::uint32_t m_gpu = run::kNone, m_link = run::kNone;
+  bool m_timeAxis = false;
+  std::shared_ptr<const TimeScale> m_times, m_otherTimes;  // where the axis is of time
+  std::vector<Bookmark> m_bookmarks;
+  RowOrder m_rowOrder = RowOrder::kGpu;
   std::uint32_t m_layer = kAllLayers;
   Scale m_scale = Scale::kCapacity;
   Aggregate m_aggregate = Aggregate::kMax;

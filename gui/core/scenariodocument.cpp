@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -25,6 +27,8 @@ using scenario::ValueKind;
 constexpr std::array<std::string_view, 15> kSections = {
     "model",  "hardware", "parallel", "workload", "serving",   "policy", "memory", "network",
     "faults", "alarms",   "host",     "cost",     "economics", "run",    "sweep"};
+
+constexpr std::size_t kSweepValuesTried = 16;
 
 std::size_t sectionOrder(std::string_view name) {
   return static_cast<std::size_t>(std::find(kSections.begin(), kSections.end(), name) -
@@ -58,12 +62,63 @@ std::string join(const std::vector<std::string>& parts, std::size_t first) {
   return out;
 }
 
-/// Leaves of a document, "a.b" → TOML text. An array is a leaf.
+/// One part of a key: "tiers[1]" is the item 1 of "tiers".
+struct Part {
+  std::string name;
+  std::optional<std::size_t> index;
+};
+/// InputError(name, …) for a malformed index.
+std::vector<Part> partsOf(const std::string& key, const std::string& where) {
+  std::vector<Part> out;
+  for (const std::string& word : split(key)) {
+    const std::size_t open = word.find('[');
+    Part part{word.substr(0, open), std::nullopt};
+    if (open != std::string::npos) {
+      std::size_t index = 0;
+      const char* from = word.data() + open + 1;
+      const char* to = word.data() + word.size() - 1;
+      const auto [end, error] = std::from_chars(from, to, index);
+      if (word.back() != ']' || error != std::errc() || end != to || part.name.empty()) {
+        throw InputError(where, fmt::format("\"{}\" is no item of an array", word),
+                         "write e.g. tiers[0]");
+      }
+      part.index = index;
+    }
+    out.push_back(std::move(part));
+  }
+  return out;
+}
+
+/// The node of the first `count` parts; null if the document does not have it.
+const Node* nodeAt(const Node& root, const std::vector<Part>& parts, std::size_t count) {
+  const Node* at = &root;
+  for (std::size_t i = 0; i < count; ++i) {
+    at = at->kind == Node::Kind::kTable ? at->find(parts[i].name) : nullptr;
+    if (at == nullptr) return nullptr;
+    if (!parts[i].index) continue;
+    if (at->kind != Node::Kind::kArray || *parts[i].index >= at->children.size()) return nullptr;
+    at = &at->children[*parts[i].index];
+  }
+  return at;
+}
+
+bool holdsTables(const Node& node) {
+  return node.kind == Node::Kind::kArray && !node.children.empty() &&
+         std::all_of(node.children.begin(), node.children.end(),
+                     [](const Node& n) { return n.kind == Node::Kind::kTable; });
+}
+
+/// Leaves of a document, "a.b" and "a.tables[0].b" → TOML text. An array of anything but tables is
+/// a leaf.
 void flatten(const Node& node, const std::string& prefix, std::map<std::string, std::string>& out) {
   for (const Node& child : node.children) {
     const std::string key = prefix.empty() ? child.key : prefix + "." + child.key;
     if (child.kind == Node::Kind::kTable) {
       flatten(child, key, out);
+    } else if (holdsTables(child)) {
+      for (std::size_t i = 0; i < child.children.size(); ++i) {
+        flatten(child.children[i], fmt::format("{}[{}]", key, i), out);
+      }
     } else {
       out[key] = child.toml();
     }
@@ -192,8 +247,52 @@ std::string withLine(std::string text, std::size_t at, const std::string& line) 
   return text.insert(at, (needsBreak ? "\n" : "") + line + "\n");
 }
 
+/// A key inside an array of tables, "faults.events[0].step": the value where it stands, or a new
+/// line (a new entry between braces) of the item that is there.
+std::string placeInItem(const std::string& text, const std::string& name, const std::string& key,
+                        const std::string& toml) {
+  const std::vector<Part> parts = partsOf(key, name);
+  const Node root = scenario::parse_toml(text, sourceOf(name));
+  std::string out = text;
+  if (const Node* node = nodeAt(root, parts, parts.size())) {
+    const std::size_t begin = offsetOf(text, node->line, node->column);
+    return out.replace(begin, valueEnd(text, begin) - begin, toml);
+  }
+  const Node* item = nodeAt(root, parts, parts.size() - 1);
+  const Part& holder = parts.size() > 1 ? parts[parts.size() - 2] : parts[0];
+  if (item == nullptr || item->kind != Node::Kind::kTable || !holder.index || parts.back().index) {
+    throw InputError(name, fmt::format("there is no such item for {}", key),
+                     "add it to the file by hand");
+  }
+  const std::size_t begin = offsetOf(text, item->line, item->column);
+  if (begin < text.size() && text[begin] == '{') {
+    std::size_t close = valueEnd(text, begin) - 1;
+    while (close > begin + 1 && (text[close - 1] == ' ' || text[close - 1] == '\t')) --close;
+    return out.insert(
+        close, fmt::format("{} {} = {}", close == begin + 1 ? "" : ",", parts.back().name, toml));
+  }
+  std::string table;
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (parts[i].index && i + 2 < parts.size()) {
+      throw InputError(name, fmt::format("cannot add {} to an array inside an array", key),
+                       "edit the file by hand");
+    }
+    table += (i > 0 ? "." : "") + parts[i].name;
+  }
+  std::size_t seen = 0;
+  for (const Header& h : headers(text)) {
+    if (!h.array || h.name != table) continue;
+    if (seen++ != *holder.index) continue;
+    return withLine(out, endOfKeys(text, h.begin, h.end),
+                    fmt::format("{} = {}", parts.back().name, toml));
+  }
+  throw InputError(name, fmt::format("the item of {} was not found in the text", key),
+                   "edit the file by hand");
+}
+
 std::string place(const std::string& text, const std::string& name, const std::string& key,
                   const std::string& toml) {
+  if (key.find('[') != std::string::npos) return placeInItem(text, name, key, toml);
   const std::vector<std::string> parts = split(key);
   const Node root = scenario::parse_toml(text, sourceOf(name));
   const Node* at = &root;
@@ -406,12 +505,12 @@ void ScenarioDocument::resolve() {
     const scenario::Scenario s = scenario::read_scenario_text(m_text, m_path.string(), options);
     const Node root = scenario::parse_toml(m_text, sourceOf(m_path.string()));
     const auto nodeOf = [&](const std::string& key) {
-      const Node* at = &root;
-      for (const std::string& part : split(key)) {
-        at = at->kind == Node::Kind::kTable ? at->find(part) : nullptr;
-        if (at == nullptr) return at;
-      }
-      return at;
+      const std::vector<Part> parts = partsOf(key, m_path.string());
+      return nodeAt(root, parts, parts.size());
+    };
+    // What stands in an item of an array can be set where the item is in this file.
+    const auto inItem = [&](const std::string& key) {
+      return key.find('[') != std::string::npos && nodeOf(key.substr(0, key.rfind('.'))) != nullptr;
     };
     std::vector<Entry> entries;
     for (const scenario::ResolvedValue& v : s.values) {
@@ -423,7 +522,7 @@ void ScenarioDocument::resolve() {
       e.kind = v.kind;
       e.choices = v.choices;
       e.legal = legalText(v);
-      e.editable = !derived(v.key);
+      e.editable = !derived(v.key) || inItem(v.key);
       if (const Node* node = nodeOf(v.key); node != nullptr && e.editable) {
         e.inFile = true;
         if (node->kind != Node::Kind::kTable) {
@@ -436,9 +535,40 @@ void ScenarioDocument::resolve() {
       }
       entries.push_back(std::move(e));
     }
+    // A sweep is no value of one scenario: its axes are shown as the file has them.
+    if (const Node* sweep = root.find("sweep"); sweep != nullptr && holdsTables(*sweep)) {
+      for (std::size_t i = 0; i < sweep->children.size(); ++i) {
+        for (const Node& n : sweep->children[i].children) {
+          Entry e;
+          e.key = fmt::format("sweep[{}].{}", i, n.key);
+          e.section = "sweep";
+          e.value = n.kind == Node::Kind::kString ? n.text : n.toml();
+          e.origin = n.where();
+          e.inFile = true;
+          e.legal = n.kind == Node::Kind::kArray ? "a list of values: [1.0, 1.25, 2.0]"
+                                                 : "a key of the scenario";
+          entries.push_back(std::move(e));
+        }
+      }
+    }
     m_entries = std::move(entries);
     m_sweep = !s.sweep.empty();
     m_hash = scenario::scenario_hash(s);
+    // Reading one scenario does not look at what a sweep would make of it: try each value alone, as
+    // far as a form can wait for.
+    std::size_t tried = 0;
+    for (const scenario::SweepAxis& axis : s.sweep) {
+      for (const std::string& value : axis.values) {
+        if (m_problem || ++tried > kSweepValuesTried) break;
+        scenario::ReadOptions point = options;
+        point.settings = {axis.key + "=" + value, "sweep=[]"};
+        try {
+          (void)scenario::read_scenario_text(m_text, m_path.string(), point);
+        } catch (const InputError& e) {
+          m_problem = fmt::format("{}: {} = {}: {}", axis.where, axis.key, value, e.message());
+        }
+      }
+    }
   } catch (const InputError& e) {
     m_problem = e.what();
   }

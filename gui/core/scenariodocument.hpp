@@ -5,8 +5,10 @@
 // is read again: exactly the wanted key may differ, else the change is refused; and the scenario
 // is resolved, so that problem() says what is wrong and where. No Qt.
 //
-// Not modelled: keys inside arrays (hardware.links[0].…) and quoted keys: they are shown, not set;
-// removing a key (undo does it).
+// Items of arrays of tables that stand in the file ([[sweep]], [[faults.events]],
+// [[workload.tiers]]) are set like other keys, "faults.events[0].step", lists of values as a whole,
+// "[1.0, 2.0]". Not modelled: items of other files (hardware.links[0].… of a preset) and quoted
+// keys: they are shown, not set; new items; removing a key (undo does it).
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -50,16 +50,99 @@ TimeWindow panBy(TimeWindow w, double delta, double steps) {
   return clampWindow({w.first + delta, w.end + delta}, steps);
 }
 
-TimeAxis::TimeAxis(TimeWindow window, double left, double width)
-    : m_window(window),
-      m_left(left),
-      m_width(width),
-      m_scale(window.length() > 0 ? width / window.length() : 0) {}
+TimeScale::TimeScale(std::vector<std::int64_t> startsPs, std::uint64_t stride, std::uint64_t steps,
+                     std::int64_t endPs)
+    : m_starts(std::move(startsPs)), m_stride(stride), m_steps(steps), m_end(endPs) {
+  SWITCHYARD_ASSERT(stride > 0 && steps > 0 && m_starts.size() == (steps + stride - 1) / stride,
+                    fmt::format("{} starts of {} steps by {}", m_starts.size(), steps, stride));
+  // A mean over a bin may lie a little behind the next one; the axis must not go back.
+  for (std::size_t i = 1; i < m_starts.size(); ++i) {
+    m_starts[i] = std::max(m_starts[i], m_starts[i - 1]);
+  }
+  m_end = std::max(m_end, m_starts.back());
+}
 
-double TimeAxis::xOf(double t) const { return m_left + (t - m_window.first) * m_scale; }
+double TimeScale::psOf(double step) const {
+  const double last = static_cast<double>(m_steps);
+  step = std::clamp(step, 0.0, last);
+  const std::size_t k =
+      std::min(static_cast<std::size_t>(step / static_cast<double>(m_stride)), m_starts.size() - 1);
+  const bool inner = k + 1 < m_starts.size();
+  const double s0 = static_cast<double>(k * m_stride);
+  const double s1 = inner ? s0 + static_cast<double>(m_stride) : last;
+  const auto t0 = static_cast<double>(m_starts[k]);
+  const auto t1 = static_cast<double>(inner ? m_starts[k + 1] : m_end);
+  return t0 + (step - s0) / (s1 - s0) * (t1 - t0);
+}
+
+double TimeScale::stepOf(double ps) const {
+  if (!(ps > firstPs())) return 0;
+  if (ps >= endPs()) return static_cast<double>(m_steps);
+  const auto after =
+      std::upper_bound(m_starts.begin(), m_starts.end(), ps,
+                       [](double a, std::int64_t b) { return a < static_cast<double>(b); });
+  const auto k = static_cast<std::size_t>(after - m_starts.begin()) - 1;
+  const bool inner = after != m_starts.end();
+  const double s0 = static_cast<double>(k * m_stride);
+  const double s1 = inner ? s0 + static_cast<double>(m_stride) : static_cast<double>(m_steps);
+  const auto t0 = static_cast<double>(m_starts[k]);
+  const auto t1 = static_cast<double>(inner ? *after : m_end);
+  return t1 > t0 ? s0 + (ps - t0) / (t1 - t0) * (s1 - s0) : s0;
+}
+
+namespace {
+
+/// [p0, p1) of time as steps, moved into the run and never shorter than a window may be.
+TimeWindow inSteps(const TimeScale& scale, double p0, double p1, double steps) {
+  const double length = std::min(p1 - p0, scale.endPs() - scale.firstPs());
+  p0 = std::clamp(p0, scale.firstPs(), scale.endPs() - length);
+  return clampWindow({scale.stepOf(p0), scale.stepOf(p0 + length)}, steps);
+}
+
+}  // namespace
+
+TimeWindow zoomInTime(const TimeScale& scale, TimeWindow w, double at, double factor,
+                      double steps) {
+  const double p0 = scale.psOf(w.first);
+  const double p1 = scale.psOf(w.end);
+  if (!(p1 > p0)) return zoomAt(w, at, factor, steps);
+  const double p = scale.psOf(at);
+  const TimeWindow out = inSteps(scale, p - (p - p0) * factor, p + (p1 - p) * factor, steps);
+  // Narrower than the least window: stay, so that the step under the mouse does not run away.
+  const bool least = out.length() <= std::min(kMinWindowSteps, steps) * (1 + 1e-9);
+  return least && factor < 1 && w.length() <= std::min(kMinWindowSteps, steps) * 1.25 ? w : out;
+}
+
+TimeWindow panInTime(const TimeScale& scale, TimeWindow w, double share, double steps) {
+  const double p0 = scale.psOf(w.first);
+  const double p1 = scale.psOf(w.end);
+  return inSteps(scale, p0 + share * (p1 - p0), p1 + share * (p1 - p0), steps);
+}
+
+TimeAxis::TimeAxis(TimeWindow window, double left, double width, const TimeScale* scale)
+    : m_window(window), m_left(left), m_width(width), m_times(scale) {
+  double length = window.length();
+  if (scale != nullptr) {
+    m_firstPs = scale->psOf(window.first);
+    length = scale->psOf(window.end) - m_firstPs;
+  }
+  m_scale = length > 0 ? width / length : 0;
+}
+
+double TimeAxis::xOf(double t) const {
+  const double from = m_times != nullptr ? m_times->psOf(t) - m_firstPs : t - m_window.first;
+  return m_left + from * m_scale;
+}
+
+double TimeAxis::xOfPs(double ps) const {
+  SWITCHYARD_ASSERT(m_times != nullptr, "an axis of steps");
+  return m_left + (ps - m_firstPs) * m_scale;
+}
 
 double TimeAxis::tOf(double x) const {
-  return m_scale > 0 ? m_window.first + (x - m_left) / m_scale : m_window.first;
+  if (m_scale <= 0) return m_window.first;
+  const double from = (x - m_left) / m_scale;
+  return m_times != nullptr ? m_times->stepOf(m_firstPs + from) : m_window.first + from;
 }
 
 std::optional<std::uint64_t> TimeAxis::stepAt(double x, std::uint64_t steps) const {
@@ -90,6 +173,42 @@ std::vector<std::uint64_t> stepTicks(TimeWindow w, std::uint64_t steps, int most
     ticks.push_back(s);
   }
   return ticks;
+}
+
+std::vector<double> timeTicks(double firstPs, double endPs, int most) {
+  std::vector<double> ticks;
+  if (!(endPs > firstPs)) return ticks;
+  SWITCHYARD_ASSERT(most >= 2, fmt::format("{}", most));
+  const double rough = std::max(1.0, (endPs - firstPs) / most);
+  double every = std::pow(10.0, std::floor(std::log10(rough)));
+  for (const double m : {1.0, 2.0, 5.0, 10.0}) {
+    if (m * every >= rough) {
+      every *= m;
+      break;
+    }
+  }
+  const double from = std::ceil(firstPs / every - 1e-9);
+  for (int i = 0; i < most && (from + i) * every <= endPs; ++i) ticks.push_back((from + i) * every);
+  return ticks;
+}
+
+std::string tickText(double ps) {
+  constexpr std::array<std::pair<double, const char*>, 4> kUnits = {
+      {{1e12, "s"}, {1e9, "ms"}, {1e6, "us"}, {1e3, "ns"}}};
+  if (ps == 0) return "0 s";
+  for (const auto& [unit, name] : kUnits) {
+    if (std::abs(ps) >= unit) return fmt::format("{:.9g} {}", ps / unit, name);
+  }
+  return fmt::format("{:.0f} ps", ps);
+}
+
+double niceFloor(double value) {
+  if (!(value > 0) || !std::isfinite(value)) return 1;
+  const double unit = std::pow(10.0, std::floor(std::log10(value)));
+  for (const double m : {5.0, 2.0}) {
+    if (m * unit <= value * (1 + 1e-12)) return m * unit;
+  }
+  return unit;
 }
 
 double niceCeiling(double value) {

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "gui/core/columns.hpp"
 #include "sim/run/diff.hpp"
+#include "sim/run/metrics.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -173,6 +175,72 @@ double watermarkOf(const run::RunData& run) {
     if (percent > 0 && percent <= 100) return percent / 100;
   }
   return 0.92;
+}
+
+ExpertNumbers expertNumbers(const RunStore& run, std::uint32_t layer) {
+  ExpertNumbers out;
+  const std::size_t experts = run.experts();
+  if (experts == 0 || run.steps() == 0) return out;
+  const TimeWindow whole{0, static_cast<double>(run.steps())};
+  const auto columns = [&](std::size_t n) {
+    return heatColumns(run, layer, Scale::kTokens, Aggregate::kMax, whole, n);
+  };
+  const HeatColumns spark = columns(kSparkColumns);
+  out.spark.resize(experts * kSparkColumns);
+  for (std::size_t c = 0; c < kSparkColumns; ++c) {
+    for (std::size_t e = 0; e < experts; ++e) {
+      out.spark[e * kSparkColumns + c] = spark.value[c * experts + e];
+    }
+  }
+  std::vector<std::vector<double>> tokens(experts);
+  const bool exact =
+      run.hasSteps() && run.steps() <= kExactSteps && (layer == kAllLayers || run.hasLayers());
+  if (exact) {
+    out.dropped.assign(experts, 0);
+    for (std::uint64_t s = 0; s < run.steps(); ++s) {
+      if (run.data().steps[static_cast<std::size_t>(s)].warmup) continue;
+      const ExpertRow r = run.expertRow(layer, s);
+      for (std::size_t e = 0; e < experts; ++e) {
+        tokens[e].push_back(r.kept[e]);
+        out.dropped[e] += r.dropped[e];
+      }
+    }
+  } else {
+    // At most 1 % of equal parts have a larger largest step, so at most 1 % of the steps are
+    // larger.
+    out.bound = true;
+    const HeatColumns parts = columns(128);
+    for (std::size_t c = 0; c < parts.columns; ++c) {
+      for (std::size_t e = 0; e < experts; ++e) {
+        tokens[e].push_back(static_cast<double>(parts.value[c * experts + e]));
+      }
+    }
+  }
+  for (std::vector<double>& t : tokens) out.p99.push_back(run::nearest_rank(std::move(t), 99));
+  return out;
+}
+
+run::RunData perToken(const run::RunData& run) {
+  run::RunData out;
+  out.meta = run.meta;
+  out.totals = run.totals;
+  out.metrics = run.metrics;
+  const auto value = [&](const char* name) {
+    const auto found = std::find_if(run.metrics.begin(), run.metrics.end(),
+                                    [&](const run::Metric& m) { return m.name == name; });
+    return found == run.metrics.end() ? run::kNoData : found->value;
+  };
+  const double tokens = value("tokens");
+  const double perStep = tokens / value("measured steps");
+  for (run::Metric& m : out.metrics) {
+    double by = 0;
+    if (m.name == "span" || m.name == "energy") by = tokens;
+    if (m.name.starts_with("step time ")) by = perStep;
+    if (by == 0) continue;
+    m.value = by > 0 ? m.value / by : run::kNoData;
+    m.unit += "/token";
+  }
+  return out;
 }
 
 }  // namespace switchyard::gui

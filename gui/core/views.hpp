@@ -65,4 +65,22 @@ std::vector<std::uint32_t> histogram(const std::vector<double>& values, std::siz
 /// Share of the memory whose crossing is recorded, as the run's scenario says; 0.92 if it does not.
 double watermarkOf(const run::RunData& run);
 
+/// Numbers of experts that a run's totals do not hold. [E] each.
+struct ExpertNumbers {
+  std::vector<double> p99;  ///< Nearest rank over steps (no warm-up) of the tokens run there.
+  bool bound = false;       ///< p99 is that of the largest steps of parts of the run: not less.
+  std::vector<std::uint64_t> dropped;  ///< Assignments; empty where steps are too many to be read.
+  /// [E][kSparkColumns] largest step of each part of the run.
+  std::vector<float> spark;
+};
+inline constexpr std::size_t kSparkColumns = 40;
+/// Steps up to which single steps are read.
+inline constexpr std::uint64_t kExactSteps = 2048;
+ExpertNumbers expertNumbers(const RunStore& run, std::uint32_t layer);
+
+/// Meta, totals and metrics of a run (what diff_runs needs) with its times and energy divided by
+/// tokens: span and energy by the run's tokens, step times by the mean tokens of a step. Units get
+/// "/token"; numbers that are per token or relative already stay.
+run::RunData perToken(const run::RunData& run);
+
 }  // namespace switchyard::gui

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/core/columns.hpp"
+#include "gui/core/latency.hpp"
+#include "gui/core/views.hpp"
+#include "gui/core/warp.hpp"
 
 #include <sstream>
 
@@ -285,6 +288,136 @@ TEST(ColorTables, GrowLighterAndKeepRedForOverflow) {
       EXPECT_GT(std::sqrt(dr * dr + dg * dg + db * db), 100) << "too close to the reserved red";
     }
   }
+}
+
+// On an axis of time each column has the steps that its time holds; none is lost.
+TEST(Warp, ColumnsOfTimeHoldEveryStepAndTheSpike) {
+  const auto run = std::make_shared<const RunStore>(
+      std::make_shared<const run::RunData>(testing::demoRun(300)), "demo");
+  const auto times = timeScaleOf(*run);
+  ASSERT_NE(times, nullptr);
+  for (const std::size_t columns : {64U, 200U, 900U}) {
+    const Columns<double> c =
+        overColumns(times.get(), {0, 300}, columns,
+                    [&](TimeWindow w, std::size_t n) { return seriesColumns(*run, w, n); });
+    ASSERT_EQ(c.columns, columns);
+    const auto i = static_cast<std::size_t>(run::StepSeries::kOverflow);
+    std::vector<std::uint8_t> seen(300, 0);
+    const std::vector<double> edges = columnEdges(times.get(), {0, 300}, columns);
+    for (std::size_t col = 0; col < columns; ++col) {
+      double most = 0;
+      for (auto s = static_cast<std::uint64_t>(edges[col] + 1e-6);
+           static_cast<double>(s) < edges[col + 1] - 1e-6 && s < 300; ++s) {
+        seen[s] = 1;
+        most = std::max(most, static_cast<double>(run->data().steps[s].overflow));
+      }
+      EXPECT_GE(c.max[col * c.width + i], most) << col;
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 300);
+  }
+}
+
+TEST(Warp, TheOtherRunLiesUnderTheSameTime) {
+  // B is A with every step twice as long: at the same time it has done half of the steps.
+  run::RunData slow = testing::demoRun(200);
+  for (run::StepScalars& s : slow.steps) {
+    s.start_ps *= 2;
+    s.end_ps *= 2;
+  }
+  const RunStore a(std::make_shared<const run::RunData>(testing::demoRun(200)), "a");
+  const RunStore b(std::make_shared<const run::RunData>(std::move(slow)), "b");
+  const auto ta = timeScaleOf(a);
+  const auto tb = timeScaleOf(b);
+  const auto bySteps = otherSeries(b, nullptr, nullptr, {0, 200}, 100, run::StepSeries::kImbalance);
+  const auto byTime =
+      otherSeries(b, ta.get(), tb.get(), {0, 200}, 100, run::StepSeries::kImbalance);
+  ASSERT_EQ(bySteps.size(), 100U);
+  ASSERT_EQ(byTime.size(), 100U);
+  const Columns<double> half = seriesColumns(b, {99, 100}, 1);
+  EXPECT_NEAR(byTime.back(), half.mean(0, static_cast<std::size_t>(run::StepSeries::kImbalance)),
+              0.02);
+}
+
+TEST(ExpertNumbers, AreThoseOfTheStepsAndABoundForLongRuns) {
+  const RunStore run(std::make_shared<const run::RunData>(testing::demoRun(300)), "demo");
+  const ExpertNumbers n = expertNumbers(run, 2);
+  ASSERT_EQ(n.p99.size(), 64U);
+  EXPECT_FALSE(n.bound);
+  std::vector<double> kept;
+  std::uint64_t dropped = 0;
+  for (std::uint64_t s = 8; s < 300; ++s) {  // without warm-up
+    kept.push_back(run.expertRow(2, s).kept[19]);
+    dropped += run.expertRow(2, s).dropped[19];
+  }
+  std::sort(kept.begin(), kept.end());
+  EXPECT_EQ(n.p99[19], kept[static_cast<std::size_t>(std::ceil(0.99 * 292)) - 1]);
+  EXPECT_EQ(n.dropped[19], dropped);
+  EXPECT_GT(dropped, 0U);
+  const RunStore summary(
+      std::make_shared<const run::RunData>(testing::demoRun(300, run::Detail::kSummary)), "s");
+  const ExpertNumbers bound = expertNumbers(summary, kAllLayers);
+  const ExpertNumbers exact = expertNumbers(run, kAllLayers);
+  EXPECT_TRUE(bound.bound);
+  EXPECT_TRUE(bound.dropped.empty());
+  for (std::size_t e = 0; e < 64; ++e) EXPECT_GE(bound.p99[e], exact.p99[e]) << e;
+}
+
+TEST(PerToken, DividesTimesAndEnergyAndNothingElse) {
+  run::RunData run;
+  run.metrics = {{"measured steps", 10, ""},  {"tokens", 200, ""},   {"span", 400, "ms"},
+                 {"step time p50", 60, "us"}, {"energy", 1000, "J"}, {"imbalance mean", 1.5, ""}};
+  const run::RunData per = perToken(run);
+  EXPECT_EQ(per.metrics[1].value, 200);
+  EXPECT_EQ(per.metrics[2].value, 2);
+  EXPECT_EQ(per.metrics[2].unit, "ms/token");
+  EXPECT_EQ(per.metrics[3].value, 3);
+  EXPECT_EQ(per.metrics[4].value, 5);
+  EXPECT_EQ(per.metrics[5].value, 1.5);
+  EXPECT_EQ(per.metrics[5].unit, "");
+}
+
+// Five requests: their latencies are counted where the tokens appeared.
+TEST(Latency, PercentilesOfABinAreThoseOfItsRequests) {
+  run::RunData data = testing::demoRun(100);
+  const auto end = [&](std::uint64_t s) { return data.steps[s].end_ps; };
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    run::RequestRecord r;
+    r.id = i;
+    r.arrival_ps = end(i);
+    r.first_token_ps = end(10 + i);
+    r.end_ps = end(40 + 10 * i);
+    r.output_tokens = 11;
+    data.requests.push_back(r);
+  }
+  data.meta.scenario_text += "workload.slo.ttft = \"200 ms\"\nworkload.slo.tpot = \"20 ms\"\n";
+  EXPECT_EQ(sloTargets(data, "ttft"), std::vector<double>{2e11});
+  EXPECT_EQ(sloTargets(data, "tpot"), std::vector<double>{2e10});
+  run::RunData tiers = data;
+  tiers.meta.scenario_text +=
+      "workload.tiers[0].ttft = \"100 ms\"\nworkload.tiers[1].ttft = \"500 ms\"\n";
+  EXPECT_EQ(sloTargets(tiers, "ttft"), (std::vector<double>{1e11, 5e11}));
+  const std::vector<run::RequestRecord> requests = data.requests;
+  const RunStore run(std::make_shared<const run::RunData>(std::move(data)), "demo");
+  const LatencySeries series(run);
+  ASSERT_FALSE(series.empty());
+  const auto bins = series.bins({0, 10, 13, 20, 100});
+  ASSERT_EQ(bins.size(), 4U);
+  EXPECT_EQ(bins[0].first, 0U);
+  EXPECT_TRUE(std::isnan(bins[0].ttft50));
+  EXPECT_EQ(bins[1].first, 3U);  // steps 10, 11, 12
+  EXPECT_EQ(bins[2].first, 2U);
+  const auto ttft = [&](std::size_t i) {
+    return static_cast<double>(requests[i].first_token_ps - requests[i].arrival_ps);
+  };
+  std::vector<double> three = {ttft(0), ttft(1), ttft(2)};
+  std::sort(three.begin(), three.end());
+  EXPECT_EQ(bins[1].ttft50, three[1]);
+  EXPECT_EQ(bins[1].ttft99, three[2]);
+  EXPECT_EQ(bins[3].ended, 5U);
+  EXPECT_EQ(bins[3].first, 0U);
+  // (end - first token) / 10 of the last one is the largest.
+  EXPECT_EQ(bins[3].tpot99,
+            static_cast<double>(requests[4].end_ps - requests[4].first_token_ps) / 10);
 }
 
 }  // namespace

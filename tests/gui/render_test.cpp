@@ -66,6 +66,7 @@ TEST(Render, TwiceGivesTheSameBytes) {
       o.dark = dark;
       o.window = TimeWindow{170, 260};
       o.cursor = 200;
+      o.timeAxis = dark;
       render(o);
       const QByteArray a = bytesOf(o.output);
       o.output = QStringLiteral("b.") + kind;
@@ -403,6 +404,8 @@ TEST_F(Program, UnknownOptionsAndNamesAreRefused) {
   EXPECT_EQ(start({"--render", "x.png", "--colour", "red", demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.png", "--theme", "blue", demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.png"}).code, 2);
+  EXPECT_EQ(start({"--render", "x.png", "--axis", "frames", demoFile()}).code, 2);
+  EXPECT_EQ(start({"--axis", "time", demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.png", demoFile(), demoFile(), demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.png", "--compare", demoFile()}).code, 2);
   EXPECT_EQ(start({"--render", "x.csv", "--compare", demoFile(), demoFile()}).code, 2);

@@ -145,5 +145,88 @@ TEST(Texts, AreShortAndRounded) {
   EXPECT_EQ(bytesText(2.343e8), "234.3 MB");
 }
 
+/// Steps of irregular length: 1, 2, 4 or 8 us.
+TimeScale unevenScale(std::uint64_t steps) {
+  std::vector<std::int64_t> starts;
+  std::int64_t at = 0;
+  for (std::uint64_t s = 0; s < steps; ++s) {
+    starts.push_back(at);
+    at += 1'000'000LL << (testing::mix(s) % 4);
+  }
+  return {starts, 1, steps, at};
+}
+
+TEST(TimeScale, StepsAndTimesAreInverse) {
+  const TimeScale scale = unevenScale(1000);
+  EXPECT_EQ(scale.psOf(0), 0);
+  EXPECT_EQ(scale.stepOf(scale.endPs()), 1000);
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double step = unit(7, i, 0) * 1000;
+    EXPECT_NEAR(scale.stepOf(scale.psOf(step)), step, 1e-9);
+  }
+  // Beyond the ends it stays at the ends.
+  EXPECT_EQ(scale.stepOf(-5), 0);
+  EXPECT_EQ(scale.psOf(2000), scale.endPs());
+}
+
+// Replicas may begin a step at the same time: the last of them has the width.
+TEST(TimeScale, StepsThatBeginTogetherDoNotBreakTheOrder) {
+  const TimeScale scale({0, 10, 10, 10, 30}, 1, 5, 40);
+  EXPECT_EQ(scale.psOf(1), 10);
+  EXPECT_EQ(scale.psOf(3), 10);
+  EXPECT_EQ(scale.stepOf(10), 3);
+  EXPECT_EQ(scale.stepOf(20), 3.5);
+  EXPECT_EQ(scale.stepOf(40), 5);
+}
+
+TEST(TimeScale, AxisOfTimeHasEqualTimesInEqualPixels) {
+  const TimeScale scale = unevenScale(100);
+  const TimeAxis axis({10, 50}, 100, 800, &scale);
+  const double perPs = 800 / (scale.psOf(50) - scale.psOf(10));
+  for (double step = 10; step < 50; step += 1) {
+    EXPECT_NEAR(axis.xOf(step + 1) - axis.xOf(step),
+                (scale.psOf(step + 1) - scale.psOf(step)) * perPs, 1e-6);
+    EXPECT_NEAR(axis.tOf(axis.xOf(step)), step, 1e-6);
+    EXPECT_EQ(axis.stepAt(axis.xOf(step) + 0.01, 100), static_cast<std::uint64_t>(step));
+  }
+}
+
+TEST(TimeScale, ZoomKeepsTheTimeUnderTheMouseAndPanKeepsTheLength) {
+  const TimeScale scale = unevenScale(2000);
+  const TimeWindow w{500, 900};
+  const double at = 700.25;
+  const TimeWindow z = zoomInTime(scale, w, at, 0.5, 2000);
+  const auto share = [&](TimeWindow v) {
+    return (scale.psOf(at) - scale.psOf(v.first)) / (scale.psOf(v.end) - scale.psOf(v.first));
+  };
+  EXPECT_NEAR(share(z), share(w), 1e-9);
+  EXPECT_NEAR(scale.psOf(z.end) - scale.psOf(z.first),
+              (scale.psOf(w.end) - scale.psOf(w.first)) / 2, 1);
+  const TimeWindow p = panInTime(scale, w, 0.25, 2000);
+  EXPECT_NEAR(scale.psOf(p.end) - scale.psOf(p.first), scale.psOf(w.end) - scale.psOf(w.first), 1);
+  EXPECT_GT(p.first, w.first);
+  // It stops at the ends, at its length, and at four steps.
+  const TimeWindow end = panInTime(scale, w, 1000, 2000);
+  EXPECT_EQ(end.end, 2000);
+  TimeWindow least = w;
+  for (int i = 0; i < 60; ++i) least = zoomInTime(scale, least, at, 0.7, 2000);
+  EXPECT_GE(least.length(), kMinWindowSteps - 1e-9);
+  EXPECT_LE(least.first, at);
+  EXPECT_GE(least.end, at);
+}
+
+TEST(TimeTicks, AreRoundTimesAndTextsWithoutZeros) {
+  const std::vector<double> ticks = timeTicks(1.05e9, 4.2e9, 8);
+  ASSERT_GE(ticks.size(), 3U);
+  EXPECT_LE(ticks.size(), 8U);
+  EXPECT_DOUBLE_EQ(ticks[0], 1.5e9);
+  EXPECT_DOUBLE_EQ(ticks[1], 2e9);
+  EXPECT_EQ(tickText(1.5e9), "1.5 ms");
+  EXPECT_EQ(tickText(2e12), "2 s");
+  EXPECT_EQ(tickText(0), "0 s");
+  EXPECT_EQ(niceFloor(0.0137), 0.01);
+  EXPECT_EQ(niceFloor(7), 5);
+}
+
 }  // namespace
 }  // namespace switchyard::gui

@@ -253,8 +253,8 @@ TEST_F(ViewsTest, AnExceptionWhileJudgingIsALineInTheHealthDock) {
   EXPECT_EQ(h.table(2)->model()->index(0, 0).data().toString(), QStringLiteral("out of ideas"));
 }
 
-// The demo run takes 66 to 69 % of a GPU's memory: an alarm at a watermark of 65 %, none at the 92 %
-// that hold where the scenario says nothing.
+// The demo run takes 66 to 69 % of a GPU's memory: an alarm at a watermark of 65 %, none at the 92
+// % that hold where the scenario says nothing.
 TEST(Health, TakesTheWatermarkOfTheRunsOwnScenario) {
   const auto stateOfMemory = [](const HealthReport& r) {
     for (const auto& row : r.watched.rows) {

@@ -242,6 +242,28 @@ TEST_F(WindowTest, EveryActionIsNamedAndNoShortcutIsTwice) {
   }
 }
 
+// Tab walks through the panes; the one that has the keys shows it.
+TEST_F(WindowTest, TabGoesFromPaneToPaneAndTheFocusIsSeen) {
+  window.activateWindow();
+  heat()->setFocus();
+  QApplication::processEvents();
+  ASSERT_TRUE(heat()->hasFocus());
+  const auto frame = [](TimePane* p) {
+    const QRect plot = p->plotRect();
+    return p->grab().toImage().pixelColor(plot.left() + plot.width() / 2, plot.top() - 1);
+  };
+  const QColor seen = window.state()->theme().highlight;
+  EXPECT_EQ(frame(heat()), seen);
+  EXPECT_NE(frame(pane("imbalance")), seen);
+  QTest::keyClick(heat(), Qt::Key_Tab);
+  EXPECT_FALSE(heat()->hasFocus());
+  EXPECT_TRUE(pane("imbalance")->hasFocus());
+  EXPECT_EQ(frame(pane("imbalance")), seen);
+  EXPECT_NE(frame(heat()), seen);
+  QTest::keyClick(pane("imbalance"), Qt::Key_Backtab, Qt::ShiftModifier);
+  EXPECT_TRUE(heat()->hasFocus());
+}
+
 TEST_F(WindowTest, ExpertsTableAndHeatMapChooseTheSameExpertOnce) {
   QSignalSpy spy(window.state(), &ViewState::expertChanged);
   QTest::mouseClick(heat(), Qt::LeftButton, {}, at(heat(), 10, heat()->yOfExpert(19)));
@@ -361,10 +383,11 @@ TEST_F(WindowTest, TablesCopyAsTsvMarkdownAndCsv) {
   QTest::keyClick(table, Qt::Key_C, Qt::ControlModifier);
   const QStringList lines = QApplication::clipboard()->text().split('\n', Qt::SkipEmptyParts);
   ASSERT_EQ(lines.size(), 2);
-  EXPECT_EQ(lines[0], QStringLiteral("expert\tGPU\tmean\tover %\tmoved"));
+  EXPECT_EQ(lines[0], QStringLiteral("expert\tGPU\tmean\tp99\tover %\tmoved\tlost\tcopies"));
   EXPECT_EQ(lines[1].split('\t').first(), QStringLiteral("e19"));
   const QString markdown = tableText(*table->model(), {0, 1}, TableText::kMarkdown);
-  EXPECT_EQ(markdown.split('\n')[1], QStringLiteral("| --- | ---: | ---: | ---: | ---: |"));
+  EXPECT_EQ(markdown.split('\n')[1],
+            QStringLiteral("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"));
   QStandardItemModel odd(1, 1);
   odd.setHorizontalHeaderLabels({QStringLiteral("a")});
   odd.setItem(0, 0, new QStandardItem(QStringLiteral("x,\"y\"|z")));
@@ -440,13 +463,18 @@ TEST_F(WindowTest, OneDroppedFileOpensTwoAreComparedAndThreeAreRefused) {
 }
 
 TEST_F(WindowTest, NoLabelIsCutOrOverlapsAnother) {
-  for (const QSize size : {QSize(1280, 800), QSize(1680, 1020), QSize(2560, 1440)}) {
+  for (const QSize size :
+       {QSize(1280, 800), QSize(1680, 1020), QSize(2560, 1440), QSize(3840, 2160)}) {
     window.resize(size);
+    // A scale of the screen changes how texts are rounded: 1, 1.5 and 2 in turn.
+    const double scale = size.width() == 1280 ? 1.5 : size.width() == 1680 ? 2 : 1;
     for (const TimeWindow w : {TimeWindow{0, 400}, TimeWindow{170, 260}, TimeWindow{396, 400}}) {
       window.state()->setWindow(w, ViewState::Move::kJump);
       window.state()->setCursor(static_cast<std::uint64_t>(w.first) + 2);
       QApplication::processEvents();
-      window.grab();
+      QImage image(size * scale, QImage::Format_RGB32);
+      image.setDevicePixelRatio(scale);
+      window.render(&image);
       for (const TimePane* p : window.panes()->panes()) {
         const auto labels = p->labels();
         for (std::size_t i = 0; i < labels.size(); ++i) {
