@@ -142,6 +142,11 @@ void Simulator::ask_experts(std::uint32_t moe) {
           x.prefetches_used += measured ? 1 : 0;
           x.awaited[g].push_back(id);
         } else if (x.queue.cancel(id, ready_[g])) {
+          const bool on_ssd = x.prefetched_from_ssd.contains(id);
+          for (const std::uint32_t link :
+               x.queue.routes().links_of(on_ssd ? x.ssd[g] : x.host[g], g)) {
+            copy_bytes_[link] -= x.bytes_each;  // It never moved.
+          }
           x.residency.discard(moe, g, expert);
           ledger_.release(g, MemoryCategory::kExperts, x.bytes_each, ready_[g]);
           x.taken_back += measured ? 1 : 0;
@@ -177,12 +182,14 @@ void Simulator::ask_experts(std::uint32_t moe) {
       wanted[g] = x.residency.frequent(next, g);
     }
   }
+  x.prefetched_from_ssd.clear();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     x.prefetched[g].clear();
     const LayerLoads& found = x.residency.prefetch(next, g, wanted[g]);
     queue_loads(g, found, ids);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       x.prefetched[g].emplace_back(found.loads[i].expert, ids[i]);
+      if (found.loads[i].from_ssd) x.prefetched_from_ssd.insert(ids[i]);
     }
     x.prefetches += measured ? ids.size() : 0;
   }

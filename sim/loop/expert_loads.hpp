@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct ExpertLoads {
   /// [G] prefetched for `prefetched_layer`.
   std::vector<std::vector<std::pair<std::uint16_t, TransferQueue::Id>>> prefetched;
   std::uint32_t prefetched_layer = UINT32_MAX;
+  std::set<TransferQueue::Id> prefetched_from_ssd{};
 
   // The step under way, [G].
   struct Step {

@@ -71,13 +71,16 @@ void Simulator::rebalance(std::uint64_t step) {
   e.step = index;
   e.kind = run::EventKind::kPolicyAction;
   e.value = static_cast<double>(moved);
+  const std::string what =
+      loads_
+          ? fmt::format("{} copies of experts change GPUs and are loaded when asked for", m.copies)
+          : fmt::format("{} copies of experts arrive, {} B over links in {:.4g} us", m.copies,
+                        moved, static_cast<double>(duration) * 1e-6);
   e.text = fmt::format(
-      "rebalance: {} {:.4g} > {:.4g} over {} steps; {} copies of experts arrive, {} B over links "
-      "in "
-      "{:.4g} us; imbalance of these loads {:.4g} -> {:.4g}",
+      "rebalance: {} {:.4g} > {:.4g} over {} steps; {}; imbalance of these loads "
+      "{:.4g} -> {:.4g}",
       r.signal == scenario::RebalanceSignal::kLoad ? "load" : "congestion", window_mean_,
-      r.threshold, r.window, m.copies, moved, static_cast<double>(duration) * 1e-6,
-      mean_imbalance(placement_), mean_imbalance(next));
+      r.threshold, r.window, what, mean_imbalance(placement_), mean_imbalance(next));
   sink_.data().events.push_back(std::move(e));
   placement_ = std::move(next);
   map_ = ExpertMap(gpus_, placement_);

@@ -274,12 +274,15 @@ TEST(Residency, ReplicasLoadBySideOfEachOther) {
     for (const auto& s : r.data.steps) second += s.engine;
     EXPECT_GT(second, 0U);
     EXPECT_LT(second, r.data.steps.size());
-    // Nothing but experts travels: a replica is one GPU. Those taken back have not moved.
+    // Nothing but experts travels: a replica is one GPU.
     const double loaded =
         metric(r, "experts loaded per step") * static_cast<double>(r.data.steps.size());
+    // What was taken back has not moved, and counts as loaded.
+    EXPECT_GT(loaded, 0);
     if (std::string(prefetch) == "none") {
       EXPECT_NEAR(static_cast<double>(on_links(r)), loaded * kExpertBytes, 1);
-      EXPECT_GT(loaded, 0);
+    } else {
+      EXPECT_LE(static_cast<double>(on_links(r)), loaded * kExpertBytes + 1);
     }
     for (const auto& q : r.data.requests) EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
   }
@@ -393,7 +396,7 @@ TEST(Residency, RebalancingMovesNoWeightsButWhoLoadsThem) {
   for (const run::Event& e : r.data.events) {
     if (!e.text.starts_with("rebalance: ")) continue;
     ++moves;
-    EXPECT_NE(e.text.find(" 0 B over links"), std::string::npos) << e.text;
+    EXPECT_NE(e.text.find("are loaded when asked for"), std::string::npos) << e.text;
   }
   EXPECT_GT(moves, 0U);
   EXPECT_LE(metric(r, "expert hit rate"), metric(r, "expert hit rate, Belady bound"));
