@@ -502,7 +502,7 @@ int run(int argc, char** argv) {
       "end-to-end case of vLLM)");
   v_validate->add_flag("--rows", validate.rows, "the error of every row");
   v_validate->add_flag("--step-loop", validate.step_loop,
-                       "the end-to-end case through the simulator's step loop as well (20 s)");
+                       "end-to-end cases through the simulator's step loop as well (a minute)");
   format.add(*v_validate);
   v_validate->footer("Example: switchyard validate --hardware h200 --rows --format csv");
 

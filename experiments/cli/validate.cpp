@@ -10,6 +10,7 @@
 #include "engine/base/nearest_name.hpp"
 #include "engine/trace/trace.hpp"
 #include "experiments/cli/sim.hpp"
+#include "experiments/validation/deepseek_v3_case.hpp"
 #include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
@@ -76,6 +77,11 @@ int run_validate(const ValidateOptions& options) {
       vllm.loop_own_rows = loop(validation::MoeRows::kOwn);
     }
     tables.push_back(validation::vllm_table(vllm));
+    if (options.step_loop) {
+      tables.push_back(
+          validation::deepseek_table({validation::run_deepseek_prefill(scenarios_root()),
+                                      validation::run_deepseek_decode(scenarios_root())}));
+    }
   }
   fmt::print("{}", render_all(tables, options.format));
   return 0;

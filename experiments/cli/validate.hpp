@@ -13,7 +13,7 @@ struct ValidateOptions {
   std::string hardware = "h200";  ///< A calibration of scenarios/calibrations, or a file.
   std::filesystem::path data;     ///< Empty: the shipped excerpt and the end-to-end case.
   bool rows = false;              ///< Every row besides the summary.
-  bool step_loop = false;         ///< The end-to-end case through the step loop as well.
+  bool step_loop = false;         ///< End-to-end cases through the step loop as well.
   TableFormat format = TableFormat::kText;
 };
 /// Prints the tables. 0.

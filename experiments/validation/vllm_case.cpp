@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -13,11 +12,10 @@
 #include <memory>
 #include <numeric>
 
-#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
-#include "engine/base/random.hpp"
-#include "engine/trace/replay.hpp"
 #include "engine/trace/trace.hpp"
+#include "experiments/validation/csv.hpp"
+#include "experiments/validation/drawn_routing.hpp"
 #include "sim/cost/calibrated.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
@@ -29,55 +27,6 @@ namespace {
 constexpr std::size_t kEngines = 2, kMostRunning = 128, kLayers = 48;
 constexpr double kBudget = 2048, kExperts = 128, kTopK = 8, kHidden = 2048;
 constexpr double kExchangeUs = 20, kLinkBytesPerUs = 16e3;
-
-struct Csv {
-  std::vector<std::vector<std::string>> rows;
-  std::vector<std::string> where;
-};
-
-Csv read_csv(const std::filesystem::path& path, std::string_view header) {
-  const std::string content = read_file(path);
-  std::string_view text = content;
-  Csv out;
-  std::size_t number = 0;
-  while (!text.empty()) {
-    ++number;
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    const std::string where = fmt::format("{}:{}", path.string(), number);
-    if (number == 1) {
-      if (line != header) throw InputError(where, fmt::format("expected the header {}", header));
-      continue;
-    }
-    if (line.empty()) continue;
-    std::vector<std::string> fields;
-    for (std::size_t at = 0; at <= line.size();) {
-      const std::size_t comma = std::min(line.find(',', at), line.size());
-      fields.emplace_back(line.substr(at, comma - at));
-      at = comma + 1;
-    }
-    const auto wanted = static_cast<std::size_t>(std::count(header.begin(), header.end(), ',')) + 1;
-    if (fields.size() != wanted) {
-      throw InputError(where, fmt::format("{} fields, expected {}", fields.size(), wanted));
-    }
-    out.rows.push_back(std::move(fields));
-    out.where.push_back(where);
-  }
-  if (out.rows.empty()) throw InputError(path.string(), "there is no row");
-  return out;
-}
-
-double number(const Csv& csv, std::size_t row, std::size_t column, double low) {
-  const std::string& t = csv.rows[row][column];
-  double v = 0;
-  const auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-  if (ec != std::errc{} || end != t.data() + t.size() || !(v >= low) || v > 1e18) {
-    throw InputError(csv.where[row], fmt::format("\"{}\": expected a number >= {}", t, low));
-  }
-  return v;
-}
 
 /// Times on a grid of N arguments, read linearly in each. Below the grid its edge, above it the
 /// last two points go on. Grid points that were not measured are left out of the weighted sum.
@@ -403,48 +352,6 @@ batching = { token_budget = 2048, max_sequences = 128 }
 [run]
 detail = "summary"
 )";
-
-/// Uniform routing: 64 sequences of 128 rows in each phase, 4 layers, drawn with a fixed seed.
-RoutingTrace drawn_routing(const GateSpec& gate) {
-  constexpr std::uint32_t kSequences = 64, kRows = 256, kTraceLayers = 4;
-  const std::uint32_t experts = gate.experts;
-  RoutingTrace t;
-  t.header.model = "drawn";
-  t.header.gate = gate;
-  for (std::uint32_t l = 0; l < kTraceLayers; ++l) t.header.layers.push_back(l);
-  t.header.candidates = stored_candidates(experts, gate.top_k);
-  t.header.slots = gate.top_k;
-  t.header.config_hash = t.header.weight_hash = "0000000000000000";
-  t.header.engine = "drawn";
-  t.header.precision = "f32";
-  t.step_begin = {0, std::uint64_t{kSequences} * kRows};
-  RankWorkspace workspace;
-  Candidates c;
-  std::vector<float> logits(experts);
-  for (std::uint32_t q = 0; q < kSequences; ++q) {
-    t.sequences.push_back({kRows / 2, q, "", ""});
-    for (std::uint32_t p = 0; p < kRows; ++p) {
-      t.tokens.sequence.push_back(q);
-      t.tokens.position.push_back(p);
-      t.tokens.token.push_back(p);
-      t.tokens.phase.push_back(p < kRows / 2 ? 0 : 1);
-      t.tokens.step.push_back(0);
-      for (std::uint32_t l = 0; l < kTraceLayers; ++l) {
-        for (std::uint32_t e = 0; e < experts; ++e) {
-          logits[e] =
-              static_cast<float>(random_gumbel(1, random_purpose("vllm case"), {q, l, p, e}));
-        }
-        rank_candidates(gate, logits, {}, t.header.candidates, workspace, c);
-        t.routing.candidates.insert(t.routing.candidates.end(), c.ids.begin(), c.ids.end());
-        t.routing.logit.insert(t.routing.logit.end(), c.logit.begin(), c.logit.end());
-        t.routing.lse.push_back(c.lse[0]);
-      }
-    }
-  }
-  t.decisions_present = false;
-  replay(t, ReplayOptions::recorded(t.header));
-  return t;
-}
 
 /// The kernel table as a calibration, and the smallest time of dense.csv in us.
 scenario::Calibration as_calibration(const std::filesystem::path& folder,

@@ -14,6 +14,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "experiments/validation/deepseek_v3_case.hpp"
 #include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
@@ -221,6 +222,35 @@ TEST(VllmCase, TheStepLoopAgreesWithTheLoopOfItsOwn) {
     const double ratio = mean(loop, m) / mean(own.simulated, m);
     EXPECT_GT(ratio, 1.0);
     EXPECT_LT(ratio, 1.06);
+  }
+}
+
+TEST(DeepSeekV3, DecodeOnH800LiesBetweenNoOverlapAndAllOfIt) {
+  const validation::Throughput r = validation::run_deepseek_decode(source_path("scenarios"));
+  EXPECT_EQ(r.measured, 2324);
+  EXPECT_GT(r.overlapped, r.simulated);
+  // The goal of the specification on either side of the bracket.
+  EXPECT_LE(r.simulated, 1.15 * r.measured);
+  EXPECT_GE(r.overlapped, 0.85 * r.measured);
+  // Attention, experts and exchanges are most of a step, and no more than all of it.
+  EXPECT_GT(r.attention + r.experts + r.exchange, 0.6);
+  EXPECT_LT(r.attention + r.experts + r.exchange, 1);
+}
+
+TEST(DeepSeekV3, ABadKernelTableIsRefused) {
+  const fs::path root = fresh_folder("deepseek");
+  fs::create_directories(root / "models");
+  fs::create_directories(root / "validation" / "h800_deepseek_v3");
+  fs::copy_file(source_path("scenarios/models/deepseek_v3.json"),
+                root / "models" / "deepseek_v3.json");
+  write_file(root / "validation" / "h800_deepseek_v3" / "grouped_gemm.csv",
+             "phase,local_experts,tokens_per_expert,up_us,down_us\nprefill,8,16,1,1\n");
+  try {
+    (void)validation::run_deepseek_decode(root);
+    FAIL() << "accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("there is no row of phase \"decode\""), std::string::npos)
+        << e.what();
   }
 }
 
