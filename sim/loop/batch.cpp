@@ -291,6 +291,18 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
   const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
   const auto kept = [&](std::uint64_t n) { return window == 0 ? n : std::min(n, window); };
   std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
+  if (s_.memory.kv_placement == KvPlacement::kReplicated) {
+    // Every shard of the home sends the new tokens' to those that hold the same one.
+    for (const PlannedSequence& q : plan_.sequences) {
+      const std::uint64_t fresh = model::dtype_bytes(s_.dtype.kv, per_token * q.fresh);
+      for (std::uint32_t g = 0; g < gpus_; ++g) {
+        if (group_first(g) == q.gpu) continue;
+        bytes[std::size_t{q.gpu + (g - group_first(g))} * gpus_ + g] += fresh;
+      }
+    }
+    pull_kv(bytes, pulled);
+    return;
+  }
   for (const PlannedSequence& q : plan_.sequences) {
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (g == q.gpu) continue;

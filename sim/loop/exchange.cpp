@@ -136,4 +136,25 @@ void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix) {
   }
 }
 
+void Simulator::count_transfers() {
+  if (plan_.transfers.empty()) return;
+  std::vector<std::uint64_t> matrix(std::size_t{gpus_} * gpus_, 0);
+  std::vector<std::uint64_t> link_bytes(record_.link_bytes.size(), 0);
+  for (const KvTransfer& t : plan_.transfers) {
+    for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+      matrix[std::size_t{t.from + i} * gpus_ + t.to + i] += t.bytes;
+      for (const std::uint32_t k : transfer_routes_->links_of(t.from + i, t.to + i)) {
+        link_bytes[k] += t.bytes;
+      }
+    }
+  }
+  for (std::size_t k = 0; k < link_bytes.size(); ++k) {
+    record_.link_bytes[k] += link_bytes[k];
+    record_.link_busy_ps[k] +=
+        SimTime::from_seconds(static_cast<double>(link_bytes[k]) / transfer_routes_->bandwidth[k])
+            .ps();
+  }
+  count_bytes(matrix);
+}
+
 }  // namespace switchyard::sim

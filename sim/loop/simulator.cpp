@@ -360,6 +360,7 @@ void Simulator::make_batch() {
   machine.other_bytes = [this](std::uint32_t gpu) { return peak_other_[gpu]; };
   if (s_.workload.serving.front_end.prefill_replicas > 0) {
     machine.routes = network::cluster_of(s_).routes();
+    transfer_routes_ = machine.routes;
   }
   batch_ = make_serving(s_, std::move(machine));
 }
@@ -446,7 +447,7 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
   const bool is_moe = s_.model.is_moe(layer);
   const std::uint32_t of = is_moe ? moe : run::kNone;
   std::int64_t slowest = 0;
-  if (spread_kv() || kv_by_expert()) move_kv(layer, of);
+  if (kv_travels()) move_kv(layer, of);
   if (s_.parallel.sequence_parallel) collective(of, gather_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c = cost_[g].attention(layer, sequences_[g], shares());
@@ -680,6 +681,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     grow_kv(step);
     if (heals) pay_faults(step);
     if (!plan_.swaps.empty()) swap_pages();
+    count_transfers();
     if (due) rebalance(step);
     note_signals();
     compute_layers();

@@ -182,6 +182,10 @@ class Simulator {
   [[nodiscard]] bool kv_by_expert() const {
     return s_.memory.kv_placement == KvPlacement::kByExpert;
   }
+  /// Keys and values are kept elsewhere too than on their sequences' homes.
+  [[nodiscard]] bool kv_travels() const {
+    return spread_kv() || kv_by_expert() || s_.memory.kv_placement == KvPlacement::kReplicated;
+  }
   /// by_token: how many of a sequence's first n tokens a GPU keeps.
   [[nodiscard]] std::uint64_t kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
                                            std::uint64_t n) const;
@@ -234,6 +238,8 @@ class Simulator {
 
   void count_links(const ExchangeTiming& timing);
   void count_bytes(const std::vector<std::uint64_t>& matrix);
+  /// Pages on their way between replicas, to the step's links.
+  void count_transfers();
   // chunks.cpp
   void chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before);
   [[nodiscard]] SimTime slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const;
@@ -354,6 +360,7 @@ class Simulator {
   std::uint64_t step_ = 0;
   std::vector<std::uint32_t> node_;  // [G]
   StepPlan plan_;
+  std::optional<cluster::RouteTable> transfer_routes_;  // of pages between replicas
   StepTokens tokens_;
   std::vector<std::vector<SequenceWork>> sequences_;  // [G]
   std::vector<std::uint64_t> tokens_of_;              // [G]

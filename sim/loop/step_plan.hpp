@@ -42,6 +42,13 @@ struct KvSwap {
   bool out = false;
 };
 
+/// Pages that left one replica for another since the last plan. The source has timed them; the step
+/// only counts their bytes.
+struct KvTransfer {
+  std::uint32_t from = 0, to = 0;  ///< Homes.
+  std::uint64_t bytes = 0;         ///< Of each GPU of the home, > 0.
+};
+
 struct StepPlan {
   std::uint32_t engine = 0;
   std::uint32_t first_gpu = 0, last_gpu = 0;
@@ -52,6 +59,7 @@ struct StepPlan {
   std::vector<PlannedSequence> sequences;
   std::vector<KvChange> kv;
   std::vector<KvSwap> swaps;
+  std::vector<KvTransfer> transfers;
   std::vector<std::uint32_t> ended;  ///< Numbers that no later plan has.
 };
 

@@ -760,6 +760,8 @@ class ServingBatch final : public BatchSource {
     }
     plan.swaps = std::move(engine.swaps);
     engine.swaps.clear();
+    plan.transfers = std::move(transfers_);
+    transfers_.clear();
     const bool any_prefill = std::any_of(plan.sequences.begin(), plan.sequences.end(),
                                          [](const PlannedSequence& q) { return q.prefill; });
     const bool any_decode = std::any_of(plan.sequences.begin(), plan.sequences.end(),
@@ -865,6 +867,7 @@ class ServingBatch final : public BatchSource {
       hold(id, r.computed);
       const std::uint64_t pages = bytes(r.computed);
       const std::int64_t end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
+      if (pages > 0) transfers_.push_back({source.home, ranks_[to].home, pages});
       travelled_bytes_ += pages * width_;
       travel_ps_ += end - now_;
       ++travels_;
@@ -905,6 +908,7 @@ class ServingBatch final : public BatchSource {
   std::optional<Arrival> pending_;
   std::deque<std::uint32_t> front_, handovers_;
   std::optional<KvLinks> links_;
+  std::vector<KvTransfer> transfers_;  // since the last plan
   bool handover_due_ = false;
   std::array<std::uint64_t, 2> turn_{};
   std::uint64_t order_ = 0, swap_ = 0;

@@ -45,6 +45,20 @@ TEST(KvByToken, HoldsAnEighthOnEachGpuAndPullsTheRest) {
   EXPECT_GE(into_home, 2U * 7 * 128 * 1024);
 }
 
+TEST(KvReplicated, SendsEveryNewTokenToTheOtherGpusInEachLayer) {
+  // Four homes, one new token each: 1024 B a layer to seven GPUs over the home's 100 GB/s link.
+  const MemoryRun r = spread({"memory.kv.placement=replicated"});
+  EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  EXPECT_EQ(collective(r, 0), 2 * (7 * 1024 * 10 + 2'000'000));
+  const MemoryRun here = spread({"memory.kv.placement=by_sequence"});
+  EXPECT_EQ(collective(here, 0), 0);
+  const std::uint64_t steps = r.data.steps.size();
+  std::uint64_t sent = 0, alone = 0;
+  for (const run::StepScalars& s : r.data.steps) sent += s.bytes_sent;
+  for (const run::StepScalars& s : here.data.steps) alone += s.bytes_sent;
+  EXPECT_EQ(sent - alone, steps * 2 * 4 * 7 * 1024);
+}
+
 TEST(KvByToken, KeepsEveryByteThatBySequenceKeeps) {
   const MemoryRun here = spread({"memory.kv.placement=by_sequence", "memory.kv.block=4"});
   for (const char* block : {"memory.kv.block=4", "memory.kv.block=16"}) {

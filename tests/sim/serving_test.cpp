@@ -319,7 +319,9 @@ TEST(Watermark, HoldsRequestsBackWhileALeakLasts) {
     for (const run::Event& e : r.data.events) {
       const bool one = e.text.find("watermark: no admission") != std::string::npos;
       held += one ? 1 : 0;
-      if (one) EXPECT_EQ(e.gpu, 7U);
+      if (one) {
+        EXPECT_EQ(e.gpu, 7U);
+      }
     }
     EXPECT_EQ(held > 0, std::string(action) != "record") << action;
     for (const auto& q : r.data.requests) {
@@ -572,6 +574,25 @@ TEST(ServingLoop, ReplicasAndDisaggregationConserveEverything) {
     EXPECT_EQ(engines.size(), 2U) << front;
     for (const auto& q : r.data.requests) EXPECT_NE(q.outcome, run::RequestOutcome::kRunning);
   }
+}
+
+TEST(ServingLoop, PagesBetweenReplicasAreOnTheLinks) {
+  const auto s = worked_scenario(
+      {"workload={ kind = \"closed\", routing = { synthetic = \"uniform\" }, arrivals = { users = "
+       "2, requests = 6 }, lengths = { prompt = 64, output = 3 } }",
+       "parallel.ep=1", "parallel.placement=contiguous",
+       "workload.front_end={ replicas = 8, prefill_replicas = 4 }"});
+  const MemoryRun r = run_in_memory(s, nullptr);
+  EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  // With one GPU a replica nothing else is sent.
+  std::uint64_t sent = 0, on_links = 0;
+  for (const run::StepScalars& step : r.data.steps) sent += step.bytes_sent;
+  for (const std::uint64_t bytes : r.data.links.bytes) on_links += bytes;
+  double moved = 0;
+  for (const run::Metric& m : r.data.metrics) moved = m.name == "KV transferred" ? m.value : moved;
+  EXPECT_GT(moved, 0);
+  EXPECT_NEAR(static_cast<double>(sent), moved * 1e9, 1);
+  EXPECT_EQ(on_links, 2 * sent);  // GPU to switch, switch to GPU
 }
 
 TEST(ServingLoop, PromptsAndAnswersFollowTheirRowsOfATrace) {
