@@ -197,7 +197,7 @@ Table deepseek_table(const std::vector<Throughput>& results) {
       "experts from InferSim's grouped GEMMs on H800, all else the roofline with published "
       "achievable shares; nothing fitted to these figures");
   table.notes.push_back(
-      "the profile overlaps two micro-batches, the simulation does not; exchanges hidden: as if "
+      "the profile overlaps two micro-batches, this simulation does not; exchanges hidden: as if "
       "they hid behind all else, or it behind them; the last columns are shares of the step");
   table.notes.push_back("published simulator on this case (InferSim): prefill 15.2, decode 15.1 %");
   table.notes.push_back(

@@ -14,10 +14,10 @@
 // GEMMs at 4,096 rows, 58 %). Links as DeepEP states them: NVLink 160 GB/s, NIC 50 GB/s. Routing
 // is uniform. Nothing is fitted to the two figures.
 //
-// Not modelled: the two micro-batches that overlap attention and exchanges in the profile. The run
-// is without; `overlapped` says what would be if everything but the exchanges hid them perfectly,
-// so the two bracket it. Prefill attention runs in MLA's absorbed form here, which takes more
-// FLOPs than the kernel of the profile.
+// Not modelled here: the two micro-batches that overlap attention and exchanges in the profile. The
+// run is without; `overlapped` says what would be if everything but the exchanges hid them
+// perfectly, so the two bracket it. Prefill attention runs in MLA's absorbed form here, which takes
+// more FLOPs than the kernel of the profile.
 #pragma once
 #include <filesystem>
 #include <string>
