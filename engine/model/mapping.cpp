@@ -17,6 +17,8 @@
 namespace switchyard::model {
 namespace {
 
+constexpr std::size_t kWorthHugePages = std::size_t{64} << 20U;
+
 std::size_t page_size() {
   static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return size;
@@ -44,8 +46,9 @@ Mapping::Mapping(const std::filesystem::path& path) {
     }
     data_ = static_cast<const std::byte*>(p);
     // Weights are read from end to end for every token: huge pages raise that bandwidth by a tenth
-    // to a fifth. A kernel that has none for files says no, and nothing is lost.
-    (void)::madvise(p, size_, MADV_HUGEPAGE);
+    // to a fifth. A kernel that has none for files says no, and nothing is lost. Small files would
+    // lose: their tensors share huge pages, and a rank would hold what it does not read.
+    if (size_ >= kWorthHugePages) (void)::madvise(p, size_, MADV_HUGEPAGE);
   } else {
     ::close(fd);
   }

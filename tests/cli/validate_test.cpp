@@ -361,7 +361,8 @@ TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
   EXPECT_EQ(attention, 2U);
   const auto sim = run_switchyard({"sim", source_path("scenarios/demo.toml").string(), "--set",
                                    "cost.calibration=\"" + (f / "cpu.toml").string() + "\"",
-                                   "--set", "workload.routing={ synthetic = \"uniform\" }", "--set",
+                                   "--set", "cost.other_device=true", "--set",
+                                   "workload.routing={ synthetic = \"uniform\" }", "--set",
                                    "model.file=\"" + model + "\"", "-o", (f / "r.h5").string()});
   EXPECT_EQ(sim.exit_code, 0) << sim.err;
   EXPECT_NE(sim.out.find("calibration cpu: "), std::string::npos) << sim.out;
