@@ -17,7 +17,6 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
-#include "engine/parallel/communicator.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -41,13 +40,6 @@ Children& children() {
   for (const pid_t child : all.running) {
     while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
     }
-  }
-  if (signal == SIGTERM && launched_as_job() && launched_rank() == 0) {
-    // mpirun, which has lines of its own for a rank that died, ends the others in this way.
-    fmt::print(stderr,
-               "switchyard: rank 0: mpirun ends the job; another rank has died, or mpirun was told "
-               "to stop\n");
-    std::fflush(stderr);
   }
   exit_without_pending_outputs(128 + signal);
 }

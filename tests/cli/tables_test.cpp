@@ -341,7 +341,7 @@ TEST(BatchOnTheShippedCheckpoint, TouchesMoreExpertsInLargerBatchesForAnyNumberO
     }
   }
   EXPECT_GE(without_sign, 3U) << "expert_fraction does not depend on the batch";
-  EXPECT_EQ(one[2].columns.back(), "of them sign n/a");
+  EXPECT_EQ(one[2].columns.back(), "not-decided");
   EXPECT_EQ(one[2].rows[0].back(), std::to_string(without_sign));
   EXPECT_EQ(one[2].notes.size(), 1U);
 }

@@ -287,15 +287,13 @@ std::pair<ProcessResult, double> disturb(const fs::path& folder, int rank, int s
 TEST(Mpi, EndsWithinSecondsWhenARankDies) {
   const fs::path f = fs::canonical(fresh_folder("killed"));
   const auto [result, seconds] = disturb(f, 2, SIGKILL, {});
-  // mpirun's own code for a rank that a signal killed, and its own paragraph about it, which a
-  // program cannot silence; it ends the other ranks, and rank 0 says one line.
+  // mpirun's own code for a rank that a signal killed, and its own paragraph that says so and names
+  // the rank. It ends the others, which cannot know why and may say at most that they lost one.
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.out;
   EXPECT_LT(seconds, 20);
   EXPECT_EQ(listing(f), Words{"p.txt"}) << "no unfinished output stays";
-  EXPECT_EQ(our_lines(result.err),
-            Words{"switchyard: rank 0: mpirun ends the job; another rank has died, or mpirun was "
-                  "told to stop"})
-      << result.err;
+  EXPECT_LE(our_lines(result.err).size(), 1U) << result.err;
+  EXPECT_NE(result.err.find("exited on signal 9"), std::string::npos) << result.err;
   EXPECT_EQ(ranks_in(f), std::vector<pid_t>(16, 0));
 }
 
