@@ -502,6 +502,8 @@ void MainWindow::makeActions() {
                     if (!m_find->text().isEmpty()) {
                       m_find->clear();
                       m_state->setLink(run::kNone);
+                    } else if (m_state->link() != run::kNone) {
+                      m_state->setLink(run::kNone);
                     } else if (m_eventsSorted->range()) {
                       filterTo(std::nullopt);
                     } else if (m_state->gpu() != run::kNone) {
@@ -651,9 +653,14 @@ void MainWindow::runChanged() {
   filterTo(std::nullopt);
   m_linkFilter.clear();
   if (run != nullptr && m_persistent && !run->path().empty()) {
+    // A shorter run at this place hides bookmarks beyond its end; they are not forgotten.
+    m_readingBookmarks = true;
     m_state->setBookmarks(bookmarksOf(qs(run->path().string())));
+    m_readingBookmarks = false;
   }
+  m_readingBookmarks = true;
   fillBookmarks();
+  m_readingBookmarks = false;
   offerLatency();
   setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
   fillRuns();
@@ -1073,7 +1080,7 @@ void MainWindow::fillBookmarks() {
     a->setStatusTip(tr("Cursor to this bookmark"));
   }
   const RunStore* run = m_state->run();
-  if (m_persistent && run != nullptr && !run->path().empty() &&
+  if (m_persistent && !m_readingBookmarks && run != nullptr && !run->path().empty() &&
       bookmarksOf(qs(run->path().string())) != m_state->bookmarks()) {
     rememberBookmarks(qs(run->path().string()), m_state->bookmarks());
   }

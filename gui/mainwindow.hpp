@@ -186,6 +186,7 @@ class MainWindow : public QMainWindow {
 
   ViewState* m_state;
   bool m_persistent;
+  bool m_readingBookmarks = false;
   PaneStack* m_panes = nullptr;
   MessageBar* m_message = nullptr;
   InspectorModel* m_inspector = nullptr;

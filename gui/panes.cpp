@@ -705,17 +705,24 @@ std::vector<double> LinePane::otherSeries(const QRect& plot, run::StepSeries ser
                           m_state->window(), static_cast<std::size_t>(plot.width()), series);
 }
 
+namespace {
+
+/// `label` is `name`, perhaps cut in its middle.
+bool shownAs(const QString& name, const QString& label) {
+  const qsizetype cut = label.indexOf(QChar(0x2026));
+  return cut < 0 ? label == name
+                 : name.startsWith(label.left(cut)) && name.endsWith(label.mid(cut + 1));
+}
+
+}  // namespace
+
 void LinePane::clicked(const QPoint& position) {
   if (position.y() >= headerHeight()) return;
   // The label under the mouse is an item's name, perhaps cut in its middle.
   for (const Label& l : labels()) {
     if (!l.rect.adjusted(-kLegendReach, 0, 2, 0).contains(position)) continue;
-    const qsizetype cut = l.text.indexOf(QChar(0x2026));
     for (const LegendItem& item : legend()) {
-      const bool same = cut < 0 ? l.text == item.text
-                                : item.text.startsWith(l.text.left(cut)) &&
-                                      item.text.endsWith(l.text.mid(cut + 1));
-      if (!same) continue;
+      if (!shownAs(item.text, l.text)) continue;
       if (!m_hidden.remove(item.text)) m_hidden.insert(item.text);
       invalidate();
       return;
@@ -731,7 +738,10 @@ void LinePane::drawLegend(QPainter& painter, const QRect& rect) {
         l.rect.bottom() > rect.bottom()) {
       continue;
     }
-    if (!hidden(l.text)) continue;
+    if (std::none_of(m_hidden.begin(), m_hidden.end(),
+                     [&](const QString& name) { return shownAs(name, l.text); })) {
+      continue;
+    }
     painter.setPen(m_state->theme().text);
     painter.drawLine(l.rect.left(), l.rect.center().y(), l.rect.right(), l.rect.center().y());
   }
@@ -1212,9 +1222,11 @@ void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
             const double width =
                 std::min(x1, static_cast<double>(x) + 1) - std::max(x0, static_cast<double>(x));
             double* c = cell(g / l.per, x);
+            // The last lane may hold fewer GPUs.
+            const std::size_t here = std::min(l.per, run.gpus() - g / l.per * l.per);
             for (std::size_t p = 0; p < run::kPhases; ++p) {
               c[p] += static_cast<double>(phases[g * run::kPhases + p]) / duration * width /
-                      static_cast<double>(l.per);
+                      static_cast<double>(here);
             }
           }
         }

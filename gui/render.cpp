@@ -16,6 +16,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "gui/mainwindow.hpp"
+#include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -52,6 +53,17 @@ void settle(QWidget& widget) {
   widget.setAttribute(Qt::WA_DontShowOnScreen);
   widget.show();
   QCoreApplication::sendPostedEvents();
+  QCoreApplication::processEvents();
+  // Painting once begins what is read in the background; a picture waits for it.
+  const auto panes = widget.findChildren<MemoryPane*>();
+  if (std::none_of(panes.begin(), panes.end(),
+                   [](const MemoryPane* p) { return p->isVisible(); })) {
+    return;
+  }
+  (void)widget.grab();
+  for (const MemoryPane* pane : panes) {
+    while (pane->reading()) QCoreApplication::processEvents(QEventLoop::WaitForMoreEvents, 50);
+  }
   QCoreApplication::processEvents();
 }
 

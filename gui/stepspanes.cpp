@@ -102,7 +102,11 @@ void MemoryPane::startReading() {
           // opened, and is checked again, since it may have been replaced.
           const run::RunReader reader(run->path());
           constexpr std::uint64_t kPart = 4096;
-          if (reader.steps() != run->steps()) {
+          const run::RunData& now = reader.base();
+          const run::RunData& then = run->data();
+          if (reader.steps() != run->steps() || now.inventory.gpus.size() != gpus ||
+              now.meta.scenario_hash != then.meta.scenario_hash ||
+              now.meta.trace_hash != then.meta.trace_hash || now.meta.seed != then.meta.seed) {
             throw InputError(run->path().string(), "is another run now", "reload it (F5)");
           }
           for (std::uint64_t first = 0; first < reader.steps() && !stop; first += kPart) {

@@ -180,7 +180,13 @@ void TimePane::drawStatic(QPainter& painter) {
   ++m_contentDraws;
   const Theme& theme = m_state->theme();
   painter.fillRect(rect(), theme.window);
-  if (hasHeader()) drawHeader(painter);
+  if (hasHeader()) {
+    try {
+      drawHeader(painter);
+    } catch (const InputError&) {
+      // A legend that reads a damaged page; the content says what is wrong.
+    }
+  }
   const QRect plot = plotRect();
   if (hasFrame()) painter.fillRect(plot, theme.base);
   if (m_state->run() != nullptr) {

@@ -6,6 +6,9 @@
 namespace switchyard::gui {
 
 void ViewState::setRun(std::shared_ptr<const RunStore> run) {
+  // Both read the file and may throw: the old run stays then.
+  const bool capacity = !run || run->hasCapacity();
+  auto times = m_timeAxis && run ? timeScaleOf(*run) : nullptr;
   m_run = std::move(run);
   const bool alone = m_other != nullptr && m_other == m_run;
   if (alone) m_other.reset();
@@ -16,10 +19,10 @@ void ViewState::setRun(std::shared_ptr<const RunStore> run) {
   m_selection.reset();
   m_expert = m_gpu = m_link = run::kNone;
   m_bookmarks.clear();
-  m_times = m_timeAxis && m_run ? timeScaleOf(*m_run) : nullptr;
+  m_times = std::move(times);
   if (alone) m_otherTimes.reset();
   m_layer = kAllLayers;
-  m_scale = m_run && !m_run->hasCapacity() ? Scale::kFairShare : Scale::kCapacity;
+  m_scale = capacity ? Scale::kCapacity : Scale::kFairShare;
   emit runChanged();
   if (alone) emit otherChanged();
 }

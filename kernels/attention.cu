@@ -16,8 +16,9 @@ constexpr unsigned kTileDims = 32;                                // of the keys
 constexpr unsigned kTileStride = kTileDims + 1;                   // another bank for each position
 constexpr std::uint32_t kMostDims = 1024;
 constexpr unsigned kOwnValues = kMostDims / kAttendThreads;
-constexpr std::uint32_t kPart = 128;           // positions of a part, 2 tiles
-constexpr std::uint64_t kEnoughBlocks = 1024;  // that fill a GPU
+constexpr std::uint32_t kPart = 128;                                 // positions of a part, 2 tiles
+constexpr std::uint64_t kEnoughBlocks = 1024;                        // that fill a GPU
+constexpr std::uint64_t kMostWorkspace = std::uint64_t{128} << 20U;  // bytes; more: one block a row
 
 /// Key of `position` of a row's sequence, KV head 0.
 SWITCHYARD_DEVICE float* cached(const AttentionParams& a, std::uint64_t row,
@@ -299,7 +300,7 @@ attend_merge_kernel(AttentionParams a, std::uint32_t parts) {
   const std::uint32_t seen = end - row_begin(a, end);
   const float* from =
       static_cast<const float*>(a.workspace) + (row * a.heads + head) * parts * (a.value_dim + 2);
-  Partial all;
+  Partial all{};
   for (std::uint32_t first = 0; first < seen; first += kPart, from += a.value_dim + 2) {
     Partial more;
     more.top = from[a.value_dim];
@@ -325,7 +326,9 @@ attend_merge_kernel(AttentionParams a, std::uint32_t parts) {
 std::uint32_t parts_of(const AttentionParams& p) {
   const std::uint64_t blocks = std::uint64_t{p.rows} * p.heads;
   const std::uint32_t sees = p.window > 0 && p.longest > p.window ? p.window : p.longest;
-  return blocks >= kEnoughBlocks || sees <= kPart ? 1 : (sees - 1) / kPart + 1;
+  const std::uint32_t parts = blocks >= kEnoughBlocks || sees <= kPart ? 1 : (sees - 1) / kPart + 1;
+  const std::uint64_t bytes = blocks * parts * (p.value_dim + std::uint64_t{2}) * sizeof(float);
+  return bytes > kMostWorkspace ? 1 : parts;
 }
 
 }  // namespace

@@ -61,10 +61,11 @@ class CaptureRing {
     }
     if (bytes > s.size) {
       release(s);
+      auto* const here = static_cast<std::byte*>(device_.take_pinned(bytes));
+      check(here != nullptr);
+      s.here = here;
       s.there = static_cast<std::byte*>(memory_.take(bytes));
       s.size = bytes;
-      s.here = static_cast<std::byte*>(device_.take_pinned(bytes));
-      check(s.here != nullptr);
     }
     s.bytes = bytes;
     return s.there;
@@ -74,9 +75,9 @@ class CaptureRing {
     Slot& s = slots_[next_];
     check(device_.record(s.filled, gpu::Queue::kCompute));
     check(device_.wait(s.filled, gpu::Queue::kCapture));
+    s.take = std::move(take);  // from here on drop() waits
     check(device_.capture(s.here, s.there, s.bytes));
     check(device_.record(s.copied, gpu::Queue::kCapture));
-    s.take = std::move(take);
     next_ = (next_ + 1) % slots_.size();
   }
   /// Waits for all copies and calls their takers, the oldest first.

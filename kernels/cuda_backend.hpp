@@ -11,8 +11,9 @@
 //   the few-row kernels; of more to tensor cores (grouped_gemm.hpp), unless a width is no multiple
 //   of 8: then to the few-row kernels, too. The two sum the same products in different orders.
 //   Bits: a row's depend on its own inputs and on whether its call had more than kFewRows rows, on
-//   nothing else; so decode in batches of up to 8 equals decode alone, prefill in chunks of 9 and
-//   more equals prefill at once, and prefill differs from decode by rounding. This takes mma.sync
+//   nothing else; so decode in batches of up to 8 equals decode alone, prefill whose every call
+//   (a prompt's last chunk, too) has 9 rows and more equals prefill at once, and prefill differs
+//   from decode by rounding. This takes mma.sync
 //   to sum every row and column of a tile alike, which device_check.sh verifies on the GPU.
 //   Dense products of many rows go to cuBLASLt where the machine has it (dense_library.hpp; name()
 //   says which, so traces do): then this holds as far as cuBLASLt keeps a row's bits when one

@@ -63,10 +63,15 @@ class CublasLt final : public DenseLibrary {
         !m.good ? CUBLAS_STATUS_ALLOC_FAILED
                 : f_.cublasLtMatmul(handle_, m.product, &one, p.w, m.w, p.x, m.x, &zero, p.out,
                                     m.out, p.out, m.out, &*it->second, nullptr, 0, stream);
-    return good(status) ? Status::kOk
-           : status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE
-               ? Status::kUnsupported
-               : Status::kLaunchFailed;
+    if (good(status)) {
+      return Status::kOk;
+    }
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+        status == CUBLAS_STATUS_ARCH_MISMATCH || status == CUBLAS_STATUS_ALLOC_FAILED) {
+      it->second.reset();  // this shape stays with our kernel, whatever the rows
+      return Status::kUnsupported;
+    }
+    return Status::kLaunchFailed;
   }
 
  private:

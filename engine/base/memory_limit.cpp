@@ -35,12 +35,41 @@ std::uint64_t limit_in(const fs::path& file) {
   return in >> bytes ? bytes : kNone;
 }
 
-/// The limits of `group` ("/a/b") and of the groups above it. In a container the group's path may
-/// be that of the host, and only the root is there.
-std::uint64_t tightest(const fs::path& mount, const std::string& group, const char* file) {
+/// Names of a control group's files.
+struct Version {
+  const char* limit;
+  const char* usage;
+  const char* inactive;  ///< Page cache that can be dropped, lines of memory.stat.
+  const char* active;
+};
+constexpr Version kSecond{"memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr Version kFirst{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+                         "total_active_file"};
+
+/// What a group's limit leaves beside what it cannot give back; kNone without a limit.
+std::uint64_t left_in(const fs::path& folder, const Version& names) {
+  const std::uint64_t limit = limit_in(folder / names.limit);
+  std::uint64_t used = limit_in(folder / names.usage);
+  if (limit == kNone || used == kNone) {
+    return limit;
+  }
+  std::ifstream in(folder / "memory.stat");
+  std::string name;
+  for (std::uint64_t bytes = 0; in >> name >> bytes;) {
+    if (name == names.inactive || name == names.active) {
+      used -= std::min(used, bytes);
+    }
+  }
+  return limit - std::min(limit, used);
+}
+
+/// The limits of `group` ("/a/b") and of the groups above it, or what they leave. In a container
+/// the group's path may be that of the host, and only the root is there.
+std::uint64_t tightest(const fs::path& mount, const std::string& group, const Version& names,
+                       bool left) {
   std::uint64_t least = kNone;
   for (fs::path at = fs::path(group).relative_path();; at = at.parent_path()) {
-    least = std::min(least, limit_in(mount / at / file));
+    least = std::min(least, left ? left_in(mount / at, names) : limit_in(mount / at / names.limit));
     if (at.empty()) {
       return least;
     }
@@ -49,8 +78,10 @@ std::uint64_t tightest(const fs::path& mount, const std::string& group, const ch
 
 }  // namespace
 
-std::uint64_t memory_limit(const fs::path& root) {
-  std::uint64_t least = meminfo(root, "MemTotal");
+namespace {
+
+std::uint64_t of_groups(const fs::path& root, bool left) {
+  std::uint64_t least = kNone;
   std::ifstream in(root / "proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {  // "number:controllers:path"
     const std::size_t first = line.find(':');
@@ -61,17 +92,22 @@ std::uint64_t memory_limit(const fs::path& root) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string group = line.substr(second + 1);
     if (controllers == ",,") {
-      least = std::min(least, tightest(root / "sys/fs/cgroup", group, "memory.max"));
+      least = std::min(least, tightest(root / "sys/fs/cgroup", group, kSecond, left));
     } else if (controllers.find(",memory,") != std::string::npos) {
-      least =
-          std::min(least, tightest(root / "sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
+      least = std::min(least, tightest(root / "sys/fs/cgroup/memory", group, kFirst, left));
     }
   }
   return least;
 }
 
+}  // namespace
+
+std::uint64_t memory_limit(const fs::path& root) {
+  return std::min(meminfo(root, "MemTotal"), of_groups(root, false));
+}
+
 std::uint64_t memory_available(const fs::path& root) {
-  return std::min(memory_limit(root), meminfo(root, "MemAvailable"));
+  return std::min({memory_limit(root), meminfo(root, "MemAvailable"), of_groups(root, true)});
 }
 
 }  // namespace switchyard

@@ -13,8 +13,8 @@ namespace switchyard {
 /// and /sys are found. What cannot be read sets no limit.
 [[nodiscard]] std::uint64_t memory_limit(const std::filesystem::path& root = "/");
 
-/// Bytes that can be had without swapping, page cache that can be dropped included (MemAvailable),
-/// at most memory_limit().
+/// Bytes that can be had without swapping: MemAvailable, and of each control group with a limit what
+/// it leaves. Page cache that can be dropped counts as free. At most memory_limit().
 [[nodiscard]] std::uint64_t memory_available(const std::filesystem::path& root = "/");
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "engine/base/error.hpp"
 
@@ -84,12 +87,24 @@ void page_in(std::span<const std::byte> mapped) {
   }
 }
 
+namespace {
+
+/// Where a process gets none, the kernel takes the advice all the same.
+bool has_huge_pages() {
+  std::ifstream in("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string modes;
+  return std::getline(in, modes) && modes.find("[never]") == std::string::npos &&
+         ::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 0;
+}
+
+}  // namespace
+
 std::size_t into_huge_pages(std::span<const std::byte> mapped) {
   constexpr std::size_t kBlock = std::size_t{2} << 20U;
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
   const std::uintptr_t first = (begin + kBlock - 1) / kBlock * kBlock;
   const std::uintptr_t last = (begin + mapped.size()) / kBlock * kBlock;
-  if (last <= first) {
+  if (last <= first || !has_huge_pages()) {
     return 0;
   }
   // Few pieces, since each is an entry in the kernel's list; small ones, since each is held twice.

@@ -167,16 +167,17 @@ Engine Engine::load_on(const std::filesystem::path& folder, std::unique_ptr<Back
                                   options.job != nullptr ? options.job->rank() : 0, options.tp);
   const bool alone = grid.ranks() == 1;
   Reread source = read(folder, options, grid, true);
-  // Ranks on one machine share the page cache's copy, so only a process alone takes its own; the
-  // cache may hold the file beside it until it needs the room.
-  const auto total = static_cast<double>(source.checkpoint->total_bytes());
-  if (alone && total < 0.5 * static_cast<double>(memory_limit()) &&
-      total < 0.8 * static_cast<double>(memory_available())) {
-    settle(source.weights, *source.checkpoint);
-  }
   const bool router_bf16 =
       options.router_bf16.value_or(source.checkpoint->config().gate.bf16_linear);
   Engine engine(std::move(source), std::move(backend), options.quantise, router_bf16);
+  // Ranks on one machine share the page cache's copy, so only a process alone takes its own; the
+  // cache may hold the file beside it until it needs the room. Views that a backend has placed
+  // elsewhere are not in the files and stay.
+  const auto total = static_cast<double>(engine.checkpoint_->total_bytes());
+  if (alone && total < 0.5 * static_cast<double>(memory_limit()) &&
+      total < 0.8 * static_cast<double>(memory_available())) {
+    settle(engine.weights_, *engine.checkpoint_);
+  }
   if (!alone) {  // reads what this rank holds
     engine.weight_hash_ =
         require_same_checkpoint(*options.job, grid, *engine.checkpoint_, options.progress);

@@ -103,8 +103,8 @@ void Simulator::note_straggler(std::uint32_t moe, run::Phase phase, const Exchan
                                  : kByLoad][t.straggler] += t.straggler_ps;
     if (moe != run::kNone) {
       run::LayerRecord& layer = record_.layers[moe];
-      if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_) {
-        layer_straggler_ps_ = t.straggler_ps;
+      if (layer.straggler_gpu == run::kNone || t.straggler_ps > layer_straggler_ps_[moe]) {
+        layer_straggler_ps_[moe] = t.straggler_ps;
         layer.straggler_gpu = t.straggler;
         layer.straggler_reason = reason;
       }

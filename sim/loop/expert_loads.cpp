@@ -219,8 +219,8 @@ void Simulator::await_experts(std::uint32_t moe) {
   }
   if (longest == 0) return;
   run::LayerRecord& layer = record_.layers[moe];
-  if (longest > layer_straggler_ps_) {
-    layer_straggler_ps_ = longest;
+  if (longest > layer_straggler_ps_[moe]) {
+    layer_straggler_ps_[moe] = longest;
     layer.straggler_gpu = latest;
     layer.straggler_reason = StragglerReason::kExpertLoadFromHost;
   }
@@ -264,8 +264,7 @@ void Simulator::count_copies() {
   for (std::size_t k = 0; k < bytes.size(); ++k) {
     record_.link_bytes[k] += bytes[k];
     record_.link_busy_ps[k] +=
-        SimTime::from_seconds(static_cast<double>(bytes[k]) / exchange_.links()[k].bandwidth.value)
-            .ps();
+        SimTime::from_seconds(static_cast<double>(bytes[k]) / exchange_.bandwidth(k).value).ps();
   }
 }
 

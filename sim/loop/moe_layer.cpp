@@ -249,8 +249,8 @@ void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
     most = std::max(most, b.end_ps - b.begin_ps);
     const PhaseTimes path_of_last = path_[b.last_ready];
     for (const std::uint32_t g : b.gpus) {
-      gpu_phase_[g][at(run::Phase::kWait)] += b.begin_ps - ready_[g];
-      gpu_phase_[g][at(run::Phase::kRouter)] += b.end_ps - b.begin_ps;
+      // The GPU waits; what it waits for is on the path as the router.
+      gpu_phase_[g][at(run::Phase::kWait)] += b.end_ps - ready_[g];
       path_[g] = path_of_last;
       path_[g][at(run::Phase::kRouter)] += b.end_ps - b.begin_ps;
       ready_[g] = b.end_ps;
@@ -331,7 +331,6 @@ void Simulator::moe_front(std::uint32_t moe) {
 void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
   moe_front(moe);
   run::LayerRecord& out = record_.layers[moe];
-  layer_straggler_ps_ = 0;
   if (s_.network.chunks > 1) {
     chunked_layer(moe, before_dispatch_);
   } else {

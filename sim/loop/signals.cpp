@@ -46,7 +46,7 @@ void Simulator::note_signals() {
                               tokens_.phase.end()
                           ? 1
                           : 0);
-  t.start_ps.push_back(ready_[plan_.first_gpu]);
+  t.start_ps.push_back(record_.scalars.start_ps);  // step_start_ is what the policy saw
   t.used.insert(t.used.end(), memory_used_.begin(), memory_used_.end());
   t.elastic.insert(t.elastic.end(), memory_elastic_.begin(), memory_elastic_.end());
   // GPUs of each expert, all copies, layer by layer.

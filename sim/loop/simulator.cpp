@@ -309,14 +309,19 @@ void Simulator::note_stages(SimulationResult& result) {
     all += static_cast<double>(t.gpu_phase_ps[i]);
     if (i % run::kPhases == at(run::Phase::kWait)) wait += static_cast<double>(t.gpu_phase_ps[i]);
   }
-  const double m = s_.parallel.micro_batches, pp = s_.parallel.pp;
+  // Homes with fewer sequences than micro-batches leave some empty.
+  const std::uint64_t homes = std::max<std::uint64_t>(s_.parallel.dp, 1);
+  const std::uint64_t used = s_.workload.kind == WorkloadKind::kDecode
+                                 ? std::min<std::uint64_t>(s_.parallel.micro_batches,
+                                                           (s_.workload.batch + homes - 1) / homes)
+                                 : s_.parallel.micro_batches;
+  const double m = static_cast<double>(std::max<std::uint64_t>(used, 1)), pp = s_.parallel.pp;
   const double idle = all > 0 ? wait / all : run::kNoData;
   sink_.data().metrics.push_back({"pipeline idle share", idle, ""});
   result.notes.push_back(fmt::format(
       "pipeline: {} stages of {} GPUs, {} micro-batches; GPUs wait {:.3g} % of the time, equal "
       "stages alone would {:.3g} %",
-      s_.parallel.pp, s_.parallel.stage_gpus(), s_.parallel.micro_batches, 100 * idle,
-      100 * (pp - 1) / (m + pp - 1)));
+      s_.parallel.pp, s_.parallel.stage_gpus(), used, 100 * idle, 100 * (pp - 1) / (m + pp - 1)));
 }
 
 std::uint64_t Simulator::expert_bytes() const {
@@ -514,6 +519,7 @@ void Simulator::compute_layers() {
   entropy_ = 0;
   parts_ = staged() ? s_.parallel.micro_batches : s_.network.two_batch ? 2 : 1;
   layer_begun_.assign(layers_, 0);
+  layer_straggler_ps_.assign(layers_, 0);
   begin_hosts();
   if (staged()) {
     pipeline();

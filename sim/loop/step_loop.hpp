@@ -356,7 +356,7 @@ class Simulator {
   std::vector<PhaseTimes> gpu_phase_;  // [G] what the GPU itself did
   // [kByLoad, kByLink, kByHostLoad, kByFault][G] waits and transfers that this GPU stands for.
   std::array<std::vector<std::int64_t>, 4> straggler_ps_;
-  std::int64_t layer_straggler_ps_ = 0;
+  std::vector<std::int64_t> layer_straggler_ps_;  // [L], over all parts of the step
   std::uint64_t step_ = 0;
   std::vector<std::uint32_t> node_;  // [G]
   StepPlan plan_;

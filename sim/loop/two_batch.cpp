@@ -145,7 +145,6 @@ bool Simulator::two_batch() {
         for (std::uint32_t g = 0; g < gpus_; ++g) {
           work(g, run::Phase::kDense, cost_[g].shared(rows_of_[g]));
         }
-        if (half == 0) layer_straggler_ps_ = 0;
         run::LayerRecord& out = record_.layers[moe];
         issue(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps,
               out.dispatch_floor_ps);

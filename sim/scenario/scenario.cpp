@@ -1553,6 +1553,17 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
                "cost.other_device = true takes them all the same");
       }
     }
+    if (out.parallel.router == RouterPlacement::kCard && !other) {
+      const Device& card = out.hardware.devices[out.parallel.router_card];
+      const std::string& type =
+          out.hardware.gpu_types[static_cast<std::size_t>(card.gpu_type)].name;
+      if (type != c.calibration->device) {
+        s.fail("calibration",
+               fmt::format("its times are of \"{}\", the router card {} is a \"{}\"",
+                           c.calibration->device, card.name, type),
+               "cost.other_device = true takes them all the same");
+      }
+    }
     c.library = s.text("library", std::string());
     if (std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
                      [&](const OpTable& t) { return t.library.starts_with(c.library); })) {
@@ -1733,6 +1744,15 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
          fmt::format("parallel.pp = {}", p.pp), "parallel.rebalance", "use signal = \"off\"");
   refuse(p.pp > 1 && out.memory.kv_placement != KvPlacement::kBySequence, "parallel.pp",
          fmt::format("parallel.pp = {}", p.pp), "this memory.kv.placement", "use by_sequence");
+  const bool nodes = out.network.dispatch == DispatchKind::kPerNode;
+  refuse(p.pp > 1 && nodes, "network.dispatch", "network.dispatch = \"per_node\"",
+         fmt::format("parallel.pp = {}: a relay may be of another stage", p.pp),
+         "use per_rank or per_expert");
+  refuse(off_gpu && p.pp > 1, "parallel.router", "a router off the GPUs",
+         fmt::format("parallel.pp = {}: stages would share it", p.pp), "use router = \"gpu\"");
+  refuse(off_gpu && out.workload.serves() && out.workload.serving.front_end.replicas > 1,
+         "parallel.router", "a router off the GPUs", "several replicas, which would share it",
+         "use front_end.replicas = 1");
   refuse(off_gpu && out.network.two_batch, "network.two_batch", "network.two_batch",
          "a router off the GPUs", "use router = \"gpu\"");
   refuse(off_gpu && !out.network.measured.points.empty(), "parallel.router",

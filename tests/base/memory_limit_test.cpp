@@ -52,6 +52,21 @@ TEST(MemoryLimit, ReadsTheFirstVersionAndARootWithoutTheHostsPath) {
   EXPECT_EQ(memory_limit(root), 16'000U * 1024);
 }
 
+TEST(MemoryLimit, WhatAGroupUsesIsNotAvailableButItsPageCacheIs) {
+  const fs::path root = machine("used", "0::/pod/work\n");
+  put(root / "sys/fs/cgroup/pod/memory.max", "4000000\n");
+  put(root / "sys/fs/cgroup/pod/memory.current", "3500000\n");
+  put(root / "sys/fs/cgroup/pod/memory.stat",
+      "anon 2000000\ninactive_file 1000000\nactive_file 500000\n");
+  EXPECT_EQ(memory_limit(root), 4'000'000U);
+  EXPECT_EQ(memory_available(root), 2'000'000U);
+  const fs::path one = machine("used_one", "5:memory:/\n");
+  put(one / "sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000\n");
+  put(one / "sys/fs/cgroup/memory/memory.usage_in_bytes", "3000000\n");
+  put(one / "sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 1000\n");
+  EXPECT_EQ(memory_available(one), 1000U);
+}
+
 TEST(MemoryLimit, OfThisMachineIsSensible) {
   EXPECT_GT(memory_limit(), 64U << 20U);
   EXPECT_LE(memory_available(), memory_limit());
