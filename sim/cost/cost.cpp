@@ -27,6 +27,7 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
       a_(width_of(activations)),
       w_(width_of(dtype.shared)),
       expert_w_(width_of(dtype.experts)),
+      slots_(static_cast<std::uint32_t>(model.top_k)),
       expert_matrices_(model.expert_kind == model::ExpertKind::kTwoMatrix ? 2 : 3) {
   for (const DType stored : {dtype.experts, dtype.shared, dtype.router, dtype.kv, activations}) {
     const DType p = compute_format(stored);
@@ -264,7 +265,7 @@ OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
   } else {
     cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
   }
-  cost += roofline(t * (1 + real(model_.top_k)) * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+  cost += roofline(t * (1 + real(slots_)) * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
   return cost;
 }
 
@@ -290,7 +291,7 @@ OpCost CostModel::router_gate(std::uint64_t rows) const {
 
 OpCost CostModel::router_permute(std::uint64_t tokens) const {
   if (tokens == 0) return {};
-  return roofline(real(tokens) * (1 + real(model_.top_k)) * real(model_.hidden_size) * a_, 0,
+  return roofline(real(tokens) * (1 + real(slots_)) * real(model_.hidden_size) * a_, 0,
                   dtype_.shared, gpu_.mfu, 1);
 }
 
@@ -355,7 +356,7 @@ SimTime CostModel::expert_alone(std::uint32_t rows) const {
 
 OpCost CostModel::combine_sum(std::uint64_t tokens, std::uint32_t shares) const {
   if (tokens == 0) return {};
-  const double rows = real(tokens) * (real(model_.top_k) + 1) + real(tokens) / real(shares);
+  const double rows = real(tokens) * (real(slots_) + 1) + real(tokens) / real(shares);
   return roofline(rows * real(model_.hidden_size) * a_, 0, dtype_.shared, gpu_.mfu, 1);
 }
 

@@ -101,6 +101,9 @@ class CostModel {
   /// `shares` > 1 (sequence parallelism): norm and residual are of 1 / shares of the tokens.
   [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work,
                                  std::uint32_t shares = 1) const;
+  /// k of the permutation and of the weighted sum, at most one expert per slot of a policy's
+  /// decision; the model's top_k until it is called. Slots that stay empty count too.
+  void use_slots(std::uint32_t slots) { slots_ = slots; }
   /// RMSNorm, gate GEMM (T·H·E), top-k, then the permutation of T·k rows: T·H·a read,
   /// T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a policy may decide the
   /// others without the router.
@@ -171,6 +174,7 @@ class CostModel {
   mutable std::map<TableKey, std::shared_ptr<Asked>> tables_;
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight
+  std::uint32_t slots_ = 0;                   // k: copies of a token's row
   double expert_matrices_ = 3;                // matrices per expert
   double expert_bytes_ = 0;                   // weight bytes of one expert
   double qkv_weights_ = 0, out_weights_ = 0;  // attention projection weights of one layer

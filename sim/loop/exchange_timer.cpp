@@ -216,6 +216,18 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
                                  parts.size(), ep, gpus),
                      "use auto or flow, or set ep to the number of GPUs");
   }
+  if ((algorithm == network::Algorithm::kRing ||
+       algorithm == network::Algorithm::kRingBidirectional) &&
+      parts.size() > 1) {
+    throw InputError(
+        "network.algorithm",
+        fmt::format(
+            "\"ring\" with {} groups of {} of the {} GPUs is unsupported here: exchanges of "
+            "groups whose links meet (or under model = \"flow\" or dispatch = \"per_node\") "
+            "are one, and its ring would go round all GPUs",
+            parts.size(), ep, gpus),
+        "use algorithm = \"direct\" or \"hierarchical\"");
+  }
   s.groups.emplace_back(gpus);
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
   s.models.emplace_back(model, algorithm, std::move(routes), curve);

@@ -81,6 +81,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                     .recorded = trace == nullptr ? &plain : &trace->header.policy},
                    "policy");
     slots_ = policy_slots(policy_, source_->gate());
+    for (CostModel& c : cost_) c.use_slots(slots_);
     if (trace != nullptr && slots_ > trace->header.candidates) {
       throw InputError("policy",
                        fmt::format("a token may get {} experts, the trace holds {} candidates",

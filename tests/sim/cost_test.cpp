@@ -243,6 +243,19 @@ TEST(Economics, IsNotGuessedWithoutIdlePower) {
             std::string::npos);
 }
 
+TEST(Cost, PermutationAndSumCopyARowForEachSlotOfThePolicy) {
+  const auto s = worked_scenario();
+  sim::CostModel two = model_of(s);
+  sim::CostModel four = model_of(s);
+  four.use_slots(4);
+  // HBM bytes: T (1 + k) H a and T (k + 2) H a.
+  const double row = static_cast<double>(s.model.hidden_size) * 2;
+  EXPECT_DOUBLE_EQ(two.router_permute(1000).bytes, 3000 * row);
+  EXPECT_DOUBLE_EQ(four.router_permute(1000).bytes, 5000 * row);
+  EXPECT_DOUBLE_EQ(two.combine_sum(1000).bytes, 4000 * row);
+  EXPECT_DOUBLE_EQ(four.combine_sum(1000).bytes, 6000 * row);
+}
+
 TEST(Hardware, EveryFileThatShipsRunsAModelWithTheDefaultFormats) {
   const model::ModelConfig mixtral = model::read_model_config(
       std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/models/mixtral_8x7b.json");

@@ -322,6 +322,9 @@ TEST(Loop, EveryAlgorithmKeepsTheConservationLaws) {
     for (const char* batch : {"1", "3", "9", "64"}) {
       for (const char* ep : {"2", "8"}) {
         for (const char* dispatch : {"per_expert", "per_rank", "per_node"}) {
+          // A ring of one of several groups: refused there (Groups.ARingGoesRound…).
+          const bool ring = std::string(algorithm).starts_with("ring");
+          if (ring && ep[0] == '2' && std::string(dispatch) == "per_node") continue;
           const MemoryRun r = synthetic_run(
               {std::string("network.algorithm=\"") + algorithm + "\"",
                std::string("workload.batch=") + batch, std::string("parallel.ep=") + ep,
@@ -764,6 +767,22 @@ TEST(TensorParallel, FlowAndCoflowAgreeWithTheClosedForm) {
   EXPECT_TRUE(coflow.result.violations.empty());
   const auto end = static_cast<double>(closed.data.steps[0].end_ps);
   EXPECT_NEAR(static_cast<double>(coflow.data.steps[0].end_ps), end, end * 1e-9 + 64 * 14);
+}
+
+TEST(Groups, ARingGoesRoundTheGpusOfAGroupOrIsRefused) {
+  const auto run = [](std::vector<std::string> more) {
+    std::vector<std::string> all{"workload.routing={ synthetic = \"uniform\" }", "parallel.ep=4",
+                                 "network.algorithm=ring"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_in_memory(worked_scenario(std::move(all)), nullptr);
+  };
+  // Under the closed form each group has a ring of its own.
+  EXPECT_TRUE(run({}).result.violations.empty());
+  for (const char* one : {"network.model=flow", "network.dispatch=per_node"}) {
+    EXPECT_NE(message_of([&] { run({one}); }).find("\"ring\" with 2 groups of 4 of the 8 GPUs"),
+              std::string::npos)
+        << one;
+  }
 }
 
 TEST(TensorParallel, WhatDoesNotFitIsRefusedByName) {
