@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -98,6 +99,28 @@ bool has_huge_pages() {
 }
 
 }  // namespace
+
+double share_in_huge_pages(std::span<const std::byte> mapped) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data());
+  std::ifstream in("/proc/self/smaps");
+  bool inside = false;
+  double all = 0;
+  double huge = 0;
+  for (std::string line; std::getline(in, line);) {
+    std::uintptr_t first = 0;
+    std::uintptr_t last = 0;
+    unsigned long kib = 0;
+    // "7f00-7f80 r--p …" begins a range; "Key:   12 kB" follows.
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &last) == 2) {
+      inside = first < begin + mapped.size() && last > begin;
+      all += inside ? static_cast<double>(last - first) : 0;
+    } else if (inside && (std::sscanf(line.c_str(), "FilePmdMapped: %lu kB", &kib) == 1 ||
+                          std::sscanf(line.c_str(), "AnonHugePages: %lu kB", &kib) == 1)) {
+      huge += 1024.0 * static_cast<double>(kib);
+    }
+  }
+  return all > 0 ? std::min(1.0, huge / all) : 0;
+}
 
 std::size_t into_huge_pages(std::span<const std::byte> mapped) {
   constexpr std::size_t kBlock = std::size_t{2} << 20U;

@@ -29,6 +29,10 @@ void release_pages(std::span<const std::byte> mapped);
 /// Reads `mapped` (part of a Mapping) into memory, front to back.
 void page_in(std::span<const std::byte> mapped);
 
+/// Share in [0, 1] of the address ranges that hold `mapped` (part of a Mapping) that is mapped by
+/// huge pages now, by /proc/self/smaps; 0 where that cannot be read.
+[[nodiscard]] double share_in_huge_pages(std::span<const std::byte> mapped);
+
 /// Moves the whole 2 MiB blocks inside `mapped` (part of a Mapping) into huge pages of this
 /// process: the same bytes at the same addresses, no longer shared with the page cache, which may
 /// give its copy up. Weights are read from end to end for every token, and a file's pages are small

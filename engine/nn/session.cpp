@@ -107,8 +107,10 @@ std::vector<float> sinusoids(const model::ModelConfig& c,
   return out;
 }
 
-/// Moves matrices that lie in the checkpoint's files into huge pages. Packed matrices stay:
-/// widening them costs more than reading them.
+/// Moves matrices that lie in the checkpoint's files into huge pages where the page cache holds the
+/// files in small ones. Packed matrices stay: widening them costs more than reading them. Moving
+/// costs more than loading (a copy), and pays after some hundred tokens; files that loading itself
+/// read are in huge pages already.
 void settle(ModelWeights& weights, const model::Checkpoint& checkpoint) {
   const auto before = [](const std::span<const std::byte>& a, const std::span<const std::byte>& b) {
     return std::less<>()(a.data(), b.data());
@@ -142,7 +144,10 @@ void settle(ModelWeights& weights, const model::Checkpoint& checkpoint) {
       const std::byte* end = std::max(run.data() + run.size(), kept[i].data() + kept[i].size());
       run = {run.data(), end};
     }
-    (void)model::into_huge_pages(run);
+    constexpr std::size_t kWorth = std::size_t{64} << 20U;
+    if (run.size() >= kWorth && model::share_in_huge_pages(run) < 0.75) {
+      (void)model::into_huge_pages(run);
+    }
   }
 }
 

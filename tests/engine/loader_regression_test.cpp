@@ -378,6 +378,13 @@ TEST(Loader, HugePagesHoldTheBytesOfTheFileAtTheSameAddresses) {
   EXPECT_EQ(moved % (std::size_t{2} << 20U), 0U);
   EXPECT_GE(moved, std::size_t{6} << 20U);  // at most the two blocks at the ends are not whole
   EXPECT_EQ(model::into_huge_pages(bytes.first(std::size_t{1} << 20U)), 0U);
+  const std::size_t step = std::size_t{2} << 20U;
+  const std::size_t skipped =
+      (step - (reinterpret_cast<std::uintptr_t>(bytes.data()) + 12345) % step) % step;
+  const double share = model::share_in_huge_pages(bytes.subspan(12345 + skipped, moved));
+  EXPECT_GE(share, 0);  // 1 unless memory was too scattered
+  EXPECT_LE(share, 1);
+  EXPECT_EQ(model::share_in_huge_pages({}), 0);
   // What was moved no longer depends on the file.
   write_plain("other.bin", std::string(content.size(), 'x'));
   fs::copy_file("other.bin", "pages.bin", fs::copy_options::overwrite_existing);
