@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "kernels/cublas_names.hpp"
@@ -53,7 +54,7 @@ class CublasLt final : public DenseLibrary {
     if (added) {
       it->second = plan(p);
     }
-    if (!it->second) {
+    if (!it->second || refused_.count(it->first) > 0) {
       return Status::kUnsupported;
     }
     const Matrices m(f_, p, p.rows);
@@ -68,7 +69,7 @@ class CublasLt final : public DenseLibrary {
     }
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
         status == CUBLAS_STATUS_ARCH_MISMATCH || status == CUBLAS_STATUS_ALLOC_FAILED) {
-      it->second.reset();  // this shape stays with our kernel, whatever the rows
+      refused_.insert(it->first);  // this shape stays with our kernel, whatever the rows
       return Status::kUnsupported;
     }
     return Status::kLaunchFailed;
@@ -140,6 +141,7 @@ class CublasLt final : public DenseLibrary {
   Functions f_;
   cublasLtHandle_t handle_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::optional<cublasLtMatmulAlgo_t>> plans_;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> refused_;  // shapes whose plan failed once
 };
 
 }  // namespace
