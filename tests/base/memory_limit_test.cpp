@@ -33,13 +33,13 @@ TEST(MemoryLimit, IsTheMachinesWithoutControlGroups) {
 }
 
 TEST(MemoryLimit, IsTheTightestOfTheGroupAndThoseAboveIt) {
-  const fs::path root = machine("two", "0::/pod/work\n");
-  put(root / "sys/fs/cgroup/pod/work/memory.max", "max\n");
+  const fs::path root = machine("two", "0::/pod/job\n");
+  put(root / "sys/fs/cgroup/pod/job/memory.max", "max\n");
   EXPECT_EQ(memory_limit(root), 16'000U * 1024);
   put(root / "sys/fs/cgroup/pod/memory.max", "4000000\n");
   EXPECT_EQ(memory_limit(root), 4'000'000U);
   EXPECT_EQ(memory_available(root), 4'000'000U);
-  put(root / "sys/fs/cgroup/pod/work/memory.max", "5000000\n");
+  put(root / "sys/fs/cgroup/pod/job/memory.max", "5000000\n");
   EXPECT_EQ(memory_limit(root), 4'000'000U);
 }
 
@@ -53,7 +53,7 @@ TEST(MemoryLimit, ReadsTheFirstVersionAndARootWithoutTheHostsPath) {
 }
 
 TEST(MemoryLimit, WhatAGroupUsesIsNotAvailableButItsPageCacheIs) {
-  const fs::path root = machine("used", "0::/pod/work\n");
+  const fs::path root = machine("used", "0::/pod/job\n");
   put(root / "sys/fs/cgroup/pod/memory.max", "4000000\n");
   put(root / "sys/fs/cgroup/pod/memory.current", "3500000\n");
   put(root / "sys/fs/cgroup/pod/memory.stat",

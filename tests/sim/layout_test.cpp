@@ -161,6 +161,13 @@ TEST(RouterOffTheGpu, IsRefusedWithTheReason) {
   };
   expect_refused(with({"network.model=flow"}), "unsupported with network.model");
   expect_refused(with({"network.two_batch=true"}), "unsupported with a router off the GPUs");
+  expect_refused(with({"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4", "parallel.ep=4"}),
+                 "parallel.pp = 2: stages would share it");
+  expect_refused(
+      with({"parallel.ep=4",
+            "workload={kind=\"open\",arrivals={per_second=10,requests=4},lengths={prompt="
+            "8,output=2},routing={synthetic=\"uniform\"},front_end={replicas=2}}"}),
+      "several replicas, which would share it");
   expect_refused(with({"faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"}),
                  "a router off the GPUs is unsupported with faults");
   expect_refused(with({"memory.residency={policy=\"lru\",slots=1}"}),
@@ -262,6 +269,7 @@ TEST(Stages, AreRefusedWithTheReason) {
   expect_refused(with({"parallel.ep=8"}), "ep divides the 4 GPUs of a stage");
   expect_refused(with({"parallel.dp=8"}), "dp * tp * pp = 8 GPUs");
   expect_refused(with({"network.model=coflow"}), "unsupported with network.model");
+  expect_refused(with({"network.dispatch=per_node"}), "a relay may be of another stage");
   expect_refused(with({"memory.kv={placement=\"replicated\"}"}),
                  "unsupported with this memory.kv.placement");
   expect_refused(with({"memory.kv={placement=\"by_token\"}"}), "by_token");
