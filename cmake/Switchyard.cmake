@@ -59,7 +59,9 @@ function(switchyard_test name)
   cmake_parse_arguments(arg "NO_MAIN;PER_CASE" "TIMEOUT" "SOURCES;LINK;LABELS;ENV" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LINK} switchyard_options GTest::gtest)
-  if(NOT arg_NO_MAIN)
+  if(arg_PER_CASE)
+    target_sources(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests/case_main.cpp")
+  elseif(NOT arg_NO_MAIN)
     target_link_libraries(${name} PRIVATE GTest::gtest_main)
   endif()
   switchyard_source_dir(${name})
@@ -72,7 +74,8 @@ function(switchyard_test name)
   set(work "${CMAKE_CURRENT_BINARY_DIR}/${name}.work")
   file(MAKE_DIRECTORY "${work}")
   if(arg_PER_CASE)
-    # One process per test case: SimGrid allows one Engine per process.
+    # One process per test case: SimGrid allows one Engine per process. Cases run side by side, each
+    # in a folder of its own below "${work}" (tests/case_main.cpp).
     gtest_discover_tests(${name} WORKING_DIRECTORY "${work}" TEST_PREFIX "${name}."
       PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENV}")
   else()
