@@ -127,13 +127,23 @@ OpCost CostModel::embedding(std::uint64_t tokens) const {
 }
 
 OpCost CostModel::core_of(std::size_t layer, std::span<const SequenceWork> work) const {
-  double tokens = 0, pairs = 0, cached = 0;
+  const bool mla = model_.attention == model::AttentionKind::kMla;
+  const double heads = real(model_.num_heads), rank = real(model_.kv_lora_rank);
+  const double qk = real(model_.qk_nope_head_dim + model_.qk_rope_head_dim);
+  const double per_head = qk + real(model_.v_head_dim);
+  // Absorbed form: scores over rank + rope, values over rank.
+  const double absorbed = 2 * heads * (2 * rank + real(model_.qk_rope_head_dim));
+  double tokens = 0, cached = 0, pairs_flops = 0, expanded_values = 0;
+  const double kv_values = mla ? rank + real(model_.qk_rope_head_dim)
+                               : 2 * real(model_.num_kv_heads) * real(model_.head_dim);
+  const double q_values = heads * (mla ? qk : real(model_.head_dim));
   const std::uint64_t window = model_.layers[layer].sliding_window;
   for (const SequenceWork& s : work) {
     tokens += real(s.new_tokens);
     if (s.new_tokens == 0) continue;
+    double pairs = 0;
     if (window == 0 || s.context + s.new_tokens <= window) {
-      pairs +=
+      pairs =
           real(s.new_tokens) * real(s.context) + real(s.new_tokens) * (real(s.new_tokens) + 1) / 2;
       cached += real(s.context) + real(s.new_tokens);
     } else {
@@ -141,26 +151,30 @@ OpCost CostModel::core_of(std::size_t layer, std::span<const SequenceWork> work)
       const std::uint64_t first = s.context, last = s.context + s.new_tokens;
       const std::uint64_t growing_end = std::clamp(window, first, last);
       const double grow = real(growing_end - first);
-      pairs += grow * real(first) + grow * (grow + 1) / 2 + real(last - growing_end) * real(window);
+      pairs = grow * real(first) + grow * (grow + 1) / 2 + real(last - growing_end) * real(window);
       cached += real(std::min(last, window + s.new_tokens - 1));
+    }
+    if (!mla) {
+      pairs_flops += pairs * 4 * heads * real(model_.head_dim);
+      continue;
+    }
+    // Several new tokens: keys and values per head, when that takes fewer FLOPs although those of
+    // the cached tokens are made again (the new ones' are among the projections).
+    const double expanded = pairs * 2 * heads * per_head +
+                            2 * real(s.context) * heads * rank *
+                                (real(model_.qk_nope_head_dim) + real(model_.v_head_dim));
+    if (s.new_tokens > 1 && expanded < pairs * absorbed) {
+      pairs_flops += expanded;
+      expanded_values += (real(s.context) + real(s.new_tokens)) * heads * per_head;
+    } else {
+      pairs_flops += pairs * absorbed;
     }
   }
   if (tokens == 0) return {};
-  const double heads = real(model_.num_heads);
-  double kv_values = 0, per_pair = 0, q_values = 0;
-  if (model_.attention == model::AttentionKind::kMla) {
-    kv_values = real(model_.kv_lora_rank + model_.qk_rope_head_dim);
-    // Absorbed form: scores over rank + rope, values over rank.
-    per_pair = 2 * heads * (2 * real(model_.kv_lora_rank) + real(model_.qk_rope_head_dim));
-    q_values = heads * real(model_.qk_nope_head_dim + model_.qk_rope_head_dim);
-  } else {
-    kv_values = 2 * real(model_.num_kv_heads) * real(model_.head_dim);
-    per_pair = 4 * heads * real(model_.head_dim);
-    q_values = heads * real(model_.head_dim);
-  }
-  const double c = width_of(dtype_.kv);
-  return roofline(cached * kv_values * c + 2 * tokens * q_values * a_, pairs * per_pair, dtype_.kv,
-                  gpu_.mfu, 1);
+  // Expanded keys and values are written and read once.
+  return roofline(
+      cached * kv_values * width_of(dtype_.kv) + 2 * (tokens * q_values + expanded_values) * a_,
+      pairs_flops, dtype_.kv, gpu_.mfu, 1);
 }
 
 /// The attention core: decode and prefill apart, since they run other kernels.

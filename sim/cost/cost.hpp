@@ -97,7 +97,10 @@ class CostModel {
   [[nodiscard]] OpCost embedding(std::uint64_t tokens) const;
   /// RMSNorm, QKV projection, RoPE + cache append, attention core, output projection + residual.
   /// Core, per sequence with n new tokens and c cached: attended pairs n·c + n(n+1)/2 (windows
-  /// honoured), 2·h·(d_qk + d_v) FLOPs per pair, cache bytes read once per sequence.
+  /// honoured), 2·h·(d_qk + d_v) FLOPs per pair, cache bytes read once per sequence. MLA with r =
+  /// latent rank: one new token 2·h·(2r + rope) per pair (absorbed); several the fewer of that and
+  /// 2·h·(nope + rope + v) per pair + 2·c·h·r·(nope + v) (keys and values per head, those of the
+  /// cached tokens made again), then (n + c)·h·(nope + rope + v) values written and read.
   /// `shares` > 1 (sequence parallelism): norm and residual are of 1 / shares of the tokens.
   [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work,
                                  std::uint32_t shares = 1) const;

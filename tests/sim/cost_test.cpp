@@ -256,6 +256,30 @@ TEST(Cost, PermutationAndSumCopyARowForEachSlotOfThePolicy) {
   EXPECT_DOUBLE_EQ(four.combine_sum(1000).bytes, 6000 * row);
 }
 
+TEST(Cost, LatentAttentionExpandsKeysAndValuesWhereThatIsLess) {
+  // DeepSeek-V3: 128 heads, rank 512, rope 64, nope 128, v 128. Only the core depends on the cache.
+  const model::ModelConfig v3 = model::read_model_config(std::string(SWITCHYARD_SOURCE_DIR) +
+                                                         "/scenarios/models/deepseek_v3.json");
+  const sim::CostModel cost = {
+      v3, {}, model::DType::kBf16, worked_scenario().hardware.gpu_type(0), {}};
+  const auto core = [&](std::uint64_t fresh, std::uint64_t cached) {
+    const sim::SequenceWork one[] = {{fresh, cached}};
+    const double projections = static_cast<double>(fresh) * 2 * 187'105'280.0;
+    return cost.attention(0, one).flops - projections;
+  };
+  constexpr double kAbsorbed = 2.0 * 128 * (2 * 512 + 64), kExpanded = 2.0 * 128 * (192 + 128);
+  constexpr double kAgain = 2.0 * 128 * 512 * (128 + 128);  // per cached token
+  EXPECT_NEAR(core(4096, 0), 4096.0 * 4097 / 2 * kExpanded, 1);
+  EXPECT_NEAR(core(1, 4096), 4097 * kAbsorbed, 1);
+  EXPECT_NEAR(core(1024, 3072), (1024.0 * 3072 + 1024.0 * 1025 / 2) * kExpanded + 3072 * kAgain, 1);
+  // Two tokens after a long cache: to make its keys and values again would be 80 times as much.
+  EXPECT_NEAR(core(2, 100'000), 200'003 * kAbsorbed, 1);
+  // A cached token: its row of the cache, then 320 values a head in BF16, written and read.
+  const sim::SequenceWork more[] = {{4096, 1024}}, prompt[] = {{4096, 0}};
+  EXPECT_NEAR(cost.attention(0, more).bytes - cost.attention(0, prompt).bytes,
+              1024.0 * (576 * 2 + 2 * 128 * 320 * 2), 1);
+}
+
 TEST(Hardware, EveryFileThatShipsRunsAModelWithTheDefaultFormats) {
   const model::ModelConfig mixtral = model::read_model_config(
       std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/models/mixtral_8x7b.json");
