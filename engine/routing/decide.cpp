@@ -11,6 +11,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
 #include "engine/routing/rows.hpp"
+#include "engine/routing/scores.hpp"
 
 namespace switchyard {
 namespace {
@@ -33,6 +34,7 @@ class Decider {
         renorm_(policy.renorm),
         linear_(policy.score == ScoreRule::kLinear),
         by_sel_(!policy.two_tier.on()),
+        weighs_(maker != nullptr || !candidates.logit.empty() || candidates.tokens == 0),
         step_(step),
         cand_(candidates),
         bias_(bias),
@@ -47,6 +49,10 @@ class Decider {
 
   void run() {
     prepare();
+    if (maker_ == nullptr && cap_.rule == CapacityRule::kNone) {
+      keep_first_choices();
+      return;
+    }
     const bool sequential = resolved_mode(cap_) == OverflowMode::kSequential;
     if (maker_ != nullptr && cap_.rule != CapacityRule::kNone && sequential && !needs_demand()) {
       set_capacities();
@@ -134,13 +140,14 @@ class Decider {
 
   void prepare() {
     const std::uint64_t n = row_offset(tokens_, slots_);
-    SWITCHYARD_ASSERT(width_ >= slots_ && width_ <= experts_ &&
-                          cand_.ids.size() == row_offset(tokens_, width_) &&
-                          cand_.logit.size() == cand_.ids.size() && cand_.lse.size() == tokens_ &&
-                          (bias_.empty() || bias_.size() == experts_),
-                      fmt::format("T {} K {} M {} E {} ids {} logit {} lse {} bias {}", tokens_,
-                                  slots_, width_, experts_, cand_.ids.size(), cand_.logit.size(),
-                                  cand_.lse.size(), bias_.size()));
+    SWITCHYARD_ASSERT(
+        width_ >= slots_ && width_ <= experts_ && cand_.ids.size() == row_offset(tokens_, width_) &&
+            ((cand_.logit.size() == cand_.ids.size() && cand_.lse.size() == tokens_) ||
+             (!weighs_ && cand_.logit.empty() && cand_.lse.empty())) &&
+            (bias_.empty() || bias_.size() == experts_),
+        fmt::format("T {} K {} M {} E {} ids {} logit {} lse {} bias {}", tokens_, slots_, width_,
+                    experts_, cand_.ids.size(), cand_.logit.size(), cand_.lse.size(),
+                    bias_.size()));
     const auto fits = [&](std::size_t size) { return size == 0 || size == tokens_; };
     const int phases = (step_.tokens[0] != 0) + (step_.tokens[1] != 0) + (step_.tokens[2] != 0);
     SWITCHYARD_ASSERT(step_.tokens[0] + step_.tokens[1] + step_.tokens[2] == tokens_ &&
@@ -151,11 +158,17 @@ class Decider {
                                   step_.tokens[1], step_.tokens[2]));
     out_.tokens = tokens_;
     out_.slots = slots_;
-    out_.first.assign(n, kNoExpert);
-    out_.chosen.assign(n, kNoExpert);
-    out_.weights.assign(n, 0.0F);
-    out_.outcome.assign(n, 0);
-    w_.slot_rank.assign(n, 0);
+    out_.weights.assign(weighs_ ? n : 0, 0.0F);
+    if (maker_ == nullptr && cap_.rule == CapacityRule::kNone) {
+      out_.first.resize(n);
+      out_.chosen.resize(n);
+      out_.outcome.resize(n);
+    } else {
+      out_.first.assign(n, kNoExpert);
+      out_.chosen.assign(n, kNoExpert);
+      out_.outcome.assign(n, 0);
+    }
+    w_.slot_rank.assign(weighs_ || cap_.rule != CapacityRule::kNone ? n : 0, 0);
     w_.tried.assign(checks_each() ? cand_.ids.size() : 0, 0);
     out_.demand.assign(experts_, 0);
     out_.overflow.assign(experts_, 0);
@@ -205,6 +218,32 @@ class Decider {
     }
     // One group per token block has no next step; its backlog is always empty.
     out_.deferred.assign(scope == CapacityScope::kGroup ? experts_ : places, 0);
+  }
+
+  /// All there is to do without capacities: every first choice runs.
+  void keep_first_choices() {
+    for (std::uint32_t t = 0; t < tokens_; ++t) {
+      const std::uint16_t* const ids = cand_.ids.data() + cand_at(t, 0);
+      const std::uint64_t at = slot_at(t, 0);
+      std::uint32_t j = 0;
+      for (; j < slots_ && ids[j] != kNoExpert; ++j) {
+        const std::uint16_t e = ids[j];
+        SWITCHYARD_ASSERT(e < experts_, fmt::format("expert {} of {}", e, experts_));
+        ++out_.demand[e];
+        out_.first[at + j] = out_.chosen[at + j] = e;
+        out_.outcome[at + j] = kKept;
+        if (weighs_) w_.slot_rank[at + j] = static_cast<std::uint16_t>(j);
+      }
+      out_.assignments += j;
+      for (; j < slots_; ++j) {
+        out_.first[at + j] = out_.chosen[at + j] = kNoExpert;
+        out_.outcome[at + j] = 0;
+      }
+      if (weighs_) weigh(t);
+    }
+    out_.load = out_.demand;
+    out_.kept = out_.assignments;
+    out_.waves = out_.assignments > 0 ? 1 : 0;
   }
 
   void take_first_choices() {
@@ -288,7 +327,7 @@ class Decider {
       std::uint32_t r = 0;
       for (; r < width_; ++r) {
         const std::uint16_t e = cand_.ids[cand_at(t, r)];
-        if (e == kNoExpert || cand_.logit[cand_at(t, r)] == kMinusInf ||
+        if (e == kNoExpert || (!cand_.logit.empty() && cand_.logit[cand_at(t, r)] == kMinusInf) ||
             (!bias_.empty() && !(bias_[e] > kMinusInf))) {
           break;
         }
@@ -678,7 +717,7 @@ class Decider {
         }
         ++out_.assignments;
       }
-      weigh(t);
+      if (weighs_) weigh(t);
     }
     for (const std::uint32_t n : out_.overflow) {
       out_.overflowed += n;
@@ -715,6 +754,7 @@ class Decider {
   const WeightRenorm renorm_;
   const bool linear_;
   const bool by_sel_;  // targets are in the order of their selection score
+  const bool weighs_;  // the candidates have logits
   const StepContext& step_;
   const CandidatesView& cand_;
   const std::span<const float> bias_;
@@ -764,10 +804,20 @@ StepContext make_step(std::span<const std::uint32_t> sequence,
   return c;
 }
 
+bool reads_scores(const RoutingPolicy& policy) {
+  if (has_policy_steps(policy) || policy.score == ScoreRule::kLinear) return true;
+  const CapacityPolicy& c = policy.capacity;
+  if (c.rule == CapacityRule::kNone) return false;
+  return c.max_score_drop.has_value() ||
+         (resolved_mode(c) == OverflowMode::kRounds && c.order == OverflowOrder::kProb);
+}
+
 void decide(const GateSpec& gate, const RoutingPolicy& policy, const StepContext& step,
             const CandidatesView& candidates, std::span<const float> gate_bias,
             DecideWorkspace& workspace, LayerDecision& out) {
   SWITCHYARD_ASSERT(!has_policy_steps(policy), "route_layer() runs the steps before 11");
+  SWITCHYARD_ASSERT(!candidates.logit.empty() || candidates.ids.empty() || !reads_scores(policy),
+                    "the policy reads logits");
   Decider(gate, policy, step, candidates, gate_bias, nullptr, workspace, out).run();
 }
 

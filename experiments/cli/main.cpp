@@ -509,7 +509,9 @@ int run(int argc, char** argv) {
   FitOptions fit;
   auto* v_fit = app.add_subcommand(
       "fit", "fit a calibration to measured operation times, or synthetic routing to a trace");
-  v_fit->add_option("trace", fit.trace, "routing trace (.h5): which synthetic law is nearest");
+  v_fit->add_option("trace", fit.trace,
+                    "routing trace (.h5): which synthetic law is nearest, how tokens and "
+                    "layers hang together");
   v_fit->add_option("--measured", fit.measured, "folder of <device>_*_us.csv");
   v_fit->add_option("--device", fit.device,
                     "--measured: prefix of the files, name of the calibration");

@@ -233,7 +233,7 @@ void Simulator::place_context_kv(const RoutingTrace* trace) {
     // The rows that a trace has for this workload: the answers' in decode.
     tokens.answer.assign(n, decode ? 1 : 0);
     for (std::uint32_t m = 0; m < layers_; ++m) {
-      source->candidates(tokens, m, found);
+      source->candidates(tokens, m, found, RoutingSource::Need::kChosen);
       for (std::size_t t = 0; t < n; ++t) {
         const std::uint16_t e = found.ids[t * found.width];
         ++kv_count(b, m, e < experts_ ? map_.gpu_of(m, e, home) : home);

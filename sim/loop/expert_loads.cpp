@@ -162,7 +162,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
   if (s_.memory.residency.prefetch == scenario::PrefetchKind::kNone || next == layers_) return;
   std::vector<std::vector<std::uint16_t>> wanted(gpus_);
   if (s_.memory.residency.prefetch == scenario::PrefetchKind::kTrace) {
-    x.ahead->candidates(tokens_, next, x.candidates);
+    x.ahead->candidates(tokens_, next, x.candidates, RoutingSource::Need::kRanked);
     std::fill(seen.begin(), seen.end(), std::uint8_t{0});
     const std::uint32_t best =
         std::min(static_cast<std::uint32_t>(s_.model.top_k), x.candidates.width);

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/routing/scores.hpp"
 #include "sim/loop/step_loop.hpp"
 
 namespace switchyard::sim {
@@ -58,7 +59,6 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   all.slots = static_cast<std::uint32_t>(k);
   all.first.assign(tokens * k, kNoExpert);
   all.chosen.assign(tokens * k, kNoExpert);
-  all.weights.assign(tokens * k, 0.0F);
   all.outcome.assign(tokens * k, 0);
   all.demand.assign(experts_, 0);
   all.overflow.assign(experts_, 0);
@@ -79,10 +79,16 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
     const auto rows = static_cast<std::uint32_t>(group_rows_.size());
     if (rows == 0) continue;
     group_candidates_.resize(rows, static_cast<std::uint32_t>(m));
+    const bool scored = !candidates_.lse.empty();
+    if (!scored) {
+      group_candidates_.logit.clear();
+      group_candidates_.lse.clear();
+    }
     for (std::size_t i = 0; i < rows; ++i) {
       const std::size_t from = group_rows_[i] * m;
       std::copy_n(candidates_.ids.begin() + static_cast<std::ptrdiff_t>(from), m,
                   group_candidates_.ids.begin() + static_cast<std::ptrdiff_t>(i * m));
+      if (!scored) continue;
       std::copy_n(candidates_.logit.begin() + static_cast<std::ptrdiff_t>(from), m,
                   group_candidates_.logit.begin() + static_cast<std::ptrdiff_t>(i * m));
       group_candidates_.lse[i] = candidates_.lse[group_rows_[i]];
@@ -106,7 +112,6 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
       for (std::size_t j = 0; j < k; ++j) {
         all.first[to + j] = part.first[i * k + j];
         all.chosen[to + j] = part.chosen[i * k + j];
-        all.weights[to + j] = part.weights[i * k + j];
         all.outcome[to + j] = part.outcome[i * k + j];
       }
     }
@@ -284,7 +289,14 @@ void Simulator::moe_front(std::uint32_t moe) {
   }
   record_.layers[moe].router_ps += slowest;
 
-  source_->candidates(tokens_, moe, candidates_);
+  // Without capacities nothing looks beyond the chosen experts. An alarm may have brought a policy
+  // with more slots.
+  const bool plain = policy_.capacity.rule == CapacityRule::kNone &&
+                     policy_slots(policy_, source_->gate()) <= slots_;
+  source_->candidates(tokens_, moe, candidates_,
+                      reads_scores(policy_) ? RoutingSource::Need::kScored
+                      : plain               ? RoutingSource::Need::kChosen
+                                            : RoutingSource::Need::kRanked);
   decide_layer(moe, index);
   traffic_builder_.build(moe, tokens_, decision_, traffic_);
   check_traffic(moe);

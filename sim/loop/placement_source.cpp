@@ -67,7 +67,7 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
       }
     }
     for (std::uint32_t l = 0; l < layers; ++l) {
-      source->candidates(tokens, l, candidates);
+      source->candidates(tokens, l, candidates, RoutingSource::Need::kRanked);
       const std::uint32_t best = std::min(k, candidates.width);
       for (std::size_t t = 0; t < tokens.size(); ++t) {
         const std::uint16_t* const id = candidates.ids.data() + t * candidates.width;

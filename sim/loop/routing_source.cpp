@@ -13,7 +13,9 @@
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
 #include "engine/model/gate.hpp"
+#include "engine/routing/selection.hpp"
 #include "engine/trace/trace_parts.hpp"
+#include "sim/loop/synthetic_routing.hpp"
 
 namespace switchyard::sim {
 namespace {
@@ -87,13 +89,20 @@ class TraceSource final : public RoutingSource {
     }
   }
 
-  void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) override {
+  void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out,
+                  Need need) override {
     const std::uint32_t in_trace = trace_.header.layer_count();
     const std::uint32_t l = layer % in_trace;
     const std::uint64_t shift = std::uint64_t{kShift} * (layer / in_trace);
     const std::uint32_t m = trace_.header.candidates;
-    out.resize(static_cast<std::uint32_t>(tokens.size()), m);
+    const bool scored = need == Need::kScored;
+    const bool entropies = m == trace_.header.experts();
+    out.tokens = static_cast<std::uint32_t>(tokens.size());
+    out.width = m;
     out.nan_rows = 0;
+    out.ids.resize(std::size_t{m} * tokens.size());
+    out.logit.resize(scored ? out.ids.size() : 0);
+    out.lse.resize(scored ? tokens.size() : 0);
     double sum = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       const std::uint32_t b = tokens.sequence[t];
@@ -105,15 +114,19 @@ class TraceSource final : public RoutingSource {
         reused_ = reused_ || pool.taken[place] != 0;
         pool.taken[place] = 1;
       }
-      const std::uint64_t row = pool.rows[(place + shift) % pool.rows.size()];
+      const std::uint64_t at = place + shift;
+      const std::uint64_t row = pool.rows[at < pool.rows.size() ? at : at % pool.rows.size()];
       const TraceCell cell = trace_cell(trace_, row, l);
       std::copy_n(cell.candidates.begin(), m, out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
-      std::copy_n(cell.logit.begin(), m, out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
-      out.lse[t] = cell.lse;
-      sum += entropy(trace_.layer_at(row, l), cell);
+      if (scored) {
+        std::copy_n(cell.logit.begin(), m, out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
+        out.lse[t] = cell.lse;
+      }
+      if (entropies) sum += entropy(trace_.layer_at(row, l), cell);
     }
-    entropy_ = tokens.size() == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                  : sum / std::log(2.0) / static_cast<double>(tokens.size());
+    entropy_ = tokens.size() == 0 || !entropies
+                   ? std::numeric_limits<double>::quiet_NaN()
+                   : sum / std::log(2.0) / static_cast<double>(tokens.size());
   }
 
   [[nodiscard]] std::span<const float> logits() const override { return {}; }
@@ -140,11 +153,10 @@ class TraceSource final : public RoutingSource {
     if (!serves_ || b < n) return sequences_[b % n];
     return sequences_[random_u64(seed_, random_purpose("trace sequence"), {b, 0, 0, 0}) % n];
   }
-  /// Of one row and layer, in nats. Exact when all E logits are stored; otherwise the trace cannot
-  /// tell: NaN. Remembered, since a long run takes the same rows again and again.
+  /// Of one row and layer, in nats; all E logits are stored. Remembered, since a long run takes the
+  /// same rows again and again.
   [[nodiscard]] double entropy(std::uint64_t place, const TraceCell& cell) {
     const std::uint32_t m = trace_.header.candidates;
-    if (m != trace_.header.experts()) return std::numeric_limits<double>::quiet_NaN();
     if (entropies_.empty()) {
       entropies_.assign(trace_.rows() * trace_.header.layer_count(), -1);
     }
@@ -175,75 +187,50 @@ class TraceSource final : public RoutingSource {
 class SyntheticSource final : public RoutingSource {
  public:
   explicit SyntheticSource(const scenario::Scenario& scenario)
-      : gate_(model::gate_spec(scenario.model)), seed_(scenario.run.seed) {
-    const auto experts = static_cast<std::uint32_t>(scenario.model.num_experts);
-    const auto layers = static_cast<std::uint32_t>(scenario.model.num_moe_layers());
+      : gate_(model::gate_spec(scenario.model)),
+        experts_(static_cast<std::uint32_t>(scenario.model.num_experts)),
+        slots_(policy_slots(scenario.policy, gate_)),
+        width_(stored_candidates(experts_, slots_)),
+        many_domains_(scenario.workload.routing.domains > 1),
+        law_(scenario.workload.routing, static_cast<std::uint32_t>(scenario.model.num_moe_layers()),
+             experts_, scenario.run.seed),
+        description_("routing: synthetic " + law_.description()) {
     // A synthetic law states probabilities; a group limit or a selection bias has no meaning for
     // it.
     gate_.n_group = 1;
     gate_.topk_group = 1;
-    const scenario::RoutingSpec& r = scenario.workload.routing;
-    log_p_.resize(layers);
-    for (std::uint32_t l = 0; l < layers; ++l) {
-      std::vector<double>& z = log_p_[l];
-      z.assign(experts, 0.0);
-      if (r.law == scenario::SyntheticLaw::kLognormal) {
-        for (std::uint32_t e = 0; e < experts; ++e) {
-          z[e] = r.sigma * random_normal(seed_, random_purpose("synthetic expert"), {0, l, 0, e});
-        }
-      } else if (r.law == scenario::SyntheticLaw::kZipf) {
-        std::vector<std::uint32_t> order(experts);
-        std::iota(order.begin(), order.end(), 0U);
-        std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-          const auto key = [&](std::uint32_t e) {
-            return random_u64(seed_, random_purpose("synthetic rank"), {0, l, 0, e});
-          };
-          return std::pair(key(a), a) < std::pair(key(b), b);
-        });
-        for (std::uint32_t rank = 0; rank < experts; ++rank) {
-          z[order[rank]] = -r.zipf_s * std::log(rank + 1.0);
-        }
-      }
-      double sum = 0;
-      for (const double v : z) sum += std::exp(v);
-      for (double& v : z) v -= std::log(sum);
-    }
-    width_ = stored_candidates(experts, policy_slots(scenario.policy, gate_));
-    switch (r.law) {
-      case scenario::SyntheticLaw::kUniform:
-        description_ = "routing: synthetic uniform";
-        break;
-      case scenario::SyntheticLaw::kZipf:
-        description_ = fmt::format("routing: synthetic zipf({})", r.zipf_s);
-        break;
-      case scenario::SyntheticLaw::kLognormal:
-        description_ = fmt::format("routing: synthetic lognormal({})", r.sigma);
-        break;
-    }
   }
 
-  void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) override {
-    const std::vector<double>& p = log_p_[layer];
-    const std::size_t experts = p.size();
-    logits_.resize(tokens.size() * experts);
+  void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out,
+                  Need need) override {
+    const auto count = static_cast<std::uint32_t>(tokens.size());
+    const std::uint32_t width = need == Need::kChosen ? slots_ : width_;
+    // One after the other is fastest for few of many; the rest of all experts, by their clocks.
+    const std::uint32_t first = width_ == experts_ ? slots_ : width_;
+    out.tokens = count;
+    out.width = width;
+    out.nan_rows = 0;
+    out.ids.resize(std::size_t{count} * width);
+    const bool scored = need == Need::kScored;
+    logits_.resize(scored ? std::size_t{count} * experts_ : 0);
+    out.logit.resize(scored ? out.ids.size() : 0);
+    out.lse.resize(scored ? count : 0);
     double entropy = 0;
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      for (std::size_t e = 0; e < experts; ++e) {
-        logits_[t * experts + e] =
-            static_cast<float>(p[e] + random_gumbel(seed_, random_purpose("synthetic token"),
-                                                    {tokens.sequence[t], layer, tokens.position[t],
-                                                     static_cast<std::uint32_t>(e)}));
+    for (std::size_t t = 0; t < count; ++t) {
+      const std::span<std::uint16_t> ids = std::span(out.ids).subspan(t * width, width);
+      if (many_domains_) entropy += law_.entropy(layer, law_.domain_of(tokens.sequence[t]));
+      if (!scored) {
+        law_.draw(tokens.sequence[t], layer, tokens.position[t], first, ids);
+        continue;
       }
+      const std::span<float> row = std::span(logits_).subspan(t * experts_, experts_);
+      law_.draw(tokens.sequence[t], layer, tokens.position[t], first, ids, row);
+      for (std::uint32_t r = 0; r < width; ++r) out.logit[t * width + r] = row[ids[r]];
+      out.lse[t] = log_sum_exp(row);
     }
-    rank_candidates(gate_, logits_, {}, width_, workspace_, out);
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      for (std::size_t e = 0; e < experts; ++e) {
-        const double log_q = static_cast<double>(logits_[t * experts + e]) - out.lse[t];
-        entropy -= std::exp(log_q) * log_q;
-      }
-    }
-    entropy_ = tokens.size() == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                  : entropy / std::log(2.0) / static_cast<double>(tokens.size());
+    entropy_ = count == 0      ? std::numeric_limits<double>::quiet_NaN()
+               : many_domains_ ? entropy / count
+                               : law_.entropy(layer, 0);
   }
   [[nodiscard]] std::span<const float> logits() const override { return logits_; }
   [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t) const override {
@@ -257,12 +244,11 @@ class SyntheticSource final : public RoutingSource {
 
  private:
   GateSpec gate_;
-  std::uint64_t seed_;
-  std::uint32_t width_ = 0;
+  std::uint32_t experts_, slots_, width_;
+  bool many_domains_;
+  SyntheticRouting law_;
   double entropy_ = 0;
-  std::vector<std::vector<double>> log_p_;  // [L][E]
-  std::vector<float> logits_;
-  RankWorkspace workspace_;
+  std::vector<float> logits_;  // [T][E] of a call that asked for scores.
   std::string description_;
 };
 

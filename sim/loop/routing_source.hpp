@@ -13,11 +13,7 @@
 // answers' the other: request b < S follows sequence b, a later one a sequence drawn with the seed,
 // both from its first row.
 //
-// Synthetic. Logits z[e] = log p(e) + Gumbel(seed; sequence, layer, position, expert): the k best
-// are k distinct experts drawn without replacement with probabilities p. p is uniform, zipf (p ∝
-// r^−s, ranks shuffled per layer) or lognormal (p ∝ exp(sigma·N), drawn per layer and expert).
-//
-// Not modelled: correlation between tokens and between layers in synthetic routing.
+// Synthetic: synthetic_routing.hpp.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -49,8 +45,13 @@ struct StepTokens {
 class RoutingSource {
  public:
   virtual ~RoutingSource() = default;
+  /// What a caller reads of the candidates. kChosen: the ids of the scenario policy's slots, rows
+  /// may be no wider. kRanked: all ids. kScored: logit and lse too, and logits(); the other two
+  /// leave these empty. The ids are the same under each.
+  enum class Need : std::uint8_t { kChosen, kRanked, kScored };
   /// Candidates of every token of the step in MoE layer `layer` (index among MoE layers).
-  virtual void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out) = 0;
+  virtual void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out,
+                          Need need) = 0;
   /// Sequence of the trace that simulated sequence b follows; no value: a synthetic request.
   [[nodiscard]] virtual std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const = 0;
   /// All E logits of the last call's tokens, [T][E], or empty when only the candidates are known.
@@ -58,8 +59,8 @@ class RoutingSource {
   /// Selection bias of the layer, [E] or empty.
   [[nodiscard]] virtual std::span<const float> gate_bias(std::uint32_t layer) const = 0;
   [[nodiscard]] virtual const GateSpec& gate() const = 0;
-  /// Mean over the last call's tokens of the entropy of softmax over all E, in bits; NaN when the
-  /// source cannot tell.
+  /// Mean over the last call's tokens of the entropy of the gate's softmax over all E (synthetic:
+  /// of the law's p), in bits; NaN when the source cannot tell.
   [[nodiscard]] virtual double mean_entropy() const = 0;
   /// One line for the run and every table.
   [[nodiscard]] virtual std::string description() const = 0;

@@ -48,8 +48,7 @@ constexpr std::uint64_t kMaxProfileSteps = 4096;
 constexpr std::array<std::string_view, 5> kWorkloadNames{"decode", "prefill", "open", "closed",
                                                          "trace"};
 constexpr std::array<std::string_view, 2> kLayersNames{"exact", "cycle"};
-constexpr std::array<std::string_view, 3> kLawNames{"uniform", "zipf", "lognormal"};
-constexpr std::array<std::string_view, 1> kLawLater{"dirichlet"};
+constexpr std::array<std::string_view, 4> kLawNames{"uniform", "zipf", "lognormal", "dirichlet"};
 constexpr std::array<std::string_view, 4> kNetworkNames{"auto", "flow", "coflow", "bottleneck"};
 constexpr std::array<std::string_view, 4> kAlgorithmNames{"direct", "ring", "ring_bidirectional",
                                                           "hierarchical"};
@@ -816,7 +815,8 @@ void read_routing(Context& context, Section& workload, const fs::path& folder,
                   const ReadOptions& options, Scenario& out) {
   RoutingSpec& r = out.workload.routing;
   const bool moe = out.model.num_moe_layers() > 0;
-  Section s = workload.section("routing", {"trace", "layers", "synthetic", "s", "sigma"});
+  Section s = workload.section("routing", {"trace", "layers", "synthetic", "s", "sigma", "alpha",
+                                           "domains", "token_correlation", "layer_correlation"});
   if (!moe) {
     if (workload.has("routing")) {
       workload.fail("routing", "the model has no MoE layer");
@@ -847,7 +847,8 @@ void read_routing(Context& context, Section& workload, const fs::path& folder,
     context.record("workload.routing.trace", path.filename().string(), trace.where());
     context.record("workload.routing.trace_path", path.generic_string(), trace.where(), false);
     r.layers = static_cast<TraceLayers>(s.choice("layers", kLayersNames, 0));
-    for (const std::string_view key : {"s", "sigma"}) {
+    for (const std::string_view key :
+         {"s", "sigma", "alpha", "domains", "token_correlation", "layer_correlation"}) {
       if (s.has(key)) {
         s.fail(key, "means nothing with a trace");
       }
@@ -858,22 +859,36 @@ void read_routing(Context& context, Section& workload, const fs::path& folder,
   if (s.has("layers")) {
     s.fail("layers", "means nothing without a trace");
   }
-  r.law = static_cast<SyntheticLaw>(s.choice("synthetic", kLawNames, {}, kLawLater));
-  const auto own = [&](std::string_view key, SyntheticLaw law, double& value, double high) {
+  r.law = static_cast<SyntheticLaw>(s.choice("synthetic", kLawNames));
+  const auto own = [&](std::string_view key, SyntheticLaw law, double& value, double low,
+                       double high) {
     if (r.law == law) {
       if (!s.has(key)) {
         s.fail(
             key, "is missing",
             fmt::format("synthetic = \"{}\" needs it", kLawNames[static_cast<std::size_t>(law)]));
       }
-      value = s.number(key, {0, high});
+      value = s.number(key, {low, high});
     } else if (s.has(key)) {
       s.fail(key, fmt::format("means nothing with synthetic = \"{}\"",
                               kLawNames[static_cast<std::size_t>(r.law)]));
     }
   };
-  own("s", SyntheticLaw::kZipf, r.zipf_s, 10);
-  own("sigma", SyntheticLaw::kLognormal, r.sigma, 10);
+  own("s", SyntheticLaw::kZipf, r.zipf_s, 0, 10);
+  own("sigma", SyntheticLaw::kLognormal, r.sigma, 0, 10);
+  own("alpha", SyntheticLaw::kDirichlet, r.alpha, 0.001, 1000);
+  if (s.has("domains")) {
+    if (r.law == SyntheticLaw::kUniform) {
+      s.fail("domains", "means nothing with synthetic = \"uniform\"");
+    }
+  }
+  if (s.has("domains") || r.law == SyntheticLaw::kDirichlet) {
+    r.domains = static_cast<std::uint32_t>(s.count("domains", 1, 256, 1));
+  }
+  for (const auto& [key, value] : {std::pair{"token_correlation", &r.token_correlation},
+                                   std::pair{"layer_correlation", &r.layer_correlation}}) {
+    if (s.has(key)) *value = s.number(key, {0, 0.99});
+  }
 }
 
 void read_rebalance(Section& parallel, Scenario& out) {

@@ -123,7 +123,7 @@ struct Parallel {
 enum class WorkloadKind : std::uint8_t { kDecode, kPrefill, kOpen, kClosed, kTrace };
 enum class RoutingSource : std::uint8_t { kTrace, kSynthetic };
 enum class TraceLayers : std::uint8_t { kExact, kCycle };
-enum class SyntheticLaw : std::uint8_t { kUniform, kZipf, kLognormal };
+enum class SyntheticLaw : std::uint8_t { kUniform, kZipf, kLognormal, kDirichlet };
 
 /// Where the decisions come from.
 struct RoutingSpec {
@@ -134,6 +134,12 @@ struct RoutingSpec {
   double zipf_s =
       0;  ///< Exponent of zipf, ≥ 0: p(rank r) ∝ r^−s; the expert order is seeded by layer.
   double sigma = 0;  ///< lognormal: p(e) ∝ exp(sigma·N(0,1)) drawn per layer and expert, ≥ 0.
+  double alpha = 0;  ///< dirichlet: p ~ Dirichlet(alpha, …, alpha) per layer, in [0.001, 1000].
+  /// Kinds of sequences, each with a p of its own, 1 … 256; 1 with the uniform law.
+  std::uint32_t domains = 1;
+  /// Synthetic only, in [0, 0.99]: how likely a token takes the experts of the position before it;
+  /// if not, how likely it takes its random numbers from the layer below.
+  double token_correlation = 0, layer_correlation = 0;
 };
 
 struct Workload {

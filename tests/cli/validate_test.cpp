@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
@@ -18,6 +19,7 @@
 #include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
+#include "sim/loop/synthetic_routing.hpp"
 #include "tests/cli/process.hpp"
 
 namespace switchyard {
@@ -291,6 +293,8 @@ RoutingTrace zipf_trace(double s, std::uint32_t tokens) {
   t.header.candidates = kExperts;
   t.tokens.phase.assign(tokens, 1);
   t.tokens.step.assign(tokens, 0);
+  t.tokens.position.assign(tokens, 0);
+  for (std::uint32_t i = 0; i < tokens; ++i) t.tokens.sequence.push_back(i);
   std::uint64_t state = 12345;
   const auto uniform = [&] {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -309,7 +313,7 @@ RoutingTrace zipf_trace(double s, std::uint32_t tokens) {
 
 TEST(FitRouting, FindsTheLawATraceWasDrawnFrom) {
   const validation::RoutingFit skewed = validation::fit_routing(zipf_trace(1.0, 1500), "t");
-  ASSERT_EQ(skewed.laws.size(), 3U);
+  ASSERT_EQ(skewed.laws.size(), 4U);
   EXPECT_NEAR(skewed.laws[1].parameter, 1.0, 0.06);
   EXPECT_EQ(skewed.best().law, "zipf");
   EXPECT_LT(skewed.best().distance, 0.02);
@@ -319,9 +323,76 @@ TEST(FitRouting, FindsTheLawATraceWasDrawnFrom) {
   const validation::RoutingFit even = validation::fit_routing(zipf_trace(0.0, 1500), "t");
   EXPECT_LT(even.laws[0].distance, 0.02);
   EXPECT_LT(even.laws[1].parameter, 0.1);
+  EXPECT_EQ(skewed.domains, 1U);
+  EXPECT_EQ(skewed.token_correlation, 0) << "sequences of one token have no neighbours";
+  EXPECT_LT(skewed.layer_correlation, 0.2);
   RoutingTrace warm = zipf_trace(1, 4);
   warm.tokens.phase.assign(4, 2);
   EXPECT_THROW(validation::fit_routing(warm, "t"), InputError);
+}
+
+/// 64 sequences of 64 tokens from a law of the simulator; another seed than the fit's.
+RoutingTrace law_trace(const scenario::RoutingSpec& law) {
+  constexpr std::uint32_t kExperts = 32, kChosen = 4, kLayers = 4, kLength = 64;
+  sim::SyntheticRouting routing(law, kLayers, kExperts, 77);
+  RoutingTrace t;
+  t.header.gate = gate_mixtral(kExperts, kChosen);
+  t.header.slots = kChosen;
+  t.header.candidates = kExperts;
+  for (std::uint32_t l = 0; l < kLayers; ++l) t.header.layers.push_back(l);
+  std::array<std::uint16_t, kChosen> ids;
+  for (std::uint32_t q = 0; q < 64; ++q) {
+    for (std::uint32_t p = 0; p < kLength; ++p) {
+      t.tokens.sequence.push_back(q);
+      t.tokens.position.push_back(p);
+      t.tokens.phase.push_back(1);
+      t.tokens.step.push_back(0);
+      for (std::uint32_t l = 0; l < kLayers; ++l) {
+        routing.draw(q, l, p, kChosen, ids);
+        t.routing.first.insert(t.routing.first.end(), ids.begin(), ids.end());
+      }
+    }
+  }
+  return t;
+}
+
+TEST(FitRouting, MeasuresDomainsAndCorrelationsBack) {
+  scenario::RoutingSpec law;
+  law.law = scenario::SyntheticLaw::kDirichlet;
+  law.alpha = 0.3;
+  law.token_correlation = 0.5;
+  law.layer_correlation = 0.6;
+  const validation::RoutingFit one = validation::fit_routing(law_trace(law), "t");
+  EXPECT_EQ(one.domains, 1U);
+  EXPECT_NEAR(one.token_correlation, 0.5, 0.05);
+  EXPECT_NEAR(one.layer_correlation, 0.6, 0.12);
+  EXPECT_NEAR(one.drawn_dependence, one.layer_dependence, 0.03);
+  EXPECT_NEAR(one.drawn_token_overlap, one.token_overlap, 0.02);
+  EXPECT_LT(one.best().distance, 0.05);
+  // Four layers tell alpha roughly.
+  EXPECT_GT(one.laws[3].parameter, 0.15);
+  EXPECT_LT(one.laws[3].parameter, 0.6);
+
+  law.domains = 4;
+  law.token_correlation = law.layer_correlation = 0;
+  const validation::RoutingFit four = validation::fit_routing(law_trace(law), "t");
+  EXPECT_GE(four.domains, 3U);
+  EXPECT_LE(four.domains, 6U);
+  EXPECT_LT(four.token_correlation, 0.05);
+
+  // The reader takes what was written.
+  const fs::path f = fresh_folder("fit_routing");
+  std::ofstream(f / "w.toml") << validation::workload_text(one, "t.h5");
+  scenario::ReadOptions options;
+  options.settings = {"workload.file=\"w.toml\""};
+  const scenario::Scenario s = scenario::read_scenario_text(
+      fmt::format("[model]\nfile = \"{}\"\n[hardware]\nfile = \"{}\"\n[workload]\nkind = "
+                  "\"decode\"\nbatch = 8\ncontext = 64\n",
+                  source_path("scenarios/models/mixtral_8x7b.json").string(),
+                  source_path("scenarios/hardware/hgx_h100.toml").string()),
+      (f / "s.toml").string(), options);
+  EXPECT_EQ(s.workload.routing.token_correlation, one.token_correlation);
+  EXPECT_EQ(s.workload.routing.layer_correlation, one.layer_correlation);
 }
 
 TEST(FitRouting, WantsATraceOrMeasuredTimesAndNotBoth) {

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "engine/routing/scores.hpp"
 #include "tests/routing/helpers.hpp"
 
 namespace switchyard {
@@ -309,6 +310,43 @@ TEST(Scope, AMixedStepHasTheSumOfItsPhasesCapacities) {
   const LayerDecision d = decided(gate, policy_of("capacity.rule=share capacity.dynamic=phase"),
                                   step.context, ranked(gate, log_rows(kFive)));
   EXPECT_EQ(d.capacity, 4U);
+}
+
+TEST(Decide, TheOrderOfTheCandidatesIsEnoughWhereNothingReadsScores) {
+  std::vector<float> logits(std::size_t{40} * 8);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = static_cast<float>(
+        random_gumbel(3, random_purpose("test"), {0, 0, static_cast<std::uint32_t>(i), 0}));
+  }
+  const GateSpec gate = gate_mixtral(8, 2);
+  const Candidates full = ranked(gate, logits);
+  Candidates order = full;
+  order.logit.clear();
+  order.lse.clear();
+  const Step step(40);
+  for (const char* text : {"", "capacity.rule=share capacity.factor=1.1",
+                           "capacity.rule=share capacity.exhausted=queue capacity.mode=rounds"}) {
+    const RoutingPolicy policy = policy_of(text);
+    ASSERT_FALSE(reads_scores(policy)) << text;
+    const LayerDecision a = decided(gate, policy, step.context, full);
+    const LayerDecision b = decided(gate, policy, step.context, order);
+    EXPECT_EQ(a.first, b.first) << text;
+    EXPECT_EQ(a.chosen, b.chosen) << text;
+    EXPECT_EQ(a.outcome, b.outcome) << text;
+    EXPECT_EQ(a.load, b.load) << text;
+    EXPECT_EQ(a.demand, b.demand) << text;
+    EXPECT_EQ(a.kept, b.kept) << text;
+    EXPECT_EQ(a.assignments, 80U) << text;
+    EXPECT_EQ(b.assignments, 80U) << text;
+    EXPECT_EQ(a.waves, b.waves) << text;
+    EXPECT_EQ(a.weights.size(), 80U);
+    EXPECT_TRUE(b.weights.empty());
+  }
+  for (const char* text :
+       {"capacity.rule=share capacity.mode=rounds capacity.order=prob", "score.rule=linear",
+        "capacity.rule=share capacity.max_score_drop=0.5", "bonus.lambda=0.1"}) {
+    EXPECT_TRUE(reads_scores(policy_of(text))) << text;
+  }
 }
 
 TEST(StepContext, CountsTokensAndSequencesByPhase) {

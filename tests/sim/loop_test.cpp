@@ -586,7 +586,7 @@ TEST(SyntheticRouting, HitsTheExactCombinatorics) {
     tokens.answer.push_back(1);
   }
   switchyard::Candidates c;
-  source->candidates(tokens, 0, c);
+  source->candidates(tokens, 0, c, sim::RoutingSource::Need::kChosen);
   std::uint32_t hits = 0;
   double distinct = 0;
   std::set<std::uint16_t> seen;
@@ -635,7 +635,7 @@ TEST(SyntheticRouting, DistinctRanksAreThoseOfTheCombinatorics) {
       tokens.answer.push_back(1);
     }
     switchyard::Candidates c;
-    source->candidates(tokens, 0, c);
+    source->candidates(tokens, 0, c, sim::RoutingSource::Need::kChosen);
     std::uint64_t distinct = 0;
     std::set<std::uint32_t> ranks;
     for (std::uint32_t t = 0; t < kTokens; ++t) {
