@@ -158,6 +158,48 @@ void custom_row(const Line& l, std::vector<MeasuredRow>& out) {
   out.push_back(std::move(r));
 }
 
+void grouped_gemm_row(const Line& l, std::vector<MeasuredRow>& out) {
+  MeasuredRow r;
+  r.kind = OpKind::kExperts;
+  r.group = "grouped GEMM";
+  r.label = l.key({"up_us", "down_us"});
+  r.library = l.text("kernel_source");
+  r.dtype = format_of(l.text("dtype"), l).first;
+  r.shape = {l.count("hidden", 1), l.count("inter", 1), 3};
+  const auto experts = static_cast<double>(l.count("local_experts", 1));
+  const auto tokens = static_cast<double>(l.count("tokens_per_expert", 1));
+  r.point.at = {experts * tokens, experts, tokens};
+  r.point.us = l.time("up_us") + l.time("down_us");
+  out.push_back(std::move(r));
+}
+
+void gemm_row(const Line& l, std::vector<MeasuredRow>& out) {
+  MeasuredRow r;
+  r.kind = OpKind::kGemm;
+  r.group = "GEMM";
+  r.label = l.key({"latency_us"});
+  r.library = l.text("kernel_source");
+  r.dtype = format_of(l.text("dtype"), l).first;
+  r.shape = {l.count("n", 1), l.count("k", 1)};
+  r.point.at[0] = static_cast<double>(l.count("m", 1));
+  r.point.us = l.time("latency_us");
+  out.push_back(std::move(r));
+}
+
+void mla_row(const Line& l, std::vector<MeasuredRow>& out) {
+  MeasuredRow r;
+  r.kind = OpKind::kMlaDecode;
+  r.group = "MLA, decode";
+  r.label = l.key({"latency_us"});
+  r.library = l.text("kernel_source");
+  r.dtype = format_of(l.text("kv_dtype"), l).first;
+  r.shape = {l.count("heads", 1), l.count("rank", 1), l.count("rope", 1)};
+  r.point.at[0] = static_cast<double>(l.count("batch", 1));
+  r.point.at[1] = static_cast<double>(l.count("positions", 1));
+  r.point.us = l.time("latency_us");
+  out.push_back(std::move(r));
+}
+
 constexpr std::uint64_t kGpusOfANode = 8;
 
 void deepep_rows(const Line& l, bool low_latency, std::vector<MeasuredRow>& out) {
@@ -194,8 +236,9 @@ void deepep_rows(const Line& l, bool low_latency, std::vector<MeasuredRow>& out)
 bool read_file_rows(const std::filesystem::path& path, const std::string& kind,
                     std::vector<MeasuredRow>& out) {
   const bool nccl = kind.starts_with("nccl_");
-  const std::vector<std::string_view> kinds{"moe_layer",        "attn_decode", "attn_prefill",
-                                            "custom_allreduce", "deepep_ll",   "deepep_normal"};
+  const std::vector<std::string_view> kinds{"moe_layer",        "grouped_gemm", "gemm",
+                                            "mla_decode",       "attn_decode",  "attn_prefill",
+                                            "custom_allreduce", "deepep_ll",    "deepep_normal"};
   if (!nccl && std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) return false;
   const std::string content = read_file(path);
   std::string_view text = content;
@@ -222,6 +265,12 @@ bool read_file_rows(const std::filesystem::path& path, const std::string& kind,
     const std::size_t first = out.size();
     if (kind == "moe_layer") {
       moe_row(l, out);
+    } else if (kind == "grouped_gemm") {
+      grouped_gemm_row(l, out);
+    } else if (kind == "gemm") {
+      gemm_row(l, out);
+    } else if (kind == "mla_decode") {
+      mla_row(l, out);
     } else if (kind == "attn_decode" || kind == "attn_prefill") {
       attention_row(l, kind == "attn_decode", out);
     } else if (nccl) {

@@ -2,6 +2,10 @@
 // Measured operation times as CSV files, one kind a file, named <device>_<kind>:
 //   moe_layer_us.csv model,hidden,inter,topk,experts,dtype,engine,kernel_source,distribution,
 //                            tokens,latency_us
+//   grouped_gemm_us.csv     kernel_source,dtype,hidden,inter,local_experts,tokens_per_expert,up_us,
+//                           down_us         (both products of an expert, without permutation)
+//   gemm_us.csv             kernel_source,dtype,m,n,k,latency_us
+//   mla_decode_us.csv       kernel_source,kv_dtype,heads,rank,rope,batch,positions,latency_us
 //   attn_decode_us.csv, attn_prefill_us.csv
 //                            batch,isl,step,heads,kv_heads,head_dim,window,attn_dtype,kv_dtype,
 //                            latency_us

@@ -50,6 +50,17 @@ double base_us(const OpUse& use, double overhead, double rate_share, double comp
 
 bool travels(OpKind kind) { return kind >= OpKind::kCollective; }
 
+/// Square of the distance in the logarithms.
+double shape_distance(std::span<const std::uint64_t> a, std::span<const std::uint64_t> b) {
+  double distance = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) {
+    const double d =
+        std::log2(static_cast<double>(a[i]) + 1) - std::log2(static_cast<double>(b[i]) + 1);
+    distance += d * d;
+  }
+  return distance;
+}
+
 }  // namespace
 
 OpUse use_of(const Calibration& c, const OpTable& t, std::span<const double> at) {
@@ -93,6 +104,15 @@ OpUse use_of(const Calibration& c, const OpTable& t, std::span<const double> at)
       floor_bytes = bytes;
       floor_flops = 4 * at[0] * shape(0) * shape(2) * pairs_of(n, cached, window);
       use.place = {log2_of(at[0]), log2_of(n), log2_of((n + cached) / n)};
+      break;
+    }
+    case OpKind::kMlaDecode: {
+      const double per_pair = 2 * shape(1) + shape(2);
+      bytes = at[0] * (at[1] * (shape(1) + shape(2)) * w + shape(0) * per_pair * kActivation);
+      flops = 2 * at[0] * shape(0) * at[1] * per_pair;
+      floor_bytes = bytes;
+      floor_flops = flops;
+      use.place = {log2_of(at[0]), log2_of(at[1]), 0};
       break;
     }
     case OpKind::kGemm:
@@ -214,12 +234,7 @@ TableMatch find_table(const Calibration& calibration, OpKind kind, std::string_v
         !t.library.starts_with(library)) {
       continue;
     }
-    double distance = 0;
-    for (std::size_t i = 0; i < shape.size(); ++i) {
-      const double d = std::log2(static_cast<double>(t.shape[i]) + 1) -
-                       std::log2(static_cast<double>(shape[i]) + 1);
-      distance += d * d;
-    }
+    const double distance = shape_distance(t.shape, shape);
     if (distance < nearest) {
       nearest = distance;
       best = {&t, std::equal(shape.begin(), shape.end(), t.shape.begin(), t.shape.end())};
@@ -323,7 +338,7 @@ void smooth(std::vector<OpPoint>& points) {
 }  // namespace
 
 void fit_tables(Calibration& calibration) {
-  constexpr std::size_t kFew = 4;
+  constexpr std::size_t kFew = 4, kEnough = 24;
   for (OpTable& t : calibration.tables) {
     if (t.kind == OpKind::kCollective) smooth(t.points);
   }
@@ -334,8 +349,20 @@ void fit_tables(Calibration& calibration) {
     std::vector<Sample> samples;
     samples_of(t, samples);
     if (t.points.size() < kFew) {
+      // The nearest shapes of its own library and format, else all of its operation.
+      std::vector<std::pair<double, const OpTable*>> kin, others;
       for (const OpTable& o : calibration.tables) {
-        if (&o != &t && o.kind == t.kind && o.variant == t.variant) samples_of(o, samples);
+        if (&o == &t || o.kind != t.kind || o.variant != t.variant) continue;
+        (o.library == t.library && o.dtype == t.dtype ? kin : others)
+            .emplace_back(shape_distance(o.shape, t.shape), &o);
+      }
+      std::stable_sort(kin.begin(), kin.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (std::size_t i = 0; i < kin.size() && samples.size() < kEnough; ++i) {
+        samples_of(*kin[i].second, samples);
+      }
+      if (samples.size() < kFew) {
+        for (const auto& [distance, o] : others) samples_of(*o, samples);
       }
     }
     const Parameters p = fit(samples);

@@ -15,6 +15,8 @@
 //   attention_decode   B·(128·tiles·2·g·d·w + 2·h·d·a);               4·B·h·d·128·tiles
 //                      tiles = ceil(min(positions, window + 127) / 128): caches are read in tiles
 //   attention_prefill  B·((n + c)·2·g·d·w + 2·n·h·d·a);               4·B·h·d·pairs
+//   mla_decode         B·(s·(r + rope)·w + h·(2r + rope)·a), s positions, rank r;
+//                                                                     2·B·h·s·(2r + rope)
 //   gemm               n·k·w + m·(n + k)·a;                           2·m·n·k
 //   collective         all_reduce 2(G−1)/G·S, others (G−1)/G·S on each GPU's link (S: the buffer
 //                      as NCCL counts it)
@@ -83,7 +85,8 @@ TableMatch find_table(const scenario::Calibration& calibration, scenario::OpKind
                       std::span<const std::uint64_t> shape);
 
 /// Sets overhead and shares of each table by the smallest sum of |ln(measured / base)| over its
-/// points; a table with fewer than four takes those of all tables of its operation and variant.
+/// points; a table with fewer than four takes points of the nearest shapes of its library and
+/// format too, up to 24, or without those the ones of all tables of its operation and variant.
 /// Deterministic. Collectives: times below 1 MiB are made monotone in the bytes first (pool of
 /// adjacent violators), because single ones are noise.
 void fit_tables(scenario::Calibration& calibration);

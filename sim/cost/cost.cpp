@@ -196,7 +196,13 @@ OpCost CostModel::core(std::size_t layer, std::span<const SequenceWork> work) co
     const double n = static_cast<double>(part->size());
     const std::vector<std::uint64_t> shape{model_.num_heads, model_.num_kv_heads, model_.head_dim,
                                            model_.layers[layer].sliding_window};
-    if (model_.attention != model::AttentionKind::kMla) {
+    if (model_.attention == model::AttentionKind::kMla) {
+      if (part == &decode) {
+        measured(scenario::OpKind::kMlaDecode, dtype_.kv,
+                 {model_.num_heads, model_.kv_lora_rank, model_.qk_rope_head_dim},
+                 {n, std::round(context / n) + 1, 0}, c);
+      }
+    } else {
       if (part == &decode) {
         measured(scenario::OpKind::kAttentionDecode, dtype_.kv, shape,
                  {n, std::round(context / n) + 1, 0}, c);

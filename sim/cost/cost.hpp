@@ -24,10 +24,10 @@
 // A calibration (cost.calibration) replaces single operations by measured times where it has a
 // table of the very shape and format: experts (both products; measured layers include permutation
 // and weighted sum, which the model also counts by itself: T·k·H bytes twice), the attention core
-// of GQA (sequences of one step stand as their mean length; decode and prefill are asked apart),
-// and GEMMs (QKV, output, gate, head). Measured times include their launch. Every other operation
-// keeps the roofline. OpCost counts which were measured and which of those lie outside the measured
-// places.
+// of GQA and of one new token of MLA (sequences of one step stand as their mean length; decode and
+// prefill are asked apart), and GEMMs (QKV, output, gate, head). Measured times include their
+// launch. Every other operation keeps the roofline. OpCost counts which were measured and which of
+// those lie outside the measured places.
 //
 // Not modelled: tile quantisation (rows padded to a tile) outside the calibration, cache hits
 // between kernels, power and clock effects, overlap of two kernels on one GPU except the shared

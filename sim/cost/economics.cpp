@@ -46,6 +46,18 @@ std::vector<run::Metric> energy_metrics(const scenario::Scenario& s, const run::
                             (s.economics.years * kSecondsOfAYear);
     out.push_back({"cost per million tokens", per((electricity + machines) * 1e6, tokens), "USD"});
     out.push_back({"electricity share of cost", per(electricity, electricity + machines), ""});
+    const double rate = tokens / span;
+    const double price = static_cast<double>(gpus) * s.economics.gpu_usd;
+    out.push_back({"GPU price per token rate", per(price, rate), "USD s"});
+    if (s.economics.api_usd > 0) {
+      const double usd_per_token = s.economics.api_usd * 1e-6;
+      const double even = (electricity + machines) / span / usd_per_token;
+      out.push_back({"break-even rate", even, "1/s"});
+      out.push_back({"break-even utilisation", per(even, rate), ""});
+      out.push_back({"payback",
+                     per(price, (rate * usd_per_token - electricity / span) * kSecondsOfAYear),
+                     "years"});
+    }
   }
   return out;
 }

@@ -359,8 +359,32 @@ const std::vector<MetricDefinition>& serving_metric_definitions() {
   return kDefinitions;
 }
 
+const std::vector<MetricDefinition>& stated_metric_definitions() {
+  static const std::vector<MetricDefinition> definitions = {
+      {"SLO TTFT", "ms", Better::kNeither, "workload.slo.ttft or the tier's: what attainment asks"},
+      {"SLO TPOT", "ms", Better::kNeither, "workload.slo.tpot or the tier's: what attainment asks"},
+      {"mean power", "W", Better::kLower,
+       "PUE x (GPUs: idle + (TDP - idle) x busy; servers: host power)"},
+      {"energy", "J", Better::kLower, "mean power x span"},
+      {"energy per token", "J", Better::kLower, "energy / tokens"},
+      {"cost per million tokens", "USD", Better::kLower,
+       "(energy x electricity + GPUs x GPU price x span / years) / tokens x 1e6"},
+      {"electricity share of cost", "", Better::kNeither, "energy x electricity / cost"},
+      {"GPU price per token rate", "USD s", Better::kLower,
+       "GPU price / (tokens per second and GPU): of two cards the smaller one is the cheaper"},
+      {"break-even rate", "1/s", Better::kLower, "(cost / span) / (API price per token)"},
+      {"break-even utilisation", "", Better::kLower,
+       "break-even rate / tokens per second; above 1 own machines never pay"},
+      {"payback", "years", Better::kLower,
+       "GPUs x GPU price / (tokens per second x API price - electricity per second)"},
+  };
+  return definitions;
+}
+
 const MetricDefinition* find_metric(std::string_view name) {
-  for (const auto* definitions : {&metric_definitions(), &serving_metric_definitions()}) {
+  name = name.substr(0, name.find(", tier "));
+  for (const auto* definitions :
+       {&metric_definitions(), &serving_metric_definitions(), &stated_metric_definitions()}) {
     for (const MetricDefinition& d : *definitions) {
       if (d.name == name) return &d;
     }

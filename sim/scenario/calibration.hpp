@@ -17,9 +17,11 @@
 //   experts             hidden, width, matrices                  rows, distinct experts, most rows
 //   attention_decode    heads, KV heads, head size, window       sequences, positions attended to
 //   attention_prefill   heads, KV heads, head size, window       sequences, new tokens, cached
-//   tokens gemm                n, k                                     m collective          GPUs
-//   (variant: all_reduce, …)            bytes (per GPU as NCCL counts them) dispatch, combine
-//   hidden, top-k, experts, GPUs, SMs        tokens per GPU
+//                                                                tokens
+//   mla_decode          heads, latent rank, rope                 sequences, positions attended to
+//   gemm                n, k                                     m
+//   collective          GPUs (variant: all_reduce, …)            bytes (per GPU, as NCCL counts)
+//   dispatch, combine   hidden, top-k, experts, GPUs, SMs        tokens per GPU
 //                       (variant: low_latency, normal)
 // window 0: none. How a time between the points comes about: sim/cost/calibrated.hpp.
 #pragma once
@@ -39,18 +41,19 @@ enum class OpKind : std::uint8_t {
   kExperts,
   kAttentionDecode,
   kAttentionPrefill,
+  kMlaDecode,
   kGemm,
   kCollective,
   kDispatch,
   kCombine
 };
-inline constexpr std::size_t kOpKinds = 7;
+inline constexpr std::size_t kOpKinds = 8;
 inline constexpr std::array<std::string_view, kOpKinds> kOpKindNames{
-    "experts",  "attention_decode", "attention_prefill", "gemm", "collective",
-    "dispatch", "combine"};
+    "experts", "attention_decode", "attention_prefill", "mla_decode",
+    "gemm",    "collective",       "dispatch",          "combine"};
 /// Numbers in a table's shape and before the time of a point.
-inline constexpr std::array<std::size_t, kOpKinds> kShapeNumbers{3, 4, 4, 2, 1, 5, 5};
-inline constexpr std::array<std::size_t, kOpKinds> kPointArguments{3, 2, 3, 1, 1, 1, 1};
+inline constexpr std::array<std::size_t, kOpKinds> kShapeNumbers{3, 4, 4, 3, 2, 1, 5, 5};
+inline constexpr std::array<std::size_t, kOpKinds> kPointArguments{3, 2, 3, 2, 1, 1, 1, 1};
 
 struct OpPoint {
   std::array<double, 3> at{};  ///< As many as kPointArguments says; whole numbers.

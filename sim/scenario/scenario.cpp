@@ -1610,7 +1610,8 @@ void read_economics(Context& context, const Node& root, Scenario& out) {
   const Node* table = root.find("economics");
   if (table == nullptr) return;
   Section s(context, table, "economics",
-            {"electricity", "pue", "gpu_price", "years", "host_power", "source"}, root);
+            {"electricity", "pue", "gpu_price", "years", "host_power", "api_price", "source"},
+            root);
   EconomicsSpec& e = out.economics;
   e.stated = true;
   const auto money = [&](std::string_view key) {
@@ -1622,6 +1623,10 @@ void read_economics(Context& context, const Node& root, Scenario& out) {
   e.pue = s.number("pue", {1, 100, false}, 1.0);
   e.years = s.number("years", {0, 1000, true}, 3.0);
   e.host_w = s.power("host_power", 0.0);
+  if (s.has("api_price")) {
+    e.api_usd = money("api_price");
+    if (!(e.api_usd > 0)) s.violated("api_price", "api_price > 0 USD");
+  }
   for (const GpuType& t : out.hardware.gpu_types) {
     if (t.idle_w <= 0) {
       s.fail(

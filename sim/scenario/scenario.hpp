@@ -301,6 +301,7 @@ struct EconomicsSpec {
   double pue = 1;                 ///< Energy of the site over that of the servers, >= 1.
   double gpu_usd = 0, years = 3;  ///< Price of one GPU with its part of the server; written off.
   double host_w = 0;              ///< Per server, besides its GPUs; >= 0.
+  double api_usd = 0;             ///< What others ask for a million tokens; 0: not stated.
 };
 
 enum class Detail : std::uint8_t { kSummary, kSteps, kLayers, kTokens };

@@ -890,6 +890,7 @@ class ServingBatch final : public BatchSource {
 
   // ---- results ----
 
+  void add_limits(run::RunData& data) const;
   void add_metrics(run::RunData& data, std::vector<std::string>& violations);
 
   const scenario::Scenario& s_;
@@ -989,6 +990,18 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
     say(w_.arrivals.trace->left_out, "rows of the request trace without an answer, left out");
     if (w_.arrivals.trace->hash_ids) {
       notes.push_back("hash_ids of the request trace are not used: no prefix caching");
+    }
+  }
+}
+
+/// What attainment and goodput ask, beside them.
+void ServingBatch::add_limits(run::RunData& data) const {
+  for (const scenario::Tier& t : w_.tiers) {
+    const std::string of = w_.tiers.size() == 1 ? "" : fmt::format(", tier {}", t.name);
+    for (const auto& [name, limit] : {std::pair{"SLO TTFT", t.ttft}, {"SLO TPOT", t.tpot}}) {
+      if (limit.ps() > 0) {
+        data.metrics.push_back({name + of, static_cast<double>(limit.ps()) * 1e-9, "ms"});
+      }
     }
   }
 }
@@ -1097,6 +1110,7 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
   SWITCHYARD_ASSERT(values.size() == definitions.size(),
                     fmt::format("{} values, {} definitions", values.size(), definitions.size()));
   for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::string_view(definitions[i].name) == "SLO attainment") add_limits(data);
     data.metrics.push_back({definitions[i].name, values[i], definitions[i].unit});
   }
   if (!machine_.watermark.empty()) {

@@ -168,6 +168,42 @@ TEST(Calibration, CountsAttentionInTilesAndItsFloorWithout) {
   EXPECT_NEAR(prompt.compute_us, 4.0 * 8 * 64 * 3 * 128 * 128 / 1e14 * 1e6, 1e-9);
 }
 
+TEST(Calibration, CountsLatentAttentionByRankAndRope) {
+  Calibration c = toy();
+  OpTable t;
+  t.kind = OpKind::kMlaDecode;
+  t.shape = {16, 512, 64};
+  // 3 sequences of 100 rows of 576 values, 16 queries of 576 and answers of 512; 2 bytes each.
+  const OpUse use = use_of(c, t, std::vector{3.0, 100.0});
+  EXPECT_NEAR(use.rate_us, 3 * (100 * 576 * 2 + 16 * 1088 * 2) / 1e12 * 1e6, 1e-12);
+  EXPECT_NEAR(use.compute_us, 2.0 * 3 * 16 * 100 * 1088 / 1e14 * 1e6, 1e-12);
+}
+
+TEST(Calibration, ATableOfFewPointsTakesTheNearestShapesOfItsLibrary) {
+  // Three shapes: the near one reaches half of the peak, the far one a tenth, another library's
+  // all.
+  Calibration c = toy();
+  const auto table = [&](std::uint64_t n, const char* library, double share, int points) {
+    OpTable t;
+    t.kind = OpKind::kGemm;
+    t.library = library;
+    t.shape = {n, 1000};
+    for (int i = 0; i < points; ++i) {
+      const double m = 4096.0 * std::pow(1.1, i);
+      t.points.push_back({{m, 0, 0}, 2.0 * m * static_cast<double>(n) * 1000 / 1e14 * 1e6 / share});
+    }
+    return t;
+  };
+  c.tables = {table(1000, "a", 0.5, 1), table(1100, "a", 0.5, 24), table(64000, "a", 0.1, 24),
+              table(1000, "b", 1.0, 24)};
+  fit_tables(c);
+  EXPECT_NEAR(c.tables[0].compute_share, 0.5, 0.01);
+  // The only shape of its library: all of the operation, so something between.
+  c.tables = {table(1000, "c", 0.5, 1), table(1000, "b", 1.0, 24)};
+  fit_tables(c);
+  EXPECT_NEAR(c.tables[0].compute_share, 1.0, 0.05);
+}
+
 TEST(Calibration, PicksTheTableOfTheShapeOrTheNearest) {
   const std::string other = replaced(kGemm, "[1000, 1000]", "[4000, 1000]");
   const Calibration c = scenario::parse_calibration(std::string(kHead) + kGemm + other, "toy.toml");

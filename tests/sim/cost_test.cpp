@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
+#include <memory>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -199,7 +202,7 @@ TEST(Economics, OneCardForAYear) {
   step.tokens = 85'000;
   run.steps.push_back(step);
   const auto metrics = sim::energy_metrics(s, run);
-  ASSERT_EQ(metrics.size(), 5U);
+  ASSERT_EQ(metrics.size(), 6U);
   EXPECT_NEAR(metrics[0].value, 300, 1e-9);
   EXPECT_NEAR(metrics[1].value, 300'000, 1e-6);
   EXPECT_NEAR(metrics[2].value, 300.0 / 85, 1e-9);
@@ -211,8 +214,47 @@ TEST(Economics, OneCardForAYear) {
   step.tokens = 0;
   run.steps.push_back(step);
   const auto two = sim::energy_metrics(s, run);
-  ASSERT_EQ(two.size(), 5U);
-  for (std::size_t i = 0; i < 5; ++i) EXPECT_DOUBLE_EQ(two[i].value, metrics[i].value) << i;
+  ASSERT_EQ(two.size(), 6U);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_DOUBLE_EQ(two[i].value, metrics[i].value) << i;
+}
+
+TEST(Economics, BreaksEvenAgainstAnApi) {
+  // The card of C40: 85 tokens/s, 300 W at 0.12 USD/kWh, 10,000 USD over three years.
+  auto s =
+      worked_scenario({"economics={ electricity = \"0.12 USD\", gpu_price = \"10000 USD\", "
+                       "api_price = \"2 USD\" }",
+                       fmt::format("hardware.gpu_types.{}.idle=\"300 W\"",
+                                   worked_scenario().hardware.gpu_types[0].name)});
+  EXPECT_EQ(s.economics.api_usd, 2);
+  s.hardware.gpus.resize(1);
+  s.hardware.gpu_types[0].tdp_w = 300;
+  run::RunData run;
+  run.totals.gpu_phase_ps.assign(run::kPhases, 0);
+  run::StepScalars step;
+  step.end_ps = 1'000'000'000'000'000;  // 1000 s
+  step.tokens = 85'000;
+  run.steps.push_back(step);
+  const auto of = [&](const std::string& name) {
+    for (const run::Metric& m : sim::energy_metrics(s, run)) {
+      if (m.name == name) return m.value;
+    }
+    ADD_FAILURE() << name;
+    return 0.0;
+  };
+  const double dollars_a_second = 3648.693333 / 31'536'000;
+  EXPECT_NEAR(of("break-even rate"), dollars_a_second / 2e-6, 1e-6);
+  EXPECT_NEAR(of("break-even utilisation"), dollars_a_second / 2e-6 / 85, 1e-8);
+  EXPECT_NEAR(of("GPU price per token rate"), 10000.0 / 85, 1e-9);
+  // 85 tokens/s sell for 5,361.12 USD a year, electricity is 315.36.
+  EXPECT_NEAR(of("payback"), 10000 / (85 * 2e-6 * 31'536'000 - 315.36), 1e-9);
+  // Below the electricity alone nothing pays ever.
+  s.economics.api_usd = 0.1;
+  EXPECT_TRUE(std::isnan(of("payback")));
+  EXPECT_GT(of("break-even utilisation"), 1);
+  EXPECT_NE(error_of({"economics={ electricity = \"0.1 USD\", gpu_price = \"1 USD\", api_price = "
+                      "\"0 USD\" }"})
+                .find("api_price > 0 USD"),
+            std::string::npos);
 }
 
 TEST(Economics, PowerFollowsTheBusyShare) {
@@ -278,6 +320,32 @@ TEST(Cost, LatentAttentionExpandsKeysAndValuesWhereThatIsLess) {
   const sim::SequenceWork more[] = {{4096, 1024}}, prompt[] = {{4096, 0}};
   EXPECT_NEAR(cost.attention(0, more).bytes - cost.attention(0, prompt).bytes,
               1024.0 * (576 * 2 + 2 * 128 * 320 * 2), 1);
+}
+
+TEST(CalibratedCost, AsksLatentAttentionOfOneNewTokenOnly) {
+  const std::string root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/";
+  const model::ModelConfig v3 = model::read_model_config(root + "models/deepseek_v3.json");
+  scenario::CostSpec spec;
+  spec.calibration = std::make_shared<const scenario::Calibration>(
+      scenario::read_calibration(root + "calibrations/h800.toml"));
+  const scenario::HardwareSpec h800 = scenario::read_hardware(root + "hardware/hgx_h800.toml");
+  const auto cost_of = [&](const scenario::CostSpec& s) {
+    return sim::CostModel(v3, {}, model::DType::kBf16, h800.gpu_type(0), s);
+  };
+  const sim::CostModel with = cost_of(spec), without = cost_of({});
+  const std::vector<sim::SequenceWork> decode(64, {1, 16383}), prefill{{4096, 0}};
+  EXPECT_EQ(with.attention(0, decode).measured, 1U);
+  EXPECT_EQ(with.attention(0, prefill).measured, 0U);
+  // FlashMLA takes 619 us for 64 sequences of 16,384 positions (InferSim); others are unchanged.
+  const double others = without.attention(0, decode).time.us();
+  sim::OpTimer timer(
+      *spec.calibration,
+      *sim::find_table(*spec.calibration, scenario::OpKind::kMlaDecode, "", "", model::DType::kBf16,
+                       std::array<std::uint64_t, 3>{128, 512, 64})
+           .table);
+  EXPECT_NEAR(timer.time(std::array<double, 3>{64, 16384, 0}).us, 619, 0.15 * 619);
+  EXPECT_LT(std::abs(with.attention(0, decode).time.us() - others), 0.25 * others);
+  EXPECT_NE(with.attention(0, decode).time.ps(), without.attention(0, decode).time.ps());
 }
 
 TEST(Hardware, EveryFileThatShipsRunsAModelWithTheDefaultFormats) {

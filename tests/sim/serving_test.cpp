@@ -4,6 +4,7 @@
 // hand; the last ones run the whole step loop.
 #include "sim/serving/serving.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
+#include "sim/run/metrics.hpp"
 #include "sim/serving/arrivals.hpp"
 #include "tests/sim/sim_fixture.hpp"
 
@@ -126,6 +128,7 @@ std::string message_of(const std::function<void()>& body) {
 }
 
 constexpr const char* kOneGpu = "parallel.ep=1";
+constexpr int kArrivals = 200'000;
 
 }  // namespace
 
@@ -140,6 +143,20 @@ TEST(Queue, WaitsAsMDOneSays) {
   EXPECT_NEAR(r.metric("replica busy"), 0.7, 0.005);
   // Little: N = λ (W + D) = 70 · 21.6667 ms.
   EXPECT_NEAR(r.metric("requests in system mean"), 70 * 0.0216667, 0.03);
+}
+
+TEST(Slo, EveryTierSaysItsLimits) {
+  auto s = trace_scenario({at_ms(0, 1, 1)}, {"workload.slo.tpot=\"5 ms\""});
+  s.workload.serving.tiers = {{"paid", 0.5, 1, 0, 1, switchyard::SimTime::from_ps(20 * kMs),
+                               switchyard::SimTime::from_ps(5 * kMs)},
+                              {"free", 0.5, 0, 0, 1, {}, switchyard::SimTime::from_ps(9 * kMs)}};
+  const Result r = drive(s, 8, 100, ten_ms);
+  EXPECT_DOUBLE_EQ(r.metric("SLO TTFT, tier paid"), 20);
+  EXPECT_DOUBLE_EQ(r.metric("SLO TPOT, tier paid"), 5);
+  EXPECT_DOUBLE_EQ(r.metric("SLO TPOT, tier free"), 9);
+  EXPECT_TRUE(std::none_of(r.data.metrics.begin(), r.data.metrics.end(), [](const run::Metric& m) {
+    return m.name == "SLO TTFT, tier free" || m.name == "SLO TTFT";
+  }));
 }
 
 TEST(Arrivals, GammaGapsHaveTheMeanAndTheVariation) {
@@ -377,6 +394,14 @@ TEST(Slo, AttainmentAndGoodputCountTheRequestsInTime) {
   const Result r = drive(s, 8, 100, ten_ms);
   EXPECT_DOUBLE_EQ(r.metric("SLO attainment"), 0.5);
   EXPECT_DOUBLE_EQ(r.metric("goodput"), 2 / 0.040);
+  EXPECT_DOUBLE_EQ(r.metric("SLO TTFT"), 25);
+  // Beside the attainment, and only what is stated.
+  const auto& all = r.data.metrics;
+  const auto at = std::find_if(all.begin(), all.end(),
+                               [](const run::Metric& m) { return m.name == "SLO attainment"; });
+  ASSERT_NE(at, all.begin());
+  EXPECT_EQ((at - 1)->name, "SLO TTFT");
+  EXPECT_EQ(run::find_metric("SLO TTFT, tier paid")->unit, "ms");
   EXPECT_EQ(r.data.requests[1].met_slo, 1);
   EXPECT_EQ(r.data.requests[2].met_slo, 0);
 }
@@ -532,6 +557,34 @@ TEST(ClosedLoop, ObeysTheInteractiveResponseTimeLaw) {
   const double w = r.metric("request latency mean") * 1e-3;
   EXPECT_NEAR(x * (w + 0.050), 8, 0.05);
   EXPECT_LE(x, 50.0);  // 20 ms each
+}
+
+TEST(ServingLoop, OneServerWaitsAsMDOneSays) {
+  // The step loop itself, one GPU, one token a request and one request a step: every step is as
+  // long as the one before.
+  const auto serve = [](double per_second, int requests) {
+    return run_in_memory(
+        worked_scenario(
+            {open_workload(fmt::format("per_second = {:.9f}, requests = {}", per_second, requests),
+                           "prompt = 1, output = 1", ", batching = { max_sequences = 1 }"),
+             fmt::format("hardware.file=\"{}/scenarios/hardware/a100x1.toml\"",
+                         SWITCHYARD_SOURCE_DIR),
+             "parallel={ dp = 1, ep = 1 }", "run.detail=\"summary\""}),
+        nullptr);
+  };
+  const auto metric = [](const MemoryRun& r, const std::string& name) {
+    for (const run::Metric& m : r.data.metrics) {
+      if (m.name == name) return m.value;
+    }
+    ADD_FAILURE() << name;
+    return 0.0;
+  };
+  const double step_ms = metric(serve(1, 3), "step time mean") * 1e-3;
+  const MemoryRun r = serve(0.7 / step_ms * 1e3, kArrivals);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_NEAR(metric(r, "step time mean") * 1e-3, step_ms, 1e-9 * step_ms);
+  const double wait = 0.7 * step_ms / (2 * 0.3);  // Pollaczek-Khinchine
+  EXPECT_NEAR(metric(r, "queue wait mean"), wait, 0.02 * wait);
 }
 
 TEST(ServingLoop, RunsTheWholeLoopSoundly) {
