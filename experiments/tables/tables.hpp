@@ -40,12 +40,15 @@ struct TableEntry {
 std::vector<Table> make_account(const TableContext& context);
 std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
+std::vector<Table> make_decode_rebalance(const TableContext& context);
 std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_fits(const TableContext& context);
 std::vector<Table> make_gumbel(const TableContext& context);
+std::vector<Table> make_load_aware(const TableContext& context);
 std::vector<Table> make_long_context(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
+std::vector<Table> make_queue_limits(const TableContext& context);
 std::vector<Table> make_temperature(const TableContext& context);
 
 }  // namespace switchyard::tables

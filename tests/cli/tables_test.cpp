@@ -14,6 +14,7 @@
 #include "experiments/cli/table.hpp"
 #include "experiments/tables/account.hpp"
 #include "experiments/tables/batch_activation.hpp"
+#include "experiments/tables/feedback.hpp"
 #include "experiments/tables/fits.hpp"
 #include "experiments/tables/mixed_fabric.hpp"
 #include "tests/cli/process.hpp"
@@ -344,6 +345,80 @@ TEST(BatchOnTheShippedCheckpoint, TouchesMoreExpertsInLargerBatchesForAnyNumberO
   EXPECT_EQ(one[2].columns.back(), "not-decided");
   EXPECT_EQ(one[2].rows[0].back(), std::to_string(without_sign));
   EXPECT_EQ(one[2].notes.size(), 1U);
+}
+
+/// Rows of a feedback table with the numbers that decide.
+FeedbackRow feedback(std::vector<std::string> condition, double hot, double mean, double fraction,
+                     double p99_std, double jitter) {
+  FeedbackRow r;
+  r.condition = std::move(condition);
+  r.hot_gb = hot;
+  r.mean_gb = mean;
+  r.expert_fraction = fraction;
+  r.p99_std_ms = p99_std;
+  r.jitter_ms = jitter;
+  return r;
+}
+
+TEST(Feedback, VerdictsFollowTheRuns) {
+  FeedbackRun load;
+  load.rows = {feedback({"by_expert", "none", "0"}, 240, 230, 0, 0, 0),
+               feedback({"by_expert", "total", "0.8"}, 234, 230, 0, 0, 0),
+               feedback({"by_expert", "elastic", "0.8"}, 238, 230, 0, 0, 0),
+               feedback({"by_expert", "queue", "0.8"}, 241, 230, 0, 0, 0)};
+  auto judged = claims::judge(claims::claims_of("load-aware"), measure_load_aware(load));
+  EXPECT_EQ(verdict_of(judged, "C11a"), Verdict::kReproduced) << "4 of 10 GB are left";
+  EXPECT_EQ(verdict_of(judged, "C11b"), Verdict::kDirection) << "8 of 10";
+  EXPECT_EQ(verdict_of(judged, "C11c"), Verdict::kContradicted) << "more than without";
+  load.rows[0].hot_gb = 230;
+  EXPECT_THROW((void)measure_load_aware(load), InputError) << "no hot GPU";
+  load.rows.pop_back();
+  load.rows[0].hot_gb = 240;
+  EXPECT_THROW((void)measure_load_aware(load), InputError) << "a row is missing";
+
+  FeedbackRun decode;
+  decode.rows = {feedback({"off"}, 0, 0, 0, 40, 9), feedback({"0.85"}, 0, 0, 0, 12, 8),
+                 feedback({"0.80"}, 0, 0, 0, 12, 6)};
+  judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(decode));
+  EXPECT_EQ(verdict_of(judged, "C15a@0"), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kContradicted);
+  EXPECT_EQ(verdict_of(judged, "C15c"), Verdict::kOutOfScope);
+  decode.rows[1].p99_std_ms = 41;
+  decode.rows[2].jitter_ms = 4;
+  judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(decode));
+  EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kContradicted);
+  EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kReproduced);
+
+  FeedbackRun queue;
+  queue.rows = {feedback({"none", "1.2"}, 0, 0, 0.125, 0, 0),
+                feedback({"activate", "1.2"}, 0, 0, 0.18, 0, 0),
+                feedback({"choose", "1.2"}, 0, 0, 0.125, 0, 0)};
+  judged = claims::judge(claims::claims_of("queue-limits"), measure_queue_limits(queue));
+  EXPECT_EQ(verdict_of(judged, "C23a"), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C23b"), Verdict::kDirection);
+  EXPECT_EQ(verdict_of(judged, "C23c"), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C23d"), Verdict::kContradicted);
+}
+
+TEST(Feedback, TheShippedRouterUnderLoadIsCoupledAndSettles) {
+  const auto tables = make_load_aware({scenarios(), true, 1});
+  ASSERT_EQ(tables.size(), 3U);
+  ASSERT_EQ(tables[0].rows.size(), 8U);
+  const auto& columns = tables[0].columns;
+  const auto at = [&](std::size_t row, const std::string& column) {
+    const auto it = std::find(columns.begin(), columns.end(), column);
+    return tables[0].rows[row][static_cast<std::size_t>(it - columns.begin())];
+  };
+  for (std::size_t row = 0; row < 8; ++row) EXPECT_EQ(at(row, "converged"), "yes") << row;
+  // Without a policy, and by sequence where memory does not follow the routing: nothing flips.
+  EXPECT_EQ(at(0, "flips per 1000 decisions"), "0");
+  EXPECT_EQ(at(1, "flips per 1000 decisions"), "0");
+  // By expert the penalty on memory carries a signal; the queue's is far larger.
+  EXPECT_NE(at(6, "flips per 1000 decisions"), "0");
+  EXPECT_GT(std::stod(at(7, "flips per 1000 decisions")),
+            std::stod(at(6, "flips per 1000 decisions")));
+  EXPECT_LT(std::stod(at(7, "load_cv")), std::stod(at(4, "load_cv")));
 }
 
 TEST(TableVerb, EveryFormatPrintsTheVerdictsAndDecidedBy) {

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of policies that read the machine, by coupled mode (experiments/coupled): engine and
+// simulator in turns until no decision changes.
+//
+//   load-aware        C11  M04: penalty lambda u on the logits, u = total, elastic or queue, keys
+//   and
+//                          values by sequence or by expert. Workload decode(64, 256).
+//   decode-rebalance  C15  M13 off, above 85 %, above 80 %, keys and values by sequence (with
+//   others
+//                          the simulator refuses arriving requests). Requests arrive at 0.85 of the
+//                          saturation rate, 256 prompt and 64 answer tokens, for 310 s.
+//   queue-limits      C23  M12: limits 128 / 64, third expert activated or chosen from. Requests at
+//                          0.5 … 1.2 of the saturation rate, 512 prompt and 256 answer tokens, 120
+//                          s
+//
+// The router is that of the shipped checkpoint (16 experts, k = 2), its four layers cycled over the
+// MoE layers of the article's model; the machine is the article's: S0's model on 16 cards of 280 GB
+// with one byte a weight (with two it does not fit under attention = dp, which keys and values by
+// expert want), S1's model on eight B200 with experts of four bits (with more it does not fit).
+// Saturation rate: what a closed loop of as many users as the machine takes sequences gets through.
+//
+// Not modelled: what the policies do to the answers' quality; several seeds.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "experiments/claims/claims.hpp"
+#include "experiments/coupled/coupled_run.hpp"
+#include "experiments/tables/tables.hpp"
+
+namespace switchyard::tables {
+
+/// One coupled run in numbers. Memory: high water of a GPU over the run.
+struct FeedbackRow {
+  std::vector<std::string> condition;    ///< As the table's first columns.
+  double hot_gb = 0, mean_gb = 0;        ///< Hottest GPU, mean over the GPUs; 1 GB = 1e9 B.
+  double load_cv = 0;                    ///< claims.md section 1.
+  double flips = 0;                      ///< Of 1000 decisions, against the run without.
+  double expert_fraction = 0;            ///< Assignments / (tokens · MoE layers · experts).
+  double p99_std_ms = 0, jitter_ms = 0;  ///< NaN where there are no requests or windows.
+  double busiest = 0;                    ///< Share of steps with an expert_fraction above k/E.
+  std::uint64_t rounds = 0;              ///< Engine runs after the first.
+  bool converged = false;
+};
+[[nodiscard]] FeedbackRow feedback_row(std::vector<std::string> condition,
+                                       const coupled::CoupledRun& run, const RoutingTrace& plain);
+
+struct FeedbackRun {
+  std::vector<std::string> columns;  ///< Of FeedbackRow::condition.
+  std::vector<FeedbackRow> rows;     ///< The first of each kind is the one without a policy.
+  std::vector<std::string> notes;
+};
+/// InputError when a row that the measurement wants is not there.
+[[nodiscard]] claims::Measurements measure_load_aware(const FeedbackRun& run);
+[[nodiscard]] claims::Measurements measure_decode_rebalance(const FeedbackRun& run);
+[[nodiscard]] claims::Measurements measure_queue_limits(const FeedbackRun& run);
+/// `name`: of the three tables.
+[[nodiscard]] std::vector<Table> feedback_tables(const std::string& name, const FeedbackRun& run,
+                                                 const std::vector<claims::Judged>& judged);
+
+}  // namespace switchyard::tables
