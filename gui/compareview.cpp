@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/compareview.hpp"
 
+#include <algorithm>
+
 #include <QCheckBox>
 #include <QComboBox>
 #include <QHeaderView>
@@ -18,6 +20,7 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
       m_swap(new QToolButton(this)),
       m_perToken(new QCheckBox(tr("per token"), this)),
       m_hint(new QLabel(this)),
+      m_seeds(new QLabel(this)),
       m_table(new TableView(this)) {
   auto* layout = new QVBoxLayout(this);
   layout->setContentsMargins(2, 2, 2, 0);
@@ -40,12 +43,18 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
       tr("Span and energy divided by the tokens of the run, step times by the tokens of a step"));
   bar->addWidget(m_perToken);
   layout->addLayout(bar);
+  m_seeds->setTextFormat(Qt::PlainText);
+  m_seeds->setWordWrap(true);
+  m_seeds->setContentsMargins(2, 0, 2, 0);
+  m_seeds->hide();
+  layout->addWidget(m_seeds);
   m_hint->setText(
       tr("Open a second run to compare: drop two files, or File > Add run to compare."));
   m_hint->setWordWrap(true);
   m_hint->setAlignment(Qt::AlignCenter);
   layout->addWidget(m_hint, 1);
-  auto* model = new CompareModel(state, this);
+  m_model = new CompareModel(state, this);
+  auto* model = m_model;
   connect(m_perToken, &QCheckBox::toggled, model, &CompareModel::setPerToken);
   auto* sorted = new QSortFilterProxyModel(this);
   sorted->setSourceModel(model);
@@ -54,6 +63,7 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
   m_table->setSortingEnabled(true);
   // In the table's own order, differing inputs on top, until a header is clicked.
   m_table->sortByColumn(-1, Qt::AscendingOrder);
+  m_table->setTextElideMode(Qt::ElideMiddle);
   m_table->setAccessibleName(tr("Differences of A and B"));
   layout->addWidget(m_table, 1);
   const auto shown = [this, model] {
@@ -61,7 +71,12 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
     m_table->setVisible(some);
     m_hint->setVisible(!some);
     if (!some) return;
-    m_table->fitColumns();
+    // A text that differs (a scenario's path, a list) must not push the numbers out of sight.
+    m_table->fitColumns(28);
+    for (const int c : {CompareModel::kA, CompareModel::kB}) {
+      m_table->setColumnWidth(
+          c, std::min(m_table->columnWidth(c), fontMetrics().averageCharWidth() * 18));
+    }
     m_table->horizontalHeader()->setStretchLastSection(true);
   };
   connect(model, &QAbstractItemModel::modelReset, this, shown);
@@ -73,6 +88,24 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
           [this] { emit chosen(m_b->currentIndex() - 1, m_a->currentIndex()); });
   setRuns({}, -1, -1);
 }
+
+void CompareView::setSeeds(std::vector<std::shared_ptr<const RunStore>> a,
+                           std::vector<std::shared_ptr<const RunStore>> b) {
+  const bool several = !b.empty() && a.size() + b.size() > 2;
+  const bool oneScenario = several && a == b;
+  m_seeds->setText(
+      !several      ? QString()
+      : oneScenario ? tr("A and B are two of %1 seeds of one scenario: all differences are noise.")
+                          .arg(a.size())
+                    : tr("Seeds open: A %1, B %2. Grey: their ranges touch, so the seeds alone "
+                         "explain the difference.")
+                          .arg(a.size())
+                          .arg(b.size()));
+  m_seeds->setVisible(several);
+  m_model->setSeeds(std::move(a), std::move(b));
+}
+
+QString CompareView::seedsText() const { return m_seeds->text(); }
 
 void CompareView::setRuns(const QStringList& names, int a, int b) {
   m_a->clear();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two of the open runs side by side: which is A, which is B, and their differences as
-// `switchyard diff` prints them.
-// Not modelled: noise between seeds; one pair of runs is compared.
+// `switchyard diff` prints them. Where runs of A's or B's scenario with other seeds are open, the
+// differences that the seeds explain are grey (sim/run/diff.hpp, within_noise).
+// Not modelled: medians of the seeds (`switchyard diff` with more than two files prints them).
 #pragma once
 #include <memory>
 #include <vector>
@@ -23,6 +24,12 @@ class CompareView : public QWidget {
   explicit CompareView(ViewState* state, QWidget* parent = nullptr);
   /// Names of the open runs, in the order of opening; which of them is A, and B (-1: none).
   void setRuns(const QStringList& names, int a, int b);
+  /// Runs with other seeds, A and B among them.
+  void setSeeds(std::vector<std::shared_ptr<const RunStore>> a,
+                std::vector<std::shared_ptr<const RunStore>> b);
+  /// What is said about the seeds; empty without several.
+  [[nodiscard]] QString seedsText() const;
+  [[nodiscard]] CompareModel* model() const { return m_model; }
   [[nodiscard]] TableView* table() const { return m_table; }
   [[nodiscard]] QComboBox* boxA() const { return m_a; }
   [[nodiscard]] QComboBox* boxB() const { return m_b; }
@@ -38,7 +45,8 @@ class CompareView : public QWidget {
   QComboBox *m_a, *m_b;
   QToolButton* m_swap;
   QCheckBox* m_perToken;
-  QLabel* m_hint;
+  QLabel *m_hint, *m_seeds;
+  CompareModel* m_model;
   TableView* m_table;
 };
 

@@ -13,6 +13,17 @@
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
+namespace {
+
+/// "1.07e+04 us" as monitor prints it is "10.70 ms" here.
+QString readable(const QString& cell) {
+  if (!cell.endsWith(QStringLiteral(" us"))) return cell;
+  bool ok = false;
+  const double us = cell.chopped(3).toDouble(&ok);
+  return ok && us >= 0 ? qs(timeText(us * 1e6)) : cell;
+}
+
+}  // namespace
 
 HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), m_state(state) {
   m_judge = [](const RunStore& run, const std::atomic<bool>& stop) {
@@ -172,8 +183,14 @@ void HealthView::fill(const HealthReport& report) {
       for (const auto& row : t.rows) {
         QList<QStandardItem*> items;
         for (const std::string& cell : row) {
-          auto* item = new QStandardItem(qs(cell));
-          item->setToolTip(qs(cell));
+          const QString text = readable(qs(cell));
+          auto* item = new QStandardItem(text);
+          item->setToolTip(text);
+          // Numbers stand to the right, also the "-" among them.
+          const std::string& first = t.rows.front()[static_cast<std::size_t>(items.size())];
+          if (!first.empty() && first[0] >= '0' && first[0] <= '9') {
+            item->setTextAlignment(Qt::AlignRight | Qt::AlignVCenter);
+          }
           items << item;
         }
         model->appendRow(items);

@@ -73,8 +73,9 @@ int start(int argc, char** argv) {
   parser.addHelpOption();
   parser.addVersionOption();
   parser.addPositionalArgument(QStringLiteral("RUN"),
-                               QStringLiteral("A run file (.h5), or two to compare"),
-                               QStringLiteral("[RUN [RUN]]"));
+                               QStringLiteral("A run file (.h5); two to compare; more: the same "
+                                              "scenarios with other seeds"),
+                               QStringLiteral("[RUN [RUN ...]]"));
   const QCommandLineOption renderTo(QStringLiteral("render"),
                                     QStringLiteral("Write a picture or the numbers and exit"),
                                     QStringLiteral("OUT.png|svg|csv"));
@@ -133,10 +134,12 @@ int start(int argc, char** argv) {
     }
     runs << parser.value(base);
   }
-  if (runs.size() > 2) {
+  constexpr auto kMost = static_cast<qsizetype>(switchyard::gui::MainWindow::kOpenMost);
+  if (runs.size() > (rendering ? 2 : kMost)) {
     throw InputError("switchyard-gui",
                      fmt::format("unsupported: {} run files at once", runs.size()),
-                     "name one to show it, two to compare them");
+                     rendering ? "name one to draw it, two to compare them"
+                               : "name one, two to compare, or more seeds of the two; at most 12");
   }
   bool dark = false;
   if (parser.isSet(theme)) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 
 #include <QActionGroup>
 #include <QApplication>
@@ -234,6 +235,7 @@ void MainWindow::makeDocks() {
     m_expertsView->setColumnWidth(c, text + (c == ExpertsModel::kOverflowShare ? 26 : 10));
   }
   m_expertsView->horizontalHeader()->setStretchLastSection(true);
+  m_expertsView->setEmptyText(tr("The model has no routed experts."));
   m_expertsView->setSelectionMode(QAbstractItemView::ExtendedSelection);
   addDock(tr("Experts"), QStringLiteral("experts"), m_expertsView, Qt::LeftDockWidgetArea);
   connect(m_expertsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
@@ -266,6 +268,7 @@ void MainWindow::makeDocks() {
   m_eventsView->setSortingEnabled(true);
   m_eventsView->sortByColumn(EventsModel::kTime, Qt::AscendingOrder);
   m_eventsView->horizontalHeader()->setStretchLastSection(true);
+  m_eventsView->setEmptyText(tr("no events"));
   addDock(tr("Events"), QStringLiteral("events"), m_eventsView, Qt::BottomDockWidgetArea);
   connect(m_eventsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
           [this](const QModelIndex& current) {
@@ -390,9 +393,10 @@ QAction* MainWindow::add(QMenu* menu, const QString& text, const QList<QKeySeque
 
 void MainWindow::makeActions() {
   QMenu* file = menuBar()->addMenu(tr("&File"));
-  QAction* open = add(file, tr("&Open run…"), {QKeySequence(Qt::CTRL | Qt::Key_O)},
-                      tr("Open a run file that switchyard sim wrote, or two to compare"),
-                      [this] { chooseFile(Role::kShow); });
+  QAction* open =
+      add(file, tr("&Open run…"), {QKeySequence(Qt::CTRL | Qt::Key_O)},
+          tr("Open a run file that switchyard sim wrote; two to compare; more: other seeds"),
+          [this] { chooseFile(Role::kShow); });
   QAction* second = add(
       file, tr("&Add run to compare…"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_O)},
       tr("Open a run as B, beside the one that is shown"), [this] { chooseFile(Role::kCompare); });
@@ -830,6 +834,8 @@ void MainWindow::filterEvents(const QString& text) {
 }
 
 void MainWindow::showEventsTitle() {
+  m_eventsView->setEmptyText(m_events->rowCount() == 0 ? tr("This run has no events.")
+                                                       : tr("No event passes the filters."));
   const bool filtered = m_eventsSorted->rowCount() != m_events->rowCount() ||
                         !m_find->text().trimmed().isEmpty() || m_eventsSorted->range();
   dock(QStringLiteral("events"))
@@ -1080,10 +1086,13 @@ void MainWindow::fillBookmarks() {
     a->setStatusTip(tr("Cursor to this bookmark"));
   }
   const RunStore* run = m_state->run();
-  if (m_persistent && !m_readingBookmarks && run != nullptr && !run->path().empty() &&
-      bookmarksOf(qs(run->path().string())) != m_state->bookmarks()) {
-    rememberBookmarks(qs(run->path().string()), m_state->bookmarks());
-  }
+  if (!m_persistent || m_readingBookmarks || run == nullptr || run->path().empty()) return;
+  const QString path = qs(run->path().string());
+  const std::vector<Bookmark> known = bookmarksOf(path);
+  std::vector<Bookmark> all = m_state->bookmarks();
+  std::copy_if(known.begin(), known.end(), std::back_inserter(all),
+               [&](const Bookmark& b) { return b.step >= run->steps(); });
+  if (known != all) rememberBookmarks(path, all);
 }
 
 void MainWindow::find() {
@@ -1171,7 +1180,7 @@ void MainWindow::showKeys() {
   row(tr("right click in a line pane"), tr("show another number per step"));
   row(tr("click on an underlined value"), tr("show where it comes from"));
   row(tr("double click in the heat map"), tr("zoom to the expert's hottest steps"));
-  for (const QAction* a : findChildren<QAction*>()) {
+  for (const QAction* a : actionsInOrder(this)) {
     if (a->shortcuts().isEmpty() || a->statusTip().isEmpty()) continue;
     row(QKeySequence::listToString(a->shortcuts(), QKeySequence::NativeText), a->statusTip());
   }
@@ -1214,6 +1223,18 @@ bool MainWindow::editsMayGo() {
   return answer == QMessageBox::Discard;
 }
 
+bool MainWindow::event(QEvent* event) {
+  if (event->type() == QEvent::WindowActivate && !busy()) {
+    for (const auto& run : {m_state->runPointer(), m_state->otherPointer()}) {
+      if (run == nullptr || m_toldReplaced == run || !run->replacedOnDisk()) continue;
+      m_toldReplaced = run;
+      m_message->showMessage(
+          tr("%1 was written again since it was opened; F5 reads it.").arg(qs(run->name())));
+    }
+  }
+  return QMainWindow::event(event);
+}
+
 void MainWindow::closeEvent(QCloseEvent* event) {
   if (!editsMayGo()) {
     event->ignore();
@@ -1238,10 +1259,9 @@ void MainWindow::dropEvent(QDropEvent* event) {
   for (const QUrl& url : event->mimeData()->urls()) {
     if (url.isLocalFile()) files << url.toLocalFile();
   }
-  if (files.isEmpty() || files.size() > 2) {
+  if (files.isEmpty()) {
     m_message->showMessage(
-        tr("Drop one run file to open it, or two to compare them: %1 were dropped.")
-            .arg(event->mimeData()->urls().size()));
+        tr("Drop run files: one opens, two are compared, more are other seeds of the two."));
     return;
   }
   event->acceptProposedAction();

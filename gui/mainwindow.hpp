@@ -59,6 +59,8 @@ class MainWindow : public QMainWindow {
   explicit MainWindow(bool persistent, QWidget* parent = nullptr);
   ~MainWindow() override;
 
+  /// Runs kept for choosing; the oldest one that is not shown goes.
+  static constexpr std::size_t kOpenMost = 12;
   [[nodiscard]] ViewState* state() const { return m_state; }
   [[nodiscard]] PaneStack* panes() const { return m_panes; }
   [[nodiscard]] MessageBar* messageBar() const { return m_message; }
@@ -83,6 +85,7 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] QDockWidget* dock(const QString& name) const;
   void showTour();
   void showPalette();
+  void showKeys();
   /// Shows what an inspector's value is about (kTargetRole).
   void follow(const QString& target);
   /// The program and words that simulate the shown run again; empty where its scenario is not
@@ -99,8 +102,9 @@ class MainWindow : public QMainWindow {
 
   /// What becomes of a run when it is there: A, or B beside the A there is.
   enum class Role { kShow, kCompare };
-  /// Starts to open run files in the background: one as `role` says, two as A and B. If any cannot
-  /// be opened the message bar says why and what is shown stays.
+  /// Starts to open run files in the background: one as `role` says, two as A and B; of more the
+  /// first is A, the first of another scenario B, the rest are other seeds of the two. If any
+  /// cannot be opened the message bar says why and what is shown stays.
   void openFiles(const QStringList& files, Role role = Role::kShow);
   /// The run at once, as A (B stays if there is one).
   void showRun(std::shared_ptr<const RunStore> run);
@@ -134,6 +138,7 @@ class MainWindow : public QMainWindow {
   void idle();
 
  protected:
+  bool event(QEvent* event) override;
   void closeEvent(QCloseEvent* event) override;
   void dragEnterEvent(QDragEnterEvent* event) override;
   void dropEvent(QDropEvent* event) override;
@@ -158,7 +163,6 @@ class MainWindow : public QMainWindow {
   void rangeMenu(const QPoint& at);
   void exportView();
   void copyInspector();
-  void showKeys();
   void makeBookmarkActions(QMenu* view);
   void nameBookmark();
   void nextBookmark(int direction);
@@ -187,6 +191,8 @@ class MainWindow : public QMainWindow {
   ViewState* m_state;
   bool m_persistent;
   bool m_readingBookmarks = false;
+  /// Told that another file stands in its place.
+  std::shared_ptr<const RunStore> m_toldReplaced;
   PaneStack* m_panes = nullptr;
   MessageBar* m_message = nullptr;
   InspectorModel* m_inspector = nullptr;

@@ -19,11 +19,10 @@
 #include "gui/mainwindow.hpp"
 #include "gui/recent.hpp"
 #include "gui/text.hpp"
+#include "sim/run/diff.hpp"
 
 namespace switchyard::gui {
 namespace {
-
-constexpr std::size_t kOpenMost = 12;  // runs kept for choosing; the oldest unseen one goes
 
 /// A name in `folder` that no file has: label.h5, label-2.h5, …
 QString freeName(const QDir& folder, const QString& label) {
@@ -178,15 +177,21 @@ void MainWindow::cancelWork() {
   m_job->cancel();
 }
 
-void MainWindow::openFiles(const QStringList& files, Role role) {
-  if (files.isEmpty()) return;
+void MainWindow::openFiles(const QStringList& named, Role role) {
+  if (named.isEmpty()) return;
+  QStringList files;
+  for (const QString& f : named) {
+    // The same file twice is one run.
+    const auto same = [&](const QString& g) { return QFileInfo(f) == QFileInfo(g); };
+    if (std::none_of(files.begin(), files.end(), same)) files << f;
+  }
   if (files.size() == 1 && files.first().endsWith(QStringLiteral(".toml"))) {
     openScenario(files.first());
     return;
   }
-  if (files.size() > 2) {
+  if (static_cast<std::size_t>(files.size()) > kOpenMost) {
     m_message->showMessage(
-        tr("One run is shown, or two are compared: %1 were named.").arg(files.size()));
+        tr("At most %1 runs are open at once: %2 were named.").arg(kOpenMost).arg(files.size()));
     return;
   }
   if (m_job->busy()) {
@@ -202,15 +207,31 @@ void MainWindow::openFiles(const QStringList& files, Role role) {
 
 void MainWindow::arrived(const std::vector<RunPointer>& runs) {
   workEnded();
+  // Of several files the first is A, and the first of another scenario is B; the rest are other
+  // seeds of the two.
+  RunPointer second = runs.size() == 2 ? runs[1] : nullptr;
+  for (std::size_t i = 1; i < runs.size() && runs.size() > 2; ++i) {
+    const run::RunMeta& meta = runs[i]->data().meta;
+    if (run::same_but_seed(runs[0]->data().meta, meta)) continue;
+    if (second == nullptr) second = runs[i];
+    if (!run::same_but_seed(second->data().meta, meta)) {
+      m_message->showMessage(tr("%1 is of a third scenario: two are compared, each with as many "
+                                "seeds as you like.")
+                                 .arg(qs(runs[i]->name())));
+      emit idle();
+      return;
+    }
+  }
+  if (runs.size() > 2 && second == nullptr) second = runs[1];
   m_message->showMessage({});
   for (const RunPointer& run : runs) {
     keep(run);
     if (m_persistent) rememberFile(qs(run->path().string()));
   }
-  if (runs.size() == 2) {
+  if (second != nullptr) {
     m_state->setOther(nullptr);
     m_state->setRun(runs[0]);
-    m_state->setOther(runs[1]);
+    m_state->setOther(second);
   } else if (m_role == Role::kCompare) {
     m_state->setOther(runs[0]);
     showPage(Page::kRun);
@@ -257,6 +278,23 @@ void MainWindow::fillCompare() {
     if (m_open[i] == m_state->otherPointer()) b = static_cast<int>(i);
   }
   m_compare->setRuns(names, a, b);
+  // Runs of the same scenario with other seeds, each seed once.
+  const auto seedsOf = [this](const RunPointer& run) {
+    std::vector<RunPointer> out;
+    if (run == nullptr) return out;
+    out.push_back(run);
+    for (const RunPointer& other : m_open) {
+      const bool known = std::any_of(out.begin(), out.end(), [&](const RunPointer& r) {
+        return r->data().meta.seed == other->data().meta.seed;
+      });
+      if (!known && run::same_but_seed(run->data().meta, other->data().meta)) out.push_back(other);
+    }
+    std::sort(out.begin(), out.end(), [](const RunPointer& x, const RunPointer& y) {
+      return x->data().meta.seed < y->data().meta.seed;
+    });
+    return out;
+  };
+  m_compare->setSeeds(seedsOf(m_state->runPointer()), seedsOf(m_state->otherPointer()));
 }
 
 void MainWindow::fillRecent() {
@@ -385,9 +423,16 @@ void MainWindow::runForm(bool compare) {
   if (document == nullptr || document->problem()) return;
   Simulation s;
   s.scenario = qs(document->path().string());
-  for (const std::string& setting : document->settings()) {
-    // One run: the sweep is left out, so what was changed in it says nothing.
-    if (!setting.starts_with("sweep[")) s.settings << qs(setting);
+  try {
+    for (const std::string& setting : document->settings()) {
+      // One run: the sweep is left out, so what was changed in it says nothing.
+      if (!setting.starts_with("sweep[") && !setting.starts_with("sweep=")) {
+        s.settings << qs(setting);
+      }
+    }
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+    return;
   }
   if (document->hasSweep()) s.settings << QStringLiteral("sweep=[]");
   s.label = qs(document->path().stem().string());

@@ -72,7 +72,7 @@ QString MatrixView::caption() const {
 
 QRect MatrixView::plot() const {
   const QFontMetrics m = fontMetrics();
-  const int top = m_kind->sizeHint().height() + 6 + 2 * m.height() + 4;
+  const int top = m_kind->sizeHint().height() + 6 + 2 * m.height() + 8;
   const int left = m.horizontalAdvance(nameOf(m_matrix.n > 0 ? m_matrix.n - 1 : 0)) + 12;
   const int side = std::max(10, std::min(width() - left - 8, height() - top - 8));
   return {left, top, side, side};
@@ -141,6 +141,13 @@ void MatrixView::paintEvent(QPaintEvent*) {
   p.drawImage(r, image);
   p.setPen(theme.frame);
   p.drawRect(r.adjusted(-1, -1, 0, 0));
+  if (m_matrix.sum == 0) {
+    p.setPen(theme.text);
+    p.drawText(r.adjusted(4, 4, -4, -4), Qt::AlignCenter | Qt::TextWordWrap,
+               m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes)
+                   ? tr("no bytes between GPUs")
+                   : tr("no reroutes %1").arg(m_when));
+  }
   // Names as far as there is room.
   const int per = std::max(1, (m.height() * n + r.height() - 1) / r.height());
   const int perX = std::max(
@@ -154,7 +161,7 @@ void MatrixView::paintEvent(QPaintEvent*) {
   for (int i = 0; i < n; i += perX) {
     const int x = r.left() + r.width() * (2 * i + 1) / (2 * n);
     const int w = m.horizontalAdvance(nameOf(m_matrix.n - 1)) + 6;
-    p.drawText(QRect(x - w / 2, r.top() - m.height() - 2, w, m.height()), Qt::AlignCenter,
+    p.drawText(QRect(x - w / 2, r.top() - m.height() - 6, w, m.height()), Qt::AlignCenter,
                nameOf(static_cast<std::size_t>(i)));
   }
 }

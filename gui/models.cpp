@@ -585,9 +585,52 @@ void CompareModel::refresh() {
     table = m_perToken ? run::diff_runs(perToken(a->data()), perToken(b->data()))
                        : run::diff_runs(a->data(), b->data());
   }
+  // What the seeds make of each metric.
+  std::vector<Seeds> seeds(table.rows.size());
+  if (!table.rows.empty() && m_seedsA.size() + m_seedsB.size() > 2) {
+    std::vector<run::RunData> scaled;  // reserved: pointers into it are kept
+    scaled.reserve(m_seedsA.size() + m_seedsB.size());
+    const auto side = [&](const std::vector<std::shared_ptr<const RunStore>>& runs) {
+      std::vector<const run::RunData*> out;
+      for (const auto& r : runs) {
+        if (m_perToken) scaled.push_back(perToken(r->data()));
+        out.push_back(m_perToken ? &scaled.back() : &r->data());
+      }
+      return out;
+    };
+    const auto ofA = side(m_seedsA);
+    const auto ofB = side(m_seedsB);
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      if (table.rows[i][kKind] != "metric") continue;
+      const run::Spread x = run::spread_of(ofA, table.rows[i][kName]);
+      const run::Spread y = run::spread_of(ofB, table.rows[i][kName]);
+      if (x.runs + y.runs < 3) continue;
+      seeds[i].noise = run::within_noise(x, y);
+      const auto text = [&](const run::Spread& s) {
+        if (s.runs == 0) return tr("n/a");
+        return tr("%1 … %2 (seeds: %3)")
+            .arg(qs(run::format_value(s.least)), qs(run::format_value(s.most)))
+            .arg(s.runs);
+      };
+      seeds[i].ranges = tr("A: %1, B: %2").arg(text(x), text(y));
+    }
+  }
   beginResetModel();
   m_table = std::move(table);
+  m_rowSeeds = std::move(seeds);
   endResetModel();
+}
+
+void CompareModel::setSeeds(std::vector<std::shared_ptr<const RunStore>> a,
+                            std::vector<std::shared_ptr<const RunStore>> b) {
+  if (a == m_seedsA && b == m_seedsB) return;
+  m_seedsA = std::move(a);
+  m_seedsB = std::move(b);
+  refresh();
+}
+
+bool CompareModel::noise(int row) const {
+  return row >= 0 && row < rowCount() && m_rowSeeds[static_cast<std::size_t>(row)].noise;
 }
 
 void CompareModel::setPerToken(bool on) {
@@ -624,12 +667,17 @@ QVariant CompareModel::data(const QModelIndex& index, int role) const {
       return number ? kRight : kLeft;
     case Qt::ToolTipRole: {
       const run::MetricDefinition* d = run::find_metric(row[kName]);
-      return d != nullptr ? qs(d->definition) : text;
+      QString tip = d != nullptr ? qs(d->definition) : text;
+      const Seeds& s = m_rowSeeds[static_cast<std::size_t>(index.row())];
+      if (!s.ranges.isEmpty()) tip += QLatin1Char('\n') + s.ranges;
+      if (s.noise) tip += tr("\nThe ranges touch: the seeds alone explain the difference.");
+      return tip;
     }
     case Qt::ForegroundRole:
-      // Equal results stand back; the better side's value is marked in its own column.
+      // Equal results, and those that other seeds would turn round, stand back; the better side's
+      // value is marked in its own column.
       if (row[kKind] != "metric") return {};
-      if (row[kBetter] == "same") return m_state->theme().muted;
+      if (row[kBetter] == "same" || noise(index.row())) return m_state->theme().muted;
       if ((c == kA && row[kBetter] == "A") || (c == kB && row[kBetter] == "B")) {
         return m_state->theme().series[2];
       }

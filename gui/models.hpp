@@ -126,6 +126,12 @@ class CompareModel : public QAbstractTableModel {
   enum Column { kKind, kName, kUnit, kA, kB, kDifference, kRatio, kBetter, kColumns };
   explicit CompareModel(ViewState* state, QObject* parent = nullptr);
   void setPerToken(bool on);
+  /// Runs of A's scenario and of B's with other seeds, A and B among them: metrics whose ranges
+  /// touch stand back, and tool tips name the ranges.
+  void setSeeds(std::vector<std::shared_ptr<const RunStore>> a,
+                std::vector<std::shared_ptr<const RunStore>> b);
+  /// Whether the seeds explain the difference of this row.
+  [[nodiscard]] bool noise(int row) const;
   int rowCount(const QModelIndex& parent = {}) const override;
   int columnCount(const QModelIndex& parent = {}) const override;
   QVariant data(const QModelIndex& index, int role) const override;
@@ -136,6 +142,12 @@ class CompareModel : public QAbstractTableModel {
   bool m_perToken = false;
   ViewState* m_state;
   Table m_table;
+  std::vector<std::shared_ptr<const RunStore>> m_seedsA, m_seedsB;
+  struct Seeds {
+    bool noise = false;
+    QString ranges;  ///< Empty where only one run of each side has the value.
+  };
+  std::vector<Seeds> m_rowSeeds;  // by row of m_table
 };
 
 /// Rows of any model as text: header line first. Markdown is a pipe table.

@@ -2,12 +2,14 @@
 #include "gui/palette.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include <QAction>
 #include <QKeyEvent>
 #include <QLineEdit>
 #include <QListWidget>
 #include <QMenu>
+#include <QMenuBar>
 #include <QVBoxLayout>
 
 namespace switchyard::gui {
@@ -42,6 +44,26 @@ int paletteScore(const QString& wanted, const QString& text) {
   return score;
 }
 
+QList<QAction*> actionsInOrder(const QWidget* window) {
+  QList<QAction*> out;
+  const std::function<void(const QWidget*)> walk = [&](const QWidget* menu) {
+    for (QAction* a : menu->actions()) {
+      if (a->menu() != nullptr) {
+        walk(a->menu());
+      } else if (!a->isSeparator() && !a->text().isEmpty() && !out.contains(a)) {
+        out << a;
+      }
+    }
+  };
+  if (const auto* bar = window->findChild<QMenuBar*>()) walk(bar);
+  for (QAction* a : window->findChildren<QAction*>()) {
+    if (!a->isSeparator() && !a->text().isEmpty() && a->menu() == nullptr && !out.contains(a)) {
+      out << a;
+    }
+  }
+  return out;
+}
+
 Palette::Palette(QWidget* window)
     : QDialog(window), m_field(new QLineEdit(this)), m_list(new QListWidget(this)) {
   setObjectName(QStringLiteral("palette"));
@@ -57,9 +79,8 @@ Palette::Palette(QWidget* window)
   layout->addWidget(m_field);
   layout->addWidget(m_list, 1);
   resize(fontMetrics().averageCharWidth() * 84, fontMetrics().height() * 22);
-  for (QAction* a : window->findChildren<QAction*>()) {
-    if (a->isSeparator() || a->text().isEmpty() || !a->isEnabled() || a->menu() != nullptr)
-      continue;
+  for (QAction* a : actionsInOrder(window)) {
+    if (!a->isEnabled()) continue;
     // "Grey" alone says little: the menu's name goes before it.
     QString text = a->text();
     for (const QObject* o : a->associatedObjects()) {

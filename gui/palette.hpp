@@ -16,6 +16,9 @@ namespace switchyard::gui {
 /// the more the closer together and the nearer to beginnings of words; 1 for an empty `wanted`.
 int paletteScore(const QString& wanted, const QString& text);
 
+/// The window's actions that do something, in the order of its menus, then those outside of them.
+QList<QAction*> actionsInOrder(const QWidget* window);
+
 class Palette : public QDialog {
   Q_OBJECT
  public:

@@ -103,6 +103,7 @@ HistogramView::HistogramView(ViewState* state, const QString& title, QWidget* pa
 }
 
 void HistogramView::setValues(std::vector<double> values) {
+  const std::size_t all = values.size();
   std::erase_if(values, [](double v) { return !(v >= 0); });
   m_bins = values.empty() ? std::vector<std::uint32_t>() : histogram(values, 40, m_top);
   m_p50 = run::nearest_rank(values, 50);
@@ -111,6 +112,10 @@ void HistogramView::setValues(std::vector<double> values) {
                              : tr("%1: p50 %2, p99 %3, n = %4")
                                    .arg(m_title, qs(timeText(m_p50)), qs(timeText(m_p99)),
                                         count(values.size()));
+  // A request that has not ended, or began before the run, has no such time.
+  if (values.size() < all) {
+    m_caption += values.empty() ? tr(" for %1").arg(count(all)) : tr(" of %1").arg(count(all));
+  }
   setAccessibleName(m_caption);
   update();
 }

@@ -2,6 +2,7 @@
 #include "gui/scenarioform.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include <QCheckBox>
 #include <QComboBox>
@@ -11,6 +12,7 @@
 #include <QLabel>
 #include <QLineEdit>
 #include <QListWidget>
+#include <QPainter>
 #include <QPushButton>
 #include <QScrollArea>
 #include <QSplitter>
@@ -66,6 +68,25 @@ bool common(const QString& key) {
          (key.startsWith(QStringLiteral("hardware.gpu_types.")) &&
           (key.endsWith(QStringLiteral(".memory")) || key.endsWith(QStringLiteral(".hbm"))));
 }
+
+/// One line that ends in an ellipsis where it has no room; all of it is the tool tip.
+class CutLabel : public QLabel {
+ public:
+  CutLabel(const QString& text, QWidget* parent) : QLabel(text, parent) {
+    setTextFormat(Qt::PlainText);
+    setForegroundRole(QPalette::PlaceholderText);
+    setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
+    setToolTip(text);
+  }
+
+ protected:
+  void paintEvent(QPaintEvent*) override {
+    QPainter painter(this);
+    painter.setPen(palette().color(foregroundRole()));
+    painter.drawText(rect(), Qt::AlignLeft | Qt::AlignVCenter,
+                     fontMetrics().elidedText(text(), Qt::ElideRight, width()));
+  }
+};
 
 }  // namespace
 
@@ -147,6 +168,11 @@ void ScenarioForm::open(const QString& file) {
     const QString section = qs(e.section);
     if (m_sections->findItems(section, Qt::MatchExactly).isEmpty()) m_sections->addItem(section);
   }
+  // Sections that a scenario gets with its first fault, alarm or axis.
+  for (const ScenarioDocument::List& list : m_document->lists()) {
+    const QString section = qs(list.section);
+    if (m_sections->findItems(section, Qt::MatchExactly).isEmpty()) m_sections->addItem(section);
+  }
   m_filling = false;
   m_sections->setCurrentRow(0);
   rebuild();
@@ -194,12 +220,28 @@ void ScenarioForm::rebuild() {
   form->setColumnStretch(2, 2);
   m_rows.clear();
   int line = 0;
+  const bool searching = !m_filter->text().trimmed().isEmpty();
+  QString headOf;  // the item whose rows are being added
   for (const ScenarioDocument::Entry* e : shown()) {
     const QString key = qs(e->key);
+    QString itemKey;
+    if (!searching && m_document != nullptr) {
+      for (const ScenarioDocument::List& list : m_document->lists()) {
+        const QString start = qs(list.key) + QLatin1Char('[');
+        if (!key.startsWith(start)) continue;
+        const QString number = key.mid(start.size()).section(QLatin1Char(']'), 0, 0);
+        itemKey = start + number + QStringLiteral("].");
+        if (itemKey != headOf) {
+          form->addWidget(itemHead(list, number.toULongLong(), page), line++, 0, 1, 4);
+        }
+      }
+    }
+    headOf = itemKey;
     // Without the section; "sweep[0].values" stays "[0].values".
     const qsizetype skip = qs(e->section).size();
-    const QString own = key.mid(skip + (key.mid(skip).startsWith('.') ? 1 : 0));
-    auto* name = new QLabel(m_filter->text().trimmed().isEmpty() ? own : key, page);
+    const QString own = itemKey.isEmpty() ? key.mid(skip + (key.mid(skip).startsWith('.') ? 1 : 0))
+                                          : QStringLiteral("    ") + key.mid(itemKey.size());
+    auto* name = new QLabel(searching ? key : own, page);
     name->setTextFormat(Qt::PlainText);
     name->setToolTip(key);
     QWidget* editor = nullptr;
@@ -208,6 +250,8 @@ void ScenarioForm::rebuild() {
       box->setEditable(true);
       box->setInsertPolicy(QComboBox::NoInsert);
       for (const std::string& c : e->choices) box->addItem(qs(c));
+      box->setCurrentIndex(box->findText(qs(e->value)));
+      box->setEditText(qs(e->value));
       box->setFocusPolicy(Qt::StrongFocus);
       connect(box, &QComboBox::activated, this,
               [this, key, box] { setValue(key, box->currentText()); });
@@ -215,7 +259,8 @@ void ScenarioForm::rebuild() {
               [this, key, box] { setValue(key, box->currentText()); });
       editor = box;
     } else {
-      auto* edit = new QLineEdit(page);
+      auto* edit = new QLineEdit(qs(e->value), page);
+      edit->setCursorPosition(0);
       edit->setReadOnly(!e->editable);
       edit->setEnabled(e->editable);
       connect(edit, &QLineEdit::editingFinished, this,
@@ -223,13 +268,12 @@ void ScenarioForm::rebuild() {
       editor = edit;
     }
     editor->setAccessibleName(key);
-    editor->setToolTip(e->editable ? qs(e->legal) : tr("follows from other keys"));
+    const QString hint = e->editable                               ? qs(e->legal)
+                         : key.contains(QStringLiteral(".source")) ? tr("where the number is from")
+                                                                   : tr("follows from other keys");
+    editor->setToolTip(e->editable ? hint : qs(e->value) + QLatin1Char('\n') + hint);
     name->setBuddy(editor);
-    auto* legal = new QLabel(e->editable ? qs(e->legal) : tr("follows from other keys"), page);
-    legal->setTextFormat(Qt::PlainText);
-    legal->setForegroundRole(QPalette::PlaceholderText);
-    legal->setSizePolicy(QSizePolicy::Ignored, QSizePolicy::Preferred);
-    legal->setToolTip(qs(e->legal));
+    auto* legal = new CutLabel(hint, page);
     auto* origin = new QLabel(page);
     origin->setForegroundRole(QPalette::PlaceholderText);
     form->addWidget(name, line, 0);
@@ -239,10 +283,76 @@ void ScenarioForm::rebuild() {
     m_rows[key] = {editor, origin};
     ++line;
   }
-  if (line == 0) form->addWidget(new QLabel(tr("no such key"), page), 0, 0);
+  const QString section =
+      m_sections->currentItem() != nullptr ? m_sections->currentItem()->text() : QString();
+  bool lists = false;
+  if (!searching && m_document != nullptr) {
+    auto* row = new QHBoxLayout;
+    for (const ScenarioDocument::List& list : m_document->lists()) {
+      if (qs(list.section) != section) continue;
+      lists = true;
+      auto* add = new QPushButton(tr("Add %1").arg(qs(list.item)), page);
+      add->setObjectName(QStringLiteral("add:") + qs(list.key));
+      add->setToolTip(list.inFile || list.items == 0
+                          ? tr("A new item of %1").arg(qs(list.key))
+                          : tr("Copies the %1 items of %2 into this file, and adds one")
+                                .arg(list.items)
+                                .arg(qs(list.key)));
+      connect(add, &QPushButton::clicked, this,
+              [this, key = qs(list.key)] { editList(key, ListEdit::kAdd, 0); });
+      row->addWidget(add);
+    }
+    row->addStretch(1);
+    form->addLayout(row, line++, 0, 1, 4);
+  }
+  if (m_rows.empty() && !lists) form->addWidget(new QLabel(tr("no such key"), page), line++, 0);
   form->setRowStretch(line + 1, 1);
   m_area->setWidget(page);
   refresh();
+}
+
+QWidget* ScenarioForm::itemHead(const ScenarioDocument::List& list, std::size_t index,
+                                QWidget* page) {
+  auto* head = new QWidget(page);
+  auto* row = new QHBoxLayout(head);
+  row->setContentsMargins(0, 6, 0, 0);
+  auto* name =
+      new QLabel(tr("%1 %2 of %3").arg(qs(list.item)).arg(index + 1).arg(list.items), head);
+  QFont bold = font();
+  bold.setBold(true);
+  name->setFont(bold);
+  row->addWidget(name);
+  const QString where = QStringLiteral("%1[%2]").arg(qs(list.key)).arg(index);
+  for (const auto& [text, id, edit] :
+       {std::tuple(tr("Duplicate"), QStringLiteral("duplicate:"), ListEdit::kDuplicate),
+        std::tuple(tr("Remove"), QStringLiteral("remove:"), ListEdit::kRemove)}) {
+    auto* button = new QPushButton(text, head);
+    button->setObjectName(id + where);
+    button->setAccessibleName(text + QLatin1Char(' ') + where);
+    button->setToolTip(list.inFile ? where
+                                   : tr("Copies the %1 items of %2 into this file first")
+                                         .arg(list.items)
+                                         .arg(qs(list.key)));
+    connect(button, &QPushButton::clicked, this,
+            [this, key = qs(list.key), edit = edit, index] { editList(key, edit, index); });
+    row->addWidget(button);
+  }
+  row->addStretch(1);
+  return head;
+}
+
+void ScenarioForm::editList(const QString& list, ListEdit edit, std::size_t index) {
+  if (m_document == nullptr) return;
+  m_refused.clear();
+  try {
+    m_document->edit(list.toStdString(), edit, index);
+  } catch (const InputError& error) {
+    m_refused = QString::fromUtf8(error.what());
+  }
+  // Later: the button that was pressed is in the form that goes.
+  QMetaObject::invokeMethod(this, &ScenarioForm::rebuild, Qt::QueuedConnection);
+  refresh();
+  emit changed();
 }
 
 void ScenarioForm::refresh() {
@@ -265,8 +375,8 @@ void ScenarioForm::refresh() {
   }
   m_problem->setText(text);
   m_problem->setForegroundRole(good ? QPalette::WindowText : QPalette::BrightText);
-  m_undo->setEnabled(there);
-  m_redo->setEnabled(there);
+  m_undo->setEnabled(there && m_document->canUndo());
+  m_redo->setEnabled(there && m_document->canRedo());
   m_save->setEnabled(there && m_document->changed());
   m_saveAs->setEnabled(there);
   m_run->setEnabled(good && !m_busy);

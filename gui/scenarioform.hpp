@@ -36,6 +36,8 @@ class ScenarioForm : public QWidget {
   void showSection(const QString& section);
   /// As typed into the key's editor.
   void setValue(const QString& key, const QString& value);
+  /// Adds, copies or removes an item of a list of tables ("faults.events").
+  void editList(const QString& list, ListEdit edit, std::size_t index);
   void undo();
   void redo();
   [[nodiscard]] QString problemText() const;
@@ -58,6 +60,8 @@ class ScenarioForm : public QWidget {
     QLabel* origin = nullptr;
   };
   void rebuild();
+  /// Name of the item, with the buttons that copy and remove it.
+  QWidget* itemHead(const ScenarioDocument::List& list, std::size_t index, QWidget* page);
   void refresh();
   void save(bool elsewhere);
   [[nodiscard]] std::vector<const ScenarioDocument::Entry*> shown() const;

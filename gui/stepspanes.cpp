@@ -102,11 +102,9 @@ void MemoryPane::startReading() {
           // opened, and is checked again, since it may have been replaced.
           const run::RunReader reader(run->path());
           constexpr std::uint64_t kPart = 4096;
-          const run::RunData& now = reader.base();
-          const run::RunData& then = run->data();
-          if (reader.steps() != run->steps() || now.inventory.gpus.size() != gpus ||
-              now.meta.scenario_hash != then.meta.scenario_hash ||
-              now.meta.trace_hash != then.meta.trace_hash || now.meta.seed != then.meta.seed) {
+          // Another file of the same scenario has the same names and the same number of steps:
+          // only the content tells.
+          if (run->replacedOnDisk()) {
             throw InputError(run->path().string(), "is another run now", "reload it (F5)");
           }
           for (std::uint64_t first = 0; first < reader.steps() && !stop; first += kPart) {
@@ -422,6 +420,13 @@ QString LatencyPane::detail() const {
   return tr("of requests by their first / last token; logarithmic; dashed red: SLO; at the cursor: "
             "%1 p99")
       .arg(m_series.hasTtft() ? tr("TTFT") : tr("TPOT"));
+}
+
+QString LatencyPane::drawnText() const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || m_series.empty()) return {};
+  return tr("drawn: TTFT of %1 and TPOT of %2 of %3 requests")
+      .arg(count(m_series.ttfts()), count(m_series.tpots()), count(run->data().requests.size()));
 }
 
 std::vector<TimePane::LegendItem> LatencyPane::legend() const {

@@ -111,6 +111,8 @@ class LatencyPane : public LinePane {
  protected:
   [[nodiscard]] QString title() const override;
   [[nodiscard]] QString detail() const override;
+  /// How many of the run's requests have the times that are drawn.
+  [[nodiscard]] QString drawnText() const override;
   [[nodiscard]] std::vector<LegendItem> legend() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   [[nodiscard]] QString valueText(double value) const override;

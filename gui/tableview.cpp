@@ -10,6 +10,7 @@
 #include <QKeyEvent>
 #include <QMenu>
 #include <QPainter>
+#include <QStyle>
 
 namespace switchyard::gui {
 
@@ -28,9 +29,31 @@ TableView::TableView(QWidget* parent) : QTableView(parent) {
   horizontalHeader()->setFixedHeight(fontMetrics().height() + 8);
 }
 
-void TableView::fitColumns() {
-  resizeColumnsToContents();
-  for (int c = 0; c < horizontalHeader()->count(); ++c) setColumnWidth(c, columnWidth(c) + 12);
+void TableView::fitColumns(int most) {
+  if (model() == nullptr) return;
+  constexpr int kPad = 12;
+  const int mark = style()->pixelMetric(QStyle::PM_HeaderMarkSize) + 6;
+  for (int c = 0; c < horizontalHeader()->count(); ++c) {
+    const QString name = model()->headerData(c, Qt::Horizontal).toString();
+    int header = fontMetrics().horizontalAdvance(name);
+    if (isSortingEnabled() && horizontalHeader()->sortIndicatorSection() == c) header += mark;
+    const int wanted = std::max(header, sizeHintForColumn(c)) + kPad;
+    setColumnWidth(c, std::min(wanted, fontMetrics().averageCharWidth() * most));
+  }
+}
+
+void TableView::setEmptyText(const QString& text) {
+  m_emptyText = text;
+  viewport()->update();
+}
+
+void TableView::paintEvent(QPaintEvent* event) {
+  QTableView::paintEvent(event);
+  if (m_emptyText.isEmpty() || model() == nullptr || model()->rowCount() > 0) return;
+  QPainter painter(viewport());
+  painter.setPen(palette().color(QPalette::PlaceholderText));
+  painter.drawText(viewport()->rect().adjusted(8, 4, -8, -4), Qt::AlignCenter | Qt::TextWordWrap,
+                   m_emptyText);
 }
 
 void TableView::fitValues() {

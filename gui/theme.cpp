@@ -8,7 +8,10 @@
 #include <QFont>
 #include <QFontDatabase>
 #include <QFontMetrics>
+#include <QPainter>
+#include <QProxyStyle>
 #include <QStyleFactory>
+#include <QStyleOption>
 
 #include "gui/core/colormap.hpp"
 
@@ -64,6 +67,27 @@ Theme darkTheme() {
   return t;
 }
 
+/// Fusion draws the outlines of fields and boxes darker than the window, which nobody sees where
+/// the window is dark.
+class OutlinedFusion : public QProxyStyle {
+ public:
+  OutlinedFusion() : QProxyStyle(QStyleFactory::create(QStringLiteral("Fusion"))) {}
+  void drawPrimitive(PrimitiveElement element, const QStyleOption* option, QPainter* painter,
+                     const QWidget* widget) const override {
+    QProxyStyle::drawPrimitive(element, option, painter, widget);
+    if (element != PE_FrameLineEdit && element != PE_IndicatorCheckBox) return;
+    // The field with the focus has its own outline.
+    if (element == PE_FrameLineEdit && option->state.testFlag(State_HasFocus)) return;
+    painter->save();
+    painter->setRenderHint(QPainter::Antialiasing);
+    painter->translate(0.5, 0.5);
+    painter->setPen(themeFor(true).frame);
+    painter->setBrush(Qt::NoBrush);
+    painter->drawRoundedRect(option->rect.adjusted(0, 0, -1, -1), 2, 2);
+    painter->restore();
+  }
+};
+
 double luminance(const QColor& c) {
   const auto linear = [](double v) {
     return v <= 0.03928 ? v / 12.92 : std::pow((v + 0.055) / 1.055, 2.4);
@@ -114,7 +138,8 @@ double contrast(const QColor& a, const QColor& b) {
 }
 
 void applyTheme(bool dark) {
-  QApplication::setStyle(QStyleFactory::create(QStringLiteral("Fusion")));
+  QApplication::setStyle(dark ? static_cast<QStyle*>(new OutlinedFusion)
+                              : QStyleFactory::create(QStringLiteral("Fusion")));
   QApplication::setPalette(themeFor(dark).palette());
   QFont font(kFontFamily);
   font.setPointSizeF(9);

@@ -11,6 +11,7 @@
 #include <QWheelEvent>
 
 #include "engine/base/error.hpp"
+#include "gui/text.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -62,6 +63,26 @@ TimeAxis TimePane::axis() const {
   const QRect plot = plotRect();
   return {shownWindow(), static_cast<double>(plot.left()), static_cast<double>(plot.width()),
           m_state->timeScale()};
+}
+
+QString TimePane::drawnText() const {
+  const auto pixels = static_cast<double>(plotRect().width());
+  const TimeWindow w = shownWindow();
+  if (!hasFrame() || m_state->run() == nullptr || !(w.length() > pixels)) return {};
+  const double per = w.length() / pixels;
+  // Each point is a pixel wide and holds all steps that fall on it: none is left out.
+  return tr("%1 points drawn, each of %2 steps")
+      .arg(count(static_cast<std::uint64_t>(pixels)),
+           per < 100 ? QString::number(per, 'g', 3)
+                     : count(static_cast<std::uint64_t>(std::llround(per))));
+}
+
+QString TimePane::headerText() const {
+  QStringList parts;
+  for (const QString& s : {detail(), drawnText()}) {
+    if (!s.isEmpty()) parts << s;
+  }
+  return parts.join(QStringLiteral("; "));
 }
 
 void TimePane::invalidate() {
@@ -166,9 +187,10 @@ void TimePane::drawHeader(QPainter& painter) {
     drawLegend(painter, QRect(right - legendRoom, 0, legendRoom, h));
   }
   const int detailRoom = room - legendRoom - (wanted > 0 ? kLegendGap : 0);
-  const QString text = fontMetrics().elidedText(detail(), Qt::ElideRight, detailRoom);
+  const QString whole = headerText();
+  const QString text = fontMetrics().elidedText(whole, Qt::ElideRight, detailRoom);
   // A detail of a few letters says nothing.
-  if (detailRoom >= fontMetrics().averageCharWidth() * 12 || text == detail()) {
+  if (detailRoom >= fontMetrics().averageCharWidth() * 12 || text == whole) {
     label(painter, QRect(x, 0, std::max(0, detailRoom), h), Qt::AlignLeft | Qt::AlignVCenter, text,
           theme.muted);
   }
@@ -357,12 +379,11 @@ void TimePane::mouseMoveEvent(QMouseEvent* event) {
         StepRange{static_cast<std::uint64_t>(t0), static_cast<std::uint64_t>(t1)});
   }
   const auto step = a.stepAt(std::clamp<double>(at.x(), left, right), m_state->steps());
-  if (step && (plot.contains(at) || m_drag == Drag::kSelect)) {
-    m_state->setCursor(step);
-    emit hovered(describe(at));
-  } else {
-    emit hovered(describe(at));
-  }
+  if (step && (plot.contains(at) || m_drag == Drag::kSelect)) m_state->setCursor(step);
+  // The header is cut where it has no room: all of it stands in the status bar.
+  const QString said = describe(at);
+  const bool header = hasHeader() && at.y() < headerHeight() && m_state->run() != nullptr;
+  emit hovered(said.isEmpty() && header ? title() + QStringLiteral(": ") + headerText() : said);
 }
 
 void TimePane::mouseReleaseEvent(QMouseEvent* event) {

@@ -56,6 +56,8 @@ class TimePane : public QWidget {
   /// How often the content was drawn (cursor moves must not count).
   [[nodiscard]] int contentDraws() const { return m_contentDraws; }
   void invalidate();
+  /// What the header says behind the title, uncut: the mouse over the header shows it.
+  [[nodiscard]] QString headerText() const;
 
  signals:
   /// What lies under the mouse; empty when it leaves.
@@ -68,6 +70,8 @@ class TimePane : public QWidget {
   [[nodiscard]] virtual TimeWindow shownWindow() const { return m_state->window(); }
   [[nodiscard]] virtual QString title() const = 0;
   [[nodiscard]] virtual QString detail() const { return {}; }
+  /// Which of the values on screen are points of their own; empty where all are.
+  [[nodiscard]] virtual QString drawnText() const;
   [[nodiscard]] virtual std::vector<LegendItem> legend() const { return {}; }
   [[nodiscard]] virtual int legendWidth() const;
   virtual void drawLegend(QPainter& painter, const QRect& rect);

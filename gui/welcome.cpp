@@ -72,7 +72,8 @@ Welcome::Welcome(const std::filesystem::path& scenarios, QWidget* parent)
   tour->setToolTip(tr("Twelve tokens, step by step: which expert takes which"));
   connect(tour, &QPushButton::clicked, this, &Welcome::tourWanted);
   right->addWidget(tour);
-  auto* drop = new QLabel(tr("or drop files here: one run opens, two are compared, a scenario "
+  auto* drop = new QLabel(tr("or drop files here: one run opens, two are compared, more are other "
+                             "seeds of the two; a scenario "
                              "(.toml) opens in the form."),
                           page);
   drop->setWordWrap(true);

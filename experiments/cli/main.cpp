@@ -386,6 +386,9 @@ int run(int argc, char** argv) {
   auto* v_diff = app.add_subcommand("diff", "two runs side by side: what differed, what changed");
   v_diff->add_option("a", diff.a, "run A")->required();
   v_diff->add_option("b", diff.b, "run B")->required();
+  v_diff->add_option("more", diff.more,
+                     "the same scenarios with other seeds: medians and ranges are printed, and "
+                     "\"noise\" where the ranges touch");
   bool diff_no_verify = false;
   v_diff->add_flag("--no-verify", diff_no_verify, "skip the content hash (files above 4 GiB only)");
   format.add(*v_diff);

@@ -27,6 +27,9 @@ class LatencySeries {
   [[nodiscard]] bool empty() const { return m_ttft.empty() && m_tpot.empty(); }
   /// Whether any request has a TTFT (a decode batch begins in the middle: none has).
   [[nodiscard]] bool hasTtft() const { return !m_ttft.empty(); }
+  /// Requests that have the time.
+  [[nodiscard]] std::size_t ttfts() const { return m_ttft.size(); }
+  [[nodiscard]] std::size_t tpots() const { return m_tpot.size(); }
   /// Over all values, ps; 0 when empty.
   [[nodiscard]] double smallest() const { return m_smallest; }
   [[nodiscard]] double largest() const { return m_largest; }

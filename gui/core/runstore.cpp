@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.hpp"
+#include "engine/h5/container.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -98,6 +99,7 @@ RunStore::RunStore(const std::filesystem::path& path, const LoadProgress& progre
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     tell(kHashed * static_cast<double>(done) / static_cast<double>(std::max(done, total)));
   };
+  m_contentHash = h5::read_header(path).hash;
   m_reader = std::make_unique<run::RunReader>(path, options);
   tell(kHashed);
   auto data = std::make_shared<run::RunData>(m_reader->base());
@@ -129,6 +131,15 @@ RunStore::RunStore(std::shared_ptr<const run::RunData> run, std::string name)
     : m_name(std::move(name)), m_data(std::move(run)) {}
 
 RunStore::~RunStore() = default;
+
+bool RunStore::replacedOnDisk() const {
+  if (m_path.empty()) return false;
+  try {
+    return h5::read_header(m_path).hash != m_contentHash;
+  } catch (const InputError&) {
+    return false;
+  }
+}
 
 std::uint64_t RunStore::bytesRead() const { return m_reader ? m_reader->bytes_read() : 0; }
 

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/hash.hpp"
 #include "sim/run/run_data.hpp"
 #include "sim/run/run_file.hpp"
 
@@ -93,6 +94,12 @@ class RunStore {
   /// Whether any expert ever had a capacity (fill is NaN otherwise).
   [[nodiscard]] bool hasCapacity() const;
 
+  /// Of the file's content when it was opened; zero for a run in memory.
+  [[nodiscard]] const Hash128& contentHash() const { return m_contentHash; }
+  /// Whether another file stands at path() now (its content hash, from the header alone). False for
+  /// a run in memory, and where no sound file stands there: the pages of the open one are as good.
+  [[nodiscard]] bool replacedOnDisk() const;
+
   /// Largest level of detail; levels 1 … levels() exist.
   [[nodiscard]] std::size_t levels() const { return run::lod_levels(steps()); }
   /// Columns of a series.
@@ -156,6 +163,7 @@ class RunStore {
 
   std::string m_name;
   std::filesystem::path m_path;
+  Hash128 m_contentHash{};
   std::uint64_t m_budget = kPageBudget;
   std::shared_ptr<const run::RunData> m_data;
   std::unique_ptr<run::RunReader> m_reader;  // null for a run in memory

@@ -26,9 +26,20 @@ using scenario::ValueKind;
 /// Sections in the order of scenarios/README.md.
 constexpr std::array<std::string_view, 15> kSections = {
     "model",  "hardware", "parallel", "workload", "serving",   "policy", "memory", "network",
-    "faults", "alarms",   "host",     "cost",     "economics", "run",    "sweep"};
+    "faults", "monitor",  "host",     "cost",     "economics", "run",    "sweep"};
 
-constexpr std::size_t kSweepValuesTried = 16;
+/// Points of a sweep that are resolved whenever something changes, as far as a form can wait.
+constexpr std::size_t kSweepPointsTried = 24;
+
+/// Lists of tables: key, what one item is.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kLists = {{
+    {"hardware.devices", "device"},
+    {"hardware.links", "link"},
+    {"workload.tiers", "tier"},
+    {"faults.events", "fault"},
+    {"monitor.alarms", "alarm"},
+    {"sweep", "axis"},
+}};
 
 std::size_t sectionOrder(std::string_view name) {
   return static_cast<std::size_t>(std::find(kSections.begin(), kSections.end(), name) -
@@ -362,6 +373,49 @@ std::string place(const std::string& text, const std::string& name, const std::s
   return out + (broken ? "\n" : "") + "\n" + section;
 }
 
+struct Range {
+  std::size_t begin = 0, end = 0;
+};
+/// The [[key]] blocks, each with the tables below it, without the blank lines and comments that
+/// follow.
+std::vector<Range> blocksOf(const std::string& text, const std::string& key) {
+  std::vector<Range> out;
+  const std::vector<Header> all = headers(text);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].array || all[i].name != key) continue;
+    std::size_t last = i;
+    while (last + 1 < all.size() && all[last + 1].name.starts_with(key + ".")) ++last;
+    out.push_back({all[i].begin, endOfKeys(text, all[i].begin, all[last].end)});
+  }
+  return out;
+}
+
+/// Without the lines of [section] up to the next header; comments above it stay.
+std::string withoutSection(std::string text, const std::string& section) {
+  for (const Header& h : headers(text)) {
+    if (h.array || h.name != section) continue;
+    std::size_t end = endOfKeys(text, h.begin, h.end);
+    while (end < text.size() && text[end] == '\n') ++end;
+    return text.erase(h.begin, end - h.begin);
+  }
+  return text;
+}
+
+/// Where a new [[key]] block goes: behind the last block of its section, else before the sections
+/// that are documented after it, above their comments.
+std::size_t placeOfBlock(const std::string& text, const std::string& section) {
+  const std::vector<Header> all = headers(text);
+  for (std::size_t i = all.size(); i-- > 0;) {
+    if (split(all[i].name)[0] == section) return endOfKeys(text, all[i].begin, all[i].end);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (sectionOrder(split(all[i].name)[0]) <= sectionOrder(section)) continue;
+    return i == 0 ? endOfKeys(text, 0, all[i].begin)
+                  : endOfKeys(text, all[i - 1].begin, all[i - 1].end);
+  }
+  return text.size();
+}
+
 /// Keys that are shown but follow from others.
 bool derived(const std::string& key) {
   static const std::set<std::string> kDerived = {"model.family",
@@ -468,6 +522,114 @@ std::string setInText(const std::string& text, const std::string& name, const st
   return out;
 }
 
+std::string editList(const std::string& text, const std::string& name, const std::string& key,
+                     ListEdit edit, std::size_t index, const std::string& toml) {
+  const auto refuse = [&](const std::string& why) {
+    throw InputError(name, fmt::format("cannot change the list {} in this file: {}", key, why),
+                     "edit the file by hand");
+  };
+  const std::vector<Part> parts = partsOf(key, name);
+  const Node root = scenario::parse_toml(text, sourceOf(name));
+  const Node* node = nodeAt(root, parts, parts.size());
+  if (node != nullptr && node->kind != Node::Kind::kArray) refuse("it is no list");
+  std::vector<std::string> wanted;
+  for (std::size_t i = 0; node != nullptr && i < node->children.size(); ++i) {
+    wanted.push_back(node->children[i].toml());
+  }
+  if (edit != ListEdit::kAdd && index >= wanted.size()) refuse("there is no such item");
+  Node item;
+  if (edit == ListEdit::kAdd) {
+    item = scenario::parse_setting_value(toml, sourceOf(name));
+    if (item.kind != Node::Kind::kTable) refuse("the new item is no table");
+    wanted.push_back(item.toml());
+  } else if (edit == ListEdit::kDuplicate) {
+    const std::string same = wanted[index];
+    wanted.insert(wanted.begin() + static_cast<std::ptrdiff_t>(index) + 1, same);
+  } else {
+    wanted.erase(wanted.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+  std::string out = text;
+  const std::vector<Range> blocks = blocksOf(text, key);
+  if (node == nullptr || !blocks.empty()) {
+    if (node != nullptr && blocks.size() != node->children.size()) {
+      refuse("its items stand in more than one form");
+    }
+    const auto insert = [&](std::size_t at, const std::string& block) {
+      const bool broken = at > 0 && out[at - 1] != '\n';
+      const bool close = at < out.size() && out[at] != '\n';
+      out.insert(at, (broken ? "\n\n" : at > 0 ? "\n" : "") + block + (close ? "\n" : ""));
+    };
+    if (edit == ListEdit::kAdd) {
+      std::string block = fmt::format("[[{}]]\n", key);
+      for (const Node& member : item.children) {
+        block += fmt::format("{} = {}\n", member.key, member.toml());
+      }
+      insert(blocks.empty() ? placeOfBlock(text, parts[0].name) : blocks.back().end, block);
+    } else {
+      const Range r = blocks[index];
+      if (edit == ListEdit::kDuplicate) {
+        std::string block = text.substr(r.begin, r.end - r.begin);
+        if (block.back() != '\n') block += '\n';
+        insert(r.end, block);
+      } else {
+        std::size_t end = r.end;
+        while (end < out.size() && out[end] == '\n') ++end;
+        out.erase(r.begin, end - r.begin);
+      }
+    }
+  } else {
+    // list = [ { … }, { … } ]
+    const std::size_t open = offsetOf(text, node->line, node->column);
+    const auto rangeOf = [&](const Node& n) {
+      const std::size_t begin = offsetOf(text, n.line, n.column);
+      return Range{begin, valueEnd(text, begin)};
+    };
+    if (edit == ListEdit::kRemove && wanted.empty()) {
+      // A list without items is refused by most readers: the key goes.
+      std::size_t begin = text.rfind('\n', offsetOf(text, node->key_line, node->key_column));
+      begin = begin == std::string::npos ? 0 : begin + 1;
+      const std::size_t end = valueEnd(text, open);
+      out.erase(begin, std::min(text.find('\n', end), text.size() - 1) + 1 - begin);
+    } else if (edit == ListEdit::kRemove) {
+      Range r = rangeOf(node->children[index]);
+      if (index + 1 < node->children.size()) {
+        r.end = rangeOf(node->children[index + 1]).begin;
+      } else {
+        r.begin = rangeOf(node->children[index - 1]).end;
+      }
+      out.erase(r.begin, r.end - r.begin);
+    } else {
+      const std::size_t after = edit == ListEdit::kAdd ? node->children.size() - 1 : index;
+      const Range r =
+          node->children.empty() ? Range{open, open + 1} : rangeOf(node->children[after]);
+      const std::string added =
+          edit == ListEdit::kAdd ? item.toml() : text.substr(r.begin, r.end - r.begin);
+      out.insert(r.end, (node->children.empty() ? "" : ", ") + added);
+    }
+  }
+  // Exactly the list may have changed.
+  Node after;
+  try {
+    after = scenario::parse_toml(out, sourceOf(name));
+  } catch (const InputError& e) {
+    refuse(e.message());
+  }
+  std::vector<std::string> got;
+  if (const Node* n = nodeAt(after, parts, parts.size()); n != nullptr) {
+    for (const Node& child : n->children) got.push_back(child.toml());
+  }
+  if (got != wanted) refuse("it would not be what is wanted");
+  const auto others = [&](const std::string& of) {
+    std::map<std::string, std::string> all = leaves(of, name);
+    std::erase_if(all, [&](const auto& leaf) {
+      return leaf.first == key || leaf.first.starts_with(key + "[");
+    });
+    return all;
+  };
+  if (others(text) != others(out)) refuse("other keys would change");
+  return out;
+}
+
 fs::path scenarioWithText(const std::vector<fs::path>& files, const std::string& canonical) {
   for (const fs::path& file : files) {
     try {
@@ -494,6 +656,86 @@ const ScenarioDocument::Entry* ScenarioDocument::entry(std::string_view key) con
   const auto found = std::find_if(m_entries.begin(), m_entries.end(),
                                   [&](const Entry& e) { return e.key == key; });
   return found == m_entries.end() ? nullptr : &*found;
+}
+
+std::optional<std::string> ScenarioDocument::sweepProblem(
+    const std::vector<scenario::SweepAxis>& axes, const scenario::ReadOptions& options) const {
+  // Reading one scenario does not look at what a sweep would make of it. Values are tried together,
+  // as the sweep sets them: what is impossible alone (a degree without its partner) may be possible
+  // in every point.
+  const auto wrong =
+      [&](const std::vector<std::pair<const scenario::SweepAxis*, std::string>>& point)
+      -> std::optional<std::string> {
+    scenario::ReadOptions set = options;
+    set.settings = {"sweep=[]"};
+    for (const auto& [axis, value] : point) set.settings.push_back(axis->key + "=" + value);
+    try {
+      (void)scenario::read_scenario_text(m_text, m_path.string(), set);
+    } catch (const InputError& e) {
+      return e.message();
+    }
+    return std::nullopt;
+  };
+  std::size_t points = 1;
+  for (const scenario::SweepAxis& axis : axes) {
+    points = std::min(points * axis.values.size(), std::size_t{1} << 40U);
+  }
+  const std::size_t tried = std::min(points, kSweepPointsTried);
+  for (std::size_t t = 0; t < tried; ++t) {
+    // Spread over all of them, the first and the last among them.
+    const std::size_t at = tried < 2 ? 0 : t * (points - 1) / (tried - 1);
+    std::vector<std::pair<const scenario::SweepAxis*, std::string>> point;
+    std::size_t stride = points;
+    for (const scenario::SweepAxis& axis : axes) {
+      stride /= axis.values.size();
+      point.emplace_back(&axis, axis.values[at / stride % axis.values.size()]);
+    }
+    const auto message = wrong(point);
+    if (!message) continue;
+    // The axis that fails by itself, or that the message names, is to blame; else all are.
+    for (const auto& one : point) {
+      if (wrong({one}) == message) {
+        return fmt::format("{}: {} = {}: {}", one.first->where, one.first->key, one.second,
+                           *message);
+      }
+    }
+    const auto* blamed = &point.front();
+    std::string all;
+    for (const auto& one : point) {
+      all += (all.empty() ? "" : ", ") + one.first->key + " = " + one.second;
+    }
+    for (const auto& one : point) {
+      if (message->find(one.first->key) != std::string::npos) blamed = &one;
+    }
+    return fmt::format("{}: {}: {}", blamed->first->where, all, *message);
+  }
+  return std::nullopt;
+}
+
+std::vector<ScenarioDocument::List> ScenarioDocument::listsOf(const scenario::Node& root,
+                                                              const scenario::Scenario& s) const {
+  std::vector<List> out;
+  for (const auto& [key, item] : kLists) {
+    if (key == "workload.tiers" && !s.workload.serves()) continue;
+    List list;
+    list.key = std::string(key);
+    list.section = list.key.substr(0, list.key.find('.'));
+    list.item = std::string(item);
+    const std::vector<Part> parts = partsOf(list.key, m_path.string());
+    const Node* node = nodeAt(root, parts, parts.size());
+    list.inFile = node != nullptr && node->kind == Node::Kind::kArray;
+    if (list.inFile) {
+      list.items = node->children.size();
+    } else {
+      while (std::any_of(s.values.begin(), s.values.end(), [&](const scenario::ResolvedValue& v) {
+        return v.key.starts_with(fmt::format("{}[{}].", list.key, list.items));
+      })) {
+        ++list.items;
+      }
+    }
+    out.push_back(std::move(list));
+  }
+  return out;
 }
 
 void ScenarioDocument::resolve() {
@@ -554,34 +796,151 @@ void ScenarioDocument::resolve() {
     m_entries = std::move(entries);
     m_sweep = !s.sweep.empty();
     m_hash = scenario::scenario_hash(s);
-    // Reading one scenario does not look at what a sweep would make of it: try each value alone, as
-    // far as a form can wait for.
-    std::size_t tried = 0;
-    for (const scenario::SweepAxis& axis : s.sweep) {
-      for (const std::string& value : axis.values) {
-        if (m_problem || ++tried > kSweepValuesTried) break;
-        scenario::ReadOptions point = options;
-        point.settings = {axis.key + "=" + value, "sweep=[]"};
-        try {
-          (void)scenario::read_scenario_text(m_text, m_path.string(), point);
-        } catch (const InputError& e) {
-          m_problem = fmt::format("{}: {} = {}: {}", axis.where, axis.key, value, e.message());
-        }
-      }
-    }
+    if (s.hardware.gpu_count() > 0) m_firstGpu = s.hardware.gpu(0).name;
+    m_lists = listsOf(root, s);
+    if (!s.sweep.empty()) m_problem = sweepProblem(s.sweep, options);
   } catch (const InputError& e) {
     m_problem = e.what();
+    keepItems();
+  }
+}
+
+void ScenarioDocument::keepItems() {
+  // The text does not resolve; its lists are shown as they stand, so that a copied item can be
+  // made another one.
+  const Node root = scenario::parse_toml(m_text, sourceOf(m_path.string()));
+  for (Entry& e : m_entries) {
+    const std::vector<Part> parts = partsOf(e.key, m_path.string());
+    const Node* node = e.editable ? nodeAt(root, parts, parts.size()) : nullptr;
+    if (node == nullptr || node->kind == Node::Kind::kTable) continue;
+    e.value = node->kind == Node::Kind::kString ? node->text : node->toml();
+  }
+  for (List& list : m_lists) {
+    const std::vector<Part> parts = partsOf(list.key, m_path.string());
+    const Node* node = nodeAt(root, parts, parts.size());
+    const bool there = node != nullptr && holdsTables(*node);
+    if (!there && !list.inFile) continue;  // those of another file
+    const std::string start = list.key + "[";
+    const auto tail = [&](const Entry& e) { return e.key.substr(e.key.find(']') + 1); };
+    std::vector<Entry> known;
+    for (const Entry& e : m_entries) {
+      if (e.key.starts_with(start)) known.push_back(e);
+    }
+    const auto first = std::find_if(m_entries.begin(), m_entries.end(),
+                                    [&](const Entry& e) { return e.key.starts_with(start); });
+    auto at = static_cast<std::size_t>(first - m_entries.begin());
+    if (first == m_entries.end()) {
+      // Behind the last key of the section.
+      for (std::size_t i = 0; i < m_entries.size(); ++i) {
+        if (m_entries[i].section == list.section) at = i + 1;
+      }
+    }
+    std::erase_if(m_entries, [&](const Entry& e) { return e.key.starts_with(start); });
+    list.inFile = there;
+    list.items = there ? node->children.size() : 0;
+    std::vector<Entry> now;
+    for (std::size_t i = 0; i < list.items; ++i) {
+      for (const Node& n : node->children[i].children) {
+        Entry e;
+        e.key = fmt::format("{}{}].{}", start, i, n.key);
+        const auto like = std::find_if(known.begin(), known.end(),
+                                       [&](const Entry& k) { return tail(k) == "." + n.key; });
+        if (like != known.end()) {
+          e.kind = like->kind;
+          e.choices = like->choices;
+          e.legal = like->legal;
+        }
+        e.section = list.section;
+        e.value = n.kind == Node::Kind::kString ? n.text : n.toml();
+        e.origin = n.where();
+        e.inFile = true;
+        now.push_back(std::move(e));
+      }
+    }
+    m_entries.insert(m_entries.begin() + static_cast<std::ptrdiff_t>(at), now.begin(), now.end());
   }
 }
 
 void ScenarioDocument::set(const std::string& key, const std::string& value) {
   const std::string toml = scenario::parse_setting_value(value, sourceOf(m_path.string())).toml();
-  const std::string text = setInText(m_text, m_path.string(), key, toml);
+  replace(setInText(m_text, m_path.string(), key, toml));
+}
+
+void ScenarioDocument::replace(const std::string& text) {
   if (text == m_text) return;
   m_undo.push_back(m_text);
   m_redo.clear();
   m_text = text;
   resolve();
+}
+
+void ScenarioDocument::edit(const std::string& key, ListEdit how, std::size_t index) {
+  const std::string name = m_path.string();
+  const auto list =
+      std::find_if(m_lists.begin(), m_lists.end(), [&](const List& l) { return l.key == key; });
+  if (list == m_lists.end()) throw InputError(name, "has no list " + key);
+  std::string text = m_text;
+  if (!list->inFile && list->items > 0) {
+    // The file of the list is where its first value stands.
+    const std::string first = key + "[0].";
+    const auto entry = std::find_if(m_entries.begin(), m_entries.end(), [&](const Entry& e) {
+      return e.key.starts_with(first) && e.origin.find(".toml:") != std::string::npos;
+    });
+    if (entry == m_entries.end()) {
+      throw InputError(name, "the file that holds " + key + " is not known",
+                       "write the list into the scenario by hand");
+    }
+    const std::string file = entry->origin.substr(0, entry->origin.find(".toml:") + 5);
+    const Node preset = scenario::load_toml(file, list->section, file);
+    const Node* items = preset.find(key.substr(list->section.size() + 1));
+    if (items == nullptr || !holdsTables(*items)) {
+      throw InputError(file, "holds no list of tables " + key);
+    }
+    for (const Node& item : items->children) {
+      text = editList(text, name, key, ListEdit::kAdd, 0, item.toml());
+    }
+  }
+  if (how != ListEdit::kAdd) {
+    if (index >= list->items) throw InputError(name, fmt::format("{}: no item {}", key, index));
+    text = editList(text, name, key, how, index);
+    if (how == ListEdit::kRemove && list->items == 1 &&
+        (key == "faults.events" || key == "monitor.alarms")) {
+      text = withoutSection(text, list->section);
+    }
+  } else if (key.starts_with("hardware.") && list->items > 0) {
+    text = editList(text, name, key, ListEdit::kDuplicate, list->items - 1);
+  } else {
+    text = editList(text, name, key, ListEdit::kAdd, 0, newItem(key, list->items));
+  }
+  replace(text);
+}
+
+std::string ScenarioDocument::newItem(const std::string& key, std::size_t items) const {
+  if (key == "faults.events") {
+    return fmt::format("{{ kind = \"slow_gpu\", gpu = \"{}\", factor = 2.0, step = 1 }}",
+                       m_firstGpu);
+  }
+  if (key == "monitor.alarms") return "{ signal = \"imbalance\", above = 1.5 }";
+  if (key == "workload.tiers") {
+    return fmt::format("{{ name = \"tier{}\", share = {} }}", items + 1,
+                       items == 0 ? "1.0" : "0.0");
+  }
+  if (key == "sweep") {
+    // A key that is not swept yet.
+    for (const auto& [swept, values] : {std::pair("run.seed", "[1, 2, 3]"),
+                                        std::pair("policy.capacity.factor", "[1.0, 1.25, 2.0]"),
+                                        std::pair("workload.context", "[512, 1024]")}) {
+      const std::string quoted = fmt::format("\"{}\"", swept);
+      bool taken = false;
+      for (const Entry& e : m_entries) {
+        taken = taken || (e.key.starts_with("sweep[") && e.key.ends_with("].key") &&
+                          (e.value == swept || e.value == quoted));
+      }
+      if (!taken) return fmt::format("{{ key = {}, values = {} }}", quoted, values);
+    }
+  }
+  throw InputError(m_path.string(), "cannot make up another item of " + key,
+                   "duplicate one that is there");
 }
 
 bool ScenarioDocument::undo() {
@@ -603,13 +962,41 @@ bool ScenarioDocument::redo() {
 }
 
 std::vector<std::string> ScenarioDocument::settings() const {
-  const std::map<std::string, std::string> before = leaves(m_saved, m_path.string());
-  std::vector<std::string> out;
-  for (const auto& [key, toml] : leaves(m_text, m_path.string())) {
-    const auto old = before.find(key);
-    if (old == before.end() || old->second != toml) out.push_back(key + "=" + toml);
+  const std::string name = m_path.string();
+  const Node old = scenario::parse_toml(m_saved, sourceOf(name));
+  const Node now = scenario::parse_toml(m_text, sourceOf(name));
+  std::map<std::string, std::string> out;
+  std::vector<std::string> whole;  // lists that are set as a whole
+  for (const auto& [list, item] : kLists) {
+    const std::string key(list);
+    const std::vector<Part> parts = partsOf(key, name);
+    const Node* a = nodeAt(old, parts, parts.size());
+    const Node* b = nodeAt(now, parts, parts.size());
+    const std::size_t before = a != nullptr ? a->children.size() : 0;
+    const std::size_t after = b != nullptr ? b->children.size() : 0;
+    if (before == after) continue;
+    whole.push_back(key + "[");
+    if (after > 0) {
+      out[key] = b->toml();
+    } else if (key == "sweep") {
+      out[key] = "[]";
+    } else {
+      throw InputError(name, fmt::format("all of {} were removed", key),
+                       "save the scenario, then run it");
+    }
   }
-  return out;
+  const std::map<std::string, std::string> before = leaves(m_saved, name);
+  for (const auto& [key, toml] : leaves(m_text, name)) {
+    const auto same = before.find(key);
+    if (same != before.end() && same->second == toml) continue;
+    if (std::none_of(whole.begin(), whole.end(),
+                     [&, k = key](const std::string& l) { return k.starts_with(l); })) {
+      out[key] = toml;
+    }
+  }
+  std::vector<std::string> text;
+  for (const auto& [key, toml] : out) text.push_back(key + "=" + toml);
+  return text;
 }
 
 void ScenarioDocument::save() { saveAs(m_path); }

@@ -7,8 +7,9 @@
 //
 // Items of arrays of tables that stand in the file ([[sweep]], [[faults.events]],
 // [[workload.tiers]]) are set like other keys, "faults.events[0].step", lists of values as a whole,
-// "[1.0, 2.0]". Not modelled: items of other files (hardware.links[0].… of a preset) and quoted
-// keys: they are shown, not set; new items; removing a key (undo does it).
+// "[1.0, 2.0]". Items are added, copied and removed (ListEdit); a list of another file (the links
+// of a hardware preset) is copied into this one first. Not modelled: quoted keys: they are shown,
+// not set; the order of items; removing a key (undo does it).
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -19,13 +20,24 @@
 
 namespace switchyard::scenario {
 enum class ValueKind : std::uint8_t;  // scenario.hpp has names that are macros of Qt
-}
+struct Node;
+struct ReadOptions;
+struct Scenario;
+struct SweepAxis;
+}  // namespace switchyard::scenario
 
 namespace switchyard::gui {
 
 /// The text with `key` set to `toml`, or InputError(name, …).
 std::string setInText(const std::string& text, const std::string& name, const std::string& key,
                       const std::string& toml);
+
+/// The text with an item of the list of tables `key` ("faults.events") added after its last one,
+/// copied (the copy follows it), or removed; or InputError(name, …). Comments inside a removed item
+/// go with it. `toml`: the new item as an inline table; only for kAdd.
+enum class ListEdit : std::uint8_t { kAdd, kDuplicate, kRemove };
+std::string editList(const std::string& text, const std::string& name, const std::string& key,
+                     ListEdit edit, std::size_t index, const std::string& toml = {});
 
 /// The first of `files` that resolves to this canonical text, as a run holds it (a sweep left out);
 /// empty: none.
@@ -45,6 +57,14 @@ class ScenarioDocument {
     std::string legal;                 ///< What may stand there, for people.
   };
 
+  /// A list of tables that a scenario may have, whether it has items or not.
+  struct List {
+    std::string key, section;
+    std::string item;  ///< What one of them is, for people: "fault".
+    std::size_t items = 0;
+    bool inFile = false;  ///< false with items: they stand in another file.
+  };
+
   /// InputError when the file cannot be read or is no TOML.
   explicit ScenarioDocument(const std::filesystem::path& path);
 
@@ -52,12 +72,18 @@ class ScenarioDocument {
   [[nodiscard]] const std::string& text() const { return m_text; }
   /// Differs from what was read or saved last.
   [[nodiscard]] bool changed() const { return m_text != m_saved; }
-  /// Of the last text that resolved.
+  /// Of the last text that resolved; items of lists that stand in the file as they are now.
   [[nodiscard]] const std::vector<Entry>& entries() const { return m_entries; }
   /// Null when there is no such key.
   [[nodiscard]] const Entry* entry(std::string_view key) const;
   /// "file:line:column: what is wrong" of the text as it is now.
   [[nodiscard]] const std::optional<std::string>& problem() const { return m_problem; }
+  /// In the order of sections. Tiers only where requests arrive.
+  [[nodiscard]] const std::vector<List>& lists() const { return m_lists; }
+  /// Adds an item that can be edited, copies or removes one; one step of undo. The lists of another
+  /// file are copied into this one first. With the last fault or alarm its whole section goes: it
+  /// means nothing without. InputError: the text is as before.
+  void edit(const std::string& list, ListEdit edit, std::size_t index = 0);
   [[nodiscard]] bool hasSweep() const { return m_sweep; }
   [[nodiscard]] const std::string& hash() const { return m_hash; }
 
@@ -66,7 +92,11 @@ class ScenarioDocument {
   void set(const std::string& key, const std::string& value);
   bool undo();
   bool redo();
-  /// --set key=value of everything that differs from the file on disk, sorted by key.
+  [[nodiscard]] bool canUndo() const { return !m_undo.empty(); }
+  [[nodiscard]] bool canRedo() const { return !m_redo.empty(); }
+  /// --set key=value of everything that differs from the file on disk, sorted by key; a list whose
+  /// number of items differs as a whole. InputError where a whole list was removed: no setting says
+  /// that, the file must be saved.
   [[nodiscard]] std::vector<std::string> settings() const;
 
   /// Writes to a temporary name and renames. InputError: nothing changed on disk.
@@ -75,10 +105,21 @@ class ScenarioDocument {
 
  private:
   void resolve();
+  /// What is wrong with a point of the sweep, at the axis that is to blame.
+  [[nodiscard]] std::optional<std::string> sweepProblem(
+      const std::vector<scenario::SweepAxis>& axes, const scenario::ReadOptions& options) const;
+  [[nodiscard]] std::vector<List> listsOf(const scenario::Node& root,
+                                          const scenario::Scenario& s) const;
+  /// An item that can stand in the list, as an inline table.
+  [[nodiscard]] std::string newItem(const std::string& key, std::size_t items) const;
+  void keepItems();
+  void replace(const std::string& text);
   std::filesystem::path m_path;
   std::string m_text, m_saved, m_hash;
   std::vector<std::string> m_undo, m_redo;
   std::vector<Entry> m_entries;
+  std::vector<List> m_lists;
+  std::string m_firstGpu = "gpu0";
   std::optional<std::string> m_problem;
   bool m_sweep = false;
 };

@@ -2,11 +2,13 @@
 #include "sim/run/diff.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <sstream>
 
+#include "engine/base/error.hpp"
 #include "sim/run/metrics.hpp"
 
 namespace switchyard::run {
@@ -101,6 +103,116 @@ std::vector<InputDifference> input_differences(const RunMeta& a, const RunMeta& 
   add("routing source", a.routing_source, b.routing_source);
   add("policy applied by", a.policy_way, b.policy_way);
   return out;
+}
+
+namespace {
+
+bool is_seed(const InputDifference& d) { return d.key == "run.seed" || d.key == "seed"; }
+
+std::vector<std::uint64_t> seeds_of(const std::vector<const RunData*>& runs) {
+  std::vector<std::uint64_t> seeds;
+  for (const RunData* r : runs) {
+    if (!same_but_seed(runs.front()->meta, r->meta)) {
+      throw InputError("diff", fmt::format("the runs of scenario {} differ in more than the seed",
+                                           runs.front()->meta.scenario_name));
+    }
+    if (std::find(seeds.begin(), seeds.end(), r->meta.seed) != seeds.end()) {
+      throw InputError("diff",
+                       fmt::format("two runs of scenario {} have the seed {}",
+                                   r->meta.scenario_name, r->meta.seed),
+                       "name each run once");
+    }
+    seeds.push_back(r->meta.seed);
+  }
+  return seeds;
+}
+
+std::string range_text(const Spread& s) {
+  if (s.runs == 0) return "n/a";
+  return format_value(s.least) + " .. " + format_value(s.most);
+}
+
+std::string side_text(const std::vector<const RunData*>& runs,
+                      const std::vector<std::uint64_t>& seeds) {
+  return fmt::format("{} ({} seed{}: {})", runs.front()->meta.scenario_name, seeds.size(),
+                     seeds.size() == 1 ? "" : "s", fmt::join(seeds, ", "));
+}
+
+}  // namespace
+
+bool same_but_seed(const RunMeta& a, const RunMeta& b) {
+  const std::vector<InputDifference> all = input_differences(a, b);
+  return std::all_of(all.begin(), all.end(), is_seed);
+}
+
+Spread spread_of(const std::vector<const RunData*>& runs, const std::string& metric) {
+  std::vector<double> values;
+  for (const RunData* r : runs) {
+    const Metric* m = find(r->metrics, metric);
+    if (m != nullptr && !std::isnan(m->value)) values.push_back(m->value);
+  }
+  Spread s;
+  s.runs = values.size();
+  if (values.empty()) return s;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  s.median = values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+  s.least = values.front();
+  s.most = values.back();
+  return s;
+}
+
+bool within_noise(const Spread& a, const Spread& b) {
+  if (a.runs == 0 || b.runs == 0 || a.runs + b.runs < 3) return false;
+  return std::max(a.least, b.least) <= std::min(a.most, b.most);
+}
+
+Table diff_seeds(const std::vector<const RunData*>& a, const std::vector<const RunData*>& b) {
+  SWITCHYARD_ASSERT(!a.empty(), "no runs");
+  Table table;
+  table.name = "diff";
+  table.title = "A = " + side_text(a, seeds_of(a));
+  if (!b.empty()) table.title += ", B = " + side_text(b, seeds_of(b));
+  table.columns = {"kind", "name", "unit", "A", "A range", "B", "B range", "B-A", "B/A", "better"};
+  if (!b.empty()) {
+    for (const InputDifference& d : input_differences(a.front()->meta, b.front()->meta)) {
+      if (!is_seed(d)) table.rows.push_back({"input", d.key, "", d.a, "", d.b, "", "", "", ""});
+    }
+  }
+  // Metrics in the order in which the runs have them, A's first.
+  std::vector<std::string> names;
+  for (const auto* side : {&a, &b}) {
+    for (const RunData* r : *side) {
+      for (const Metric& m : r->metrics) {
+        if (std::find(names.begin(), names.end(), m.name) == names.end()) names.push_back(m.name);
+      }
+    }
+  }
+  const auto one = [](const std::vector<const RunData*>& runs, const std::string& name) {
+    const Metric* m = nullptr;
+    for (std::size_t i = 0; i < runs.size() && m == nullptr; ++i) m = find(runs[i]->metrics, name);
+    return m;
+  };
+  for (const std::string& name : names) {
+    const Spread sa = spread_of(a, name);
+    const Spread sb = spread_of(b, name);
+    const Metric* ma = one(a, name);
+    const Metric* mb = one(b, name);
+    const bool comparable = ma != nullptr && mb != nullptr && ma->unit == mb->unit;
+    std::string better = "-";
+    if (comparable) {
+      better = better_of({name, sa.median, ma->unit}, {name, sb.median, mb->unit});
+      if (better != "same" && within_noise(sa, sb)) better = "noise";
+    }
+    table.rows.push_back(
+        {"metric", name, ma != nullptr ? ma->unit : mb->unit, format_value(sa.median),
+         range_text(sa), b.empty() ? "" : format_value(sb.median), b.empty() ? "" : range_text(sb),
+         b.empty() ? "" : format_value(comparable ? sb.median - sa.median : kNoData),
+         b.empty() ? ""
+                   : format_value(comparable && sa.median != 0 ? sb.median / sa.median : kNoData),
+         b.empty() ? "" : better});
+  }
+  return table;
 }
 
 bool same_results(const RunData& a, const RunData& b) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two runs side by side: what was put in differently, then what came out. The window's compare
-// table shows these rows cell by cell.
-// Not modelled: noise between seeds; one pair of runs is compared.
+// table shows these rows cell by cell. Of two scenarios with several seeds each: the medians, the
+// ranges, and whether the seeds alone explain a difference (the ranges touch; no distribution is
+// assumed).
+// Not modelled: tests of significance; two or three seeds tell little, more make ranges wider.
 #pragma once
 #include <string>
 #include <utility>
@@ -26,6 +28,19 @@ std::vector<std::pair<std::string, std::string>> scenario_entries(const std::str
 /// product version, seed, and the hashes of model, hardware and trace.
 std::vector<InputDifference> input_differences(const RunMeta& a, const RunMeta& b);
 
+/// True when nothing was put in differently but the seed, if that.
+bool same_but_seed(const RunMeta& a, const RunMeta& b);
+
+/// Values of one metric over runs with several seeds, in its unit. Runs without the value do not
+/// count; NaN when none has it.
+struct Spread {
+  std::size_t runs = 0;
+  double median = kNoData, least = kNoData, most = kNoData;
+};
+Spread spread_of(const std::vector<const RunData*>& runs, const std::string& metric);
+/// Whether the seeds explain the difference: the ranges touch, and one side has two values or more.
+bool within_noise(const Spread& a, const Spread& b);
+
 /// True when both runs have the same metrics and totals (NaN = NaN).
 bool same_results(const RunData& a, const RunData& b);
 
@@ -33,5 +48,11 @@ bool same_results(const RunData& a, const RunData& b);
 /// "-" where neither direction is better or a value is missing). Inputs come first and are those
 /// that differ; metrics are A's, then those only B has. Needs meta, totals and metrics only.
 Table diff_runs(const RunData& a, const RunData& b);
+
+/// Runs of one scenario each, with different seeds; `b` may be empty: the spread of `a` alone.
+/// Columns: kind, name, unit, A (median), A range, B, B range, B-A, B/A (of the medians), better
+/// ("noise" where within_noise()). InputError(title of the table, …) when the runs of a side differ
+/// in more than the seed, or have the same one. Needs meta and metrics only.
+Table diff_seeds(const std::vector<const RunData*>& a, const std::vector<const RunData*>& b);
 
 }  // namespace switchyard::run

@@ -24,6 +24,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/base/error.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/palette.hpp"
 #include "gui/recent.hpp"
@@ -627,6 +628,163 @@ TEST_F(ExploreTest, MemoryOfALongRunIsReadInTheBackground) {
   EXPECT_TRUE(said);
 }
 
+// Of the same scenario, with as many steps and GPUs: only the content tells the files apart.
+TEST_F(ExploreTest, AFileReplacedByAnotherOfTheSameScenarioIsNamedAndReadAgain) {
+  run::RunData first = demoRun(320);
+  run::write_run("twin.h5", first);
+  run::RunData second = demoRun(320);
+  for (std::uint64_t& bytes : second.gpus.memory_peak) bytes += 1;
+  window.openFiles({QStringLiteral("twin.h5")});
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 20000));
+  const auto old = window.state()->runPointer();
+  EXPECT_FALSE(old->replacedOnDisk());
+  QEvent activate(QEvent::WindowActivate);
+  QApplication::sendEvent(&window, &activate);
+  EXPECT_EQ(window.messageBar()->text(), QString());
+  ViewState state;
+  MemoryPane pane(&state);
+  pane.setReadSteps(100);
+  pane.setMargins(80, 20);
+  pane.resize(140, 120);
+  state.setRun(old);
+  run::write_run("twin.h5", second);
+  EXPECT_TRUE(old->replacedOnDisk());
+  pane.grab();
+  ASSERT_TRUE(wait([&] { return !pane.reading(); }, 20000));
+  pane.grab();
+  bool said = false;
+  for (const TimePane::Label& l : pane.labels()) {
+    said = said || l.text.contains(QStringLiteral("another run"));
+  }
+  EXPECT_TRUE(said);
+  QApplication::sendEvent(&window, &activate);
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("twin.h5 was written again")))
+      << window.messageBar()->text().toStdString();
+  pane.setFocus();
+  QTest::keyClick(&window, Qt::Key_F5);
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 20000));
+  EXPECT_NE(window.state()->runPointer(), old);
+  EXPECT_NE(window.state()->run()->contentHash(), old->contentHash());
+  EXPECT_FALSE(window.state()->run()->replacedOnDisk());
+  EXPECT_EQ(window.messageBar()->text(), QString());
+}
+
+// The old run stays when the new one cannot be read after it was opened.
+TEST_F(ExploreTest, ARunWhosePagesCannotBeReadKeepsTheOldOne) {
+  run::write_run("torn.h5", demoRun(300));
+  const auto torn = std::make_shared<const RunStore>("torn.h5");
+  const auto old = window.state()->runPointer();
+  std::filesystem::resize_file("torn.h5", 600);
+  QSignalSpy changed(window.state(), &ViewState::runChanged);
+  EXPECT_THROW(window.state()->setRun(torn), InputError);
+  EXPECT_EQ(window.state()->runPointer(), old);
+  EXPECT_EQ(window.state()->steps(), 400U);
+  EXPECT_EQ(changed.count(), 0);
+}
+
+TEST_F(ExploreTest, EscapeClearsALinkWhoseFilterIsGone) {
+  window.state()->setLink(3);
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  ASSERT_FALSE(find->text().isEmpty());
+  find->clear();
+  EXPECT_EQ(window.state()->link(), 3U) << "the line stays without its events";
+  pane("heatmap")->setFocus();
+  QTest::keyClick(pane("heatmap"), Qt::Key_Escape);
+  EXPECT_EQ(window.state()->link(), run::kNone);
+}
+
+// Three GPUs in a lane of eight: the last lane holds two and is filled like the others.
+TEST_F(ExploreTest, TheLastLaneIsFilledWhenItHoldsFewerGpus) {
+  run::RunData data = demoRun(40);
+  // Each GPU computes all the time.
+  for (std::uint64_t s = 0; s < 40; ++s) {
+    const std::int64_t whole = data.steps[s].end_ps - data.steps[s].start_ps;
+    for (std::size_t g = 0; g < 8; ++g) {
+      std::int64_t* phases = data.gpus.phase_ps.data() + (s * 8 + g) * run::kPhases;
+      std::fill_n(phases, run::kPhases, 0);
+      phases[1] = whole;
+    }
+  }
+  ViewState state;
+  TimelinePane pane(&state);
+  pane.setMargins(80, 20);
+  state.setRun(stored(std::move(data)));
+  pane.resize(300, 60);
+  for (int h = 60; h > 20 && pane.gpuAt(pane.plotRect().bottom()) != 6; --h) pane.resize(300, h);
+  const QRect plot = pane.plotRect();
+  ASSERT_EQ(pane.gpuAt(plot.bottom()), 6U) << "no height has lanes of three";
+  ASSERT_EQ(pane.gpuAt(plot.top()), 0U);
+  const QImage image = pane.grab().toImage();
+  const QColor color = state.theme().phases[1];
+  int filled = 0;
+  int rows = 0;
+  for (int y = plot.top(); y <= plot.bottom(); ++y) {
+    if (pane.gpuAt(y) != 6) continue;
+    ++rows;
+    filled += image.pixelColor(plot.center().x(), y) == color ? 1 : 0;
+  }
+  EXPECT_GT(rows, 3);
+  EXPECT_GE(filled, rows - 1) << "the lane's lower part is empty";
+}
+
+// More steps than pixels: the header says so, and the mouse over it shows the whole of it.
+TEST_F(ExploreTest, HeadersSayHowManyPointsAreDrawn) {
+  auto* p = pane("imbalance");
+  window.resize(1280, 800);
+  QApplication::processEvents();
+  ViewState state;
+  StepTimePane alone(&state);
+  alone.setMargins(80, 20);
+  alone.resize(80 + 20 + 200, 100);
+  state.setRun(stored(demoRun()));
+  const int pixels = alone.plotRect().width();
+  ASSERT_LT(pixels, 400);
+  EXPECT_TRUE(alone.headerText().endsWith(
+      QStringLiteral("%1 points drawn, each of %2 steps").arg(pixels).arg(400.0 / pixels)))
+      << alone.headerText().toStdString();
+  state.setWindow({0, 50}, ViewState::Move::kJump);
+  EXPECT_FALSE(alone.headerText().contains(QStringLiteral("points drawn")));
+  // A run with requests says how many of them have the times.
+  open(stored(twoReplicas(), "serving.h5"));
+  EXPECT_TRUE(pane("latency")->headerText().contains(
+      QStringLiteral("TTFT of 95 and TPOT of 95 of 95 requests")))
+      << pane("latency")->headerText().toStdString();
+  QTest::mouseMove(p, QPoint(20, 4));
+  EXPECT_EQ(window.hoverText(), QStringLiteral("Load imbalance: ") + p->headerText());
+}
+
+TEST_F(ExploreTest, ThePaletteAndTheHelpFollowTheMenus) {
+  QStringList names;
+  for (const QAction* a : actionsInOrder(&window)) names << a->text().remove('&');
+  EXPECT_EQ(names.first(), QStringLiteral("Open run…"));
+  EXPECT_LT(names.indexOf(QStringLiteral("Zoom in")), names.indexOf(QStringLiteral("Run")));
+  EXPECT_LT(names.indexOf(QStringLiteral("Run")), names.indexOf(QStringLiteral("Health")));
+  EXPECT_EQ(names.count(QStringLiteral("Zoom in")), 1);
+}
+
+// A long text must not push the columns behind it out of the view.
+TEST_F(ExploreTest, TablesKeepAllColumnsOnScreen) {
+  run::RunData other = demoRun(300);
+  other.meta.scenario_text += "workload.note = \"" + std::string(200, 'x') + "\"\n";
+  window.resize(1280, 800);
+  window.compareWith(stored(std::move(other), "b.h5"));
+  QApplication::processEvents();
+  const TableView& table = *window.compare()->table();
+  ASSERT_GT(table.model()->rowCount(), 10);
+  int width = 0;
+  for (int c = 0; c < CompareModel::kBetter; ++c) width += table.columnWidth(c);
+  EXPECT_LE(width, table.viewport()->width());
+  for (int c = 0; c < CompareModel::kBetter; ++c) EXPECT_GT(table.columnWidth(c), 20);
+  // Without rows a table says why.
+  window.showRun(stored(demoRun(3), "short.h5"));
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  find->setText(QStringLiteral("no such event"));
+  window.dock(QStringLiteral("events"))->raise();
+  QApplication::processEvents();
+  EXPECT_EQ(window.eventsTable()->model()->rowCount(), 0);
+  EXPECT_EQ(window.eventsTable()->emptyText(), QStringLiteral("No event passes the filters."));
+}
+
 TEST_F(ExploreTest, BookmarksAreSetNamedFoundAndRemoved) {
   ViewState* s = window.state();
   QWidget* heat = pane("heatmap");
@@ -691,7 +849,12 @@ TEST(Bookmarks, AreSavedPerFileAndDropStepsThatAreGone) {
   openIn(w, "marks_a.h5");
   ASSERT_EQ(w.state()->bookmarks().size(), 1U);
   w.state()->setBookmark(7, std::nullopt);
-  EXPECT_TRUE(bookmarksOf(QStringLiteral("marks_a.h5")).empty());
+  // The one beyond the end is hidden, not forgotten: a longer run at this place shows it again.
+  ASSERT_EQ(bookmarksOf(QStringLiteral("marks_a.h5")).size(), 1U);
+  run::write_run("marks_a.h5", demoRun(40));
+  openIn(w, "marks_a.h5");
+  ASSERT_EQ(w.state()->bookmarks().size(), 1U);
+  EXPECT_EQ(w.state()->bookmarks()[0], (Bookmark{30, QString()}));
 }
 
 TEST(PaletteScore, WantsTheLettersInOrderAndLikesBeginnings) {

@@ -139,6 +139,66 @@ TEST_F(RunsTest, TwoFilesAreComparedWithTheNumbersOfDiffCellByCell) {
   EXPECT_EQ(model.rowCount(), 0);
 }
 
+// Several seeds of both scenarios are open: what the seeds explain stands back.
+TEST_F(RunsTest, DifferencesWithinTheNoiseOfTheSeedsAreGrey) {
+  const auto file = [](const char* name, std::uint64_t seed, std::uint32_t steps, bool second) {
+    run::RunData r = demoRun(steps);
+    r.meta.seed = seed;
+    if (second) r.meta.scenario_text += steps < 60 ? "policy.other = 1\n" : "policy.other = 2\n";
+    run::write_run(name, r);
+    return QString::fromLatin1(name);
+  };
+  const QString a1 = file("a1.h5", 1, 40, false);
+  const QString a2 = file("a2.h5", 2, 48, false);
+  const QString b1 = file("b1.h5", 1, 44, true);
+  const QString b2 = file("b2.h5", 2, 46, true);
+  const auto row = [&](const QString& name) {
+    const QAbstractItemModel& m = *window.compare()->model();
+    for (int r = 0; r < m.rowCount(); ++r) {
+      if (m.index(r, CompareModel::kName).data().toString() == name) return r;
+    }
+    ADD_FAILURE() << "no row " << name.toStdString();
+    return -1;
+  };
+  const auto color = [&](const QString& name, int column) {
+    return window.compare()->model()->index(row(name), column).data(Qt::ForegroundRole);
+  };
+  const QVariant muted = window.state()->theme().muted;
+  // One run a side: no noise is known.
+  window.openFiles({a1, b1});
+  finish();
+  EXPECT_EQ(window.compare()->seedsText(), QString());
+  EXPECT_NE(color(QStringLiteral("tokens"), CompareModel::kA), muted);
+  // Four files: A and B are the first of each scenario. 40 … 48 steps against 44 … 46.
+  window.openFiles({a1, a2, b2, b1});
+  finish();
+  EXPECT_EQ(window.state()->run()->name(), "a1.h5");
+  ASSERT_NE(window.state()->other(), nullptr);
+  EXPECT_EQ(window.state()->other()->name(), "b2.h5");
+  EXPECT_TRUE(window.compare()->seedsText().contains(QStringLiteral("A 2, B 2")))
+      << window.compare()->seedsText().toStdString();
+  EXPECT_EQ(color(QStringLiteral("tokens"), CompareModel::kA), muted);
+  EXPECT_TRUE(window.compare()->model()->noise(row(QStringLiteral("tokens"))));
+  const QString tip = window.compare()
+                          ->model()
+                          ->index(row(QStringLiteral("tokens")), CompareModel::kB)
+                          .data(Qt::ToolTipRole)
+                          .toString();
+  EXPECT_TRUE(tip.contains(QStringLiteral("ranges touch"))) << tip.toStdString();
+  EXPECT_TRUE(tip.contains(QStringLiteral("(seeds: 2)"))) << tip.toStdString();
+  // Far from A's range: no noise, whatever the seeds.
+  window.openFiles({file("far1.h5", 1, 90, true), file("far2.h5", 2, 96, true), a1, a2});
+  finish();
+  EXPECT_NE(color(QStringLiteral("tokens"), CompareModel::kA), muted);
+  EXPECT_FALSE(window.compare()->model()->noise(row(QStringLiteral("tokens"))));
+  // Two seeds of one scenario differ by noise only.
+  window.openFiles({a1, a2});
+  finish();
+  EXPECT_TRUE(window.compare()->seedsText().contains(QStringLiteral("all differences are noise")))
+      << window.compare()->seedsText().toStdString();
+  EXPECT_EQ(color(QStringLiteral("tokens"), CompareModel::kA), muted);
+}
+
 TEST_F(RunsTest, TheSecondRunIsDrawnDashedOverTheFirst) {
   run::write_run("a.h5", demoRun(40));
   window.openFiles({QStringLiteral("a.h5")});

@@ -193,6 +193,150 @@ TEST(Document, SweepsAndFaultsAreEditedWhereTheyStand) {
   EXPECT_EQ(scenario::scenario_hash(scenario::read_scenario(file, options)), failure.hash());
 }
 
+std::string list(const std::string& text, const std::string& key, ListEdit edit, std::size_t index,
+                 const std::string& toml = {}) {
+  try {
+    return editList(text, "x.toml", key, edit, index, toml);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+}
+
+TEST(EditList, AddsCopiesAndRemovesBlocksAndLeavesTheRestAlone) {
+  const std::string two =
+      "[f]\na = 1\n\n# the first\n[[f.events]]\nstep = 1  # one\n\n[[f.events]]\nstep = 2\n"
+      "\n# run\n[run]\nseed = 1\n";
+  EXPECT_EQ(list(two, "f.events", ListEdit::kAdd, 0, "{ step = 3, gpu = \"gpu0\" }"),
+            "[f]\na = 1\n\n# the first\n[[f.events]]\nstep = 1  # one\n\n[[f.events]]\nstep = 2\n"
+            "\n[[f.events]]\nstep = 3\ngpu = \"gpu0\"\n\n# run\n[run]\nseed = 1\n");
+  EXPECT_EQ(list(two, "f.events", ListEdit::kDuplicate, 0),
+            "[f]\na = 1\n\n# the first\n[[f.events]]\nstep = 1  # one\n\n[[f.events]]\n"
+            "step = 1  # one\n\n[[f.events]]\nstep = 2\n\n# run\n[run]\nseed = 1\n");
+  EXPECT_EQ(list(two, "f.events", ListEdit::kRemove, 1),
+            "[f]\na = 1\n\n# the first\n[[f.events]]\nstep = 1  # one\n\n# run\n[run]\nseed = 1\n");
+  // A list that the file does not have yet stands where its section belongs.
+  EXPECT_EQ(list("[model]\na = 1\n\n# r\n[run]\nb = 1\n", "faults.events", ListEdit::kAdd, 0,
+                 "{ step = 3 }"),
+            "[model]\na = 1\n\n[[faults.events]]\nstep = 3\n\n# r\n[run]\nb = 1\n");
+  EXPECT_EQ(list("[run]\nb = 1", "sweep", ListEdit::kAdd, 0, "{ key = \"k\", values = [1] }"),
+            "[run]\nb = 1\n\n[[sweep]]\nkey = \"k\"\nvalues = [1]\n");
+  // Tables below an item go with it.
+  EXPECT_EQ(list("[[a]]\nx = 1\n[a.sub]\ny = 2\n\n[[a]]\nx = 3\n", "a", ListEdit::kRemove, 0),
+            "[[a]]\nx = 3\n");
+}
+
+TEST(EditList, ChangesListsBetweenBrackets) {
+  const std::string two = "[f]\nevents = [{ step = 1 }, { step = 2 }]  # e\nz = 1\n";
+  EXPECT_EQ(list(two, "f.events", ListEdit::kAdd, 0, "{ step = 3 }"),
+            "[f]\nevents = [{ step = 1 }, { step = 2 }, { step = 3 }]  # e\nz = 1\n");
+  EXPECT_EQ(list(two, "f.events", ListEdit::kDuplicate, 0),
+            "[f]\nevents = [{ step = 1 }, { step = 1 }, { step = 2 }]  # e\nz = 1\n");
+  EXPECT_EQ(list(two, "f.events", ListEdit::kRemove, 0),
+            "[f]\nevents = [{ step = 2 }]  # e\nz = 1\n");
+  EXPECT_EQ(list(two, "f.events", ListEdit::kRemove, 1),
+            "[f]\nevents = [{ step = 1 }]  # e\nz = 1\n");
+  EXPECT_EQ(list("[f]\nevents = [{ step = 1 }]\nz = 1\n", "f.events", ListEdit::kRemove, 0),
+            "[f]\nz = 1\n");
+  EXPECT_NE(list(two, "f.events", ListEdit::kRemove, 2).find("no such item"), std::string::npos);
+  EXPECT_NE(list(two, "f.z", ListEdit::kRemove, 0).find("it is no list"), std::string::npos);
+  EXPECT_NE(list("faults = { reaction = \"restart\" }\n", "faults.events", ListEdit::kAdd, 0,
+                 "{ step = 1 }")
+                .find("cannot change the list faults.events"),
+            std::string::npos);
+}
+
+// Each list of a scenario takes a new item that is possible at once, and undo takes it back; a
+// child process that gets the settings resolves what is on the screen.
+TEST(Document, EveryListTakesANewItemThatResolves) {
+  const std::filesystem::path root(SWITCHYARD_SOURCE_DIR);
+  for (const char* name : {"gpu_failure.toml", "serving_mixtral.toml", "normative.toml"}) {
+    const std::string file = (root / "scenarios" / name).string();
+    ScenarioDocument document(file);
+    const std::vector<ScenarioDocument::List> lists = document.lists();
+    EXPECT_GE(lists.size(), 5U);
+    for (const ScenarioDocument::List& l : lists) {
+      document.edit(l.key, ListEdit::kAdd);
+      // Two devices of one name and two equal links are for a person to tell apart.
+      if (l.section != "hardware") {
+        EXPECT_FALSE(document.problem()) << name << ' ' << l.key << ": " << *document.problem();
+      }
+      std::size_t items = 0;
+      for (const ScenarioDocument::List& now : document.lists()) {
+        if (now.key == l.key) items = now.items;
+      }
+      if (!document.problem()) {
+        EXPECT_EQ(items, l.items + 1) << name << ' ' << l.key;
+        scenario::ReadOptions options;
+        options.settings = document.settings();
+        options.require_trace = false;
+        EXPECT_EQ(scenario::scenario_hash(scenario::read_scenario(file, options)), document.hash())
+            << name << ' ' << l.key;
+      }
+      ASSERT_TRUE(document.undo());
+      EXPECT_FALSE(document.changed());
+    }
+  }
+}
+
+TEST(Document, ListsOfThePresetAreCopiedIntoTheFileFirst) {
+  const std::filesystem::path root(SWITCHYARD_SOURCE_DIR);
+  ScenarioDocument document(root / "scenarios" / "gpu_failure.toml");
+  const std::string hash = document.hash();
+  document.edit("hardware.links", ListEdit::kDuplicate, 1);
+  EXPECT_NE(document.text().find("[[hardware.links]]\nfrom = \"gpu[0-7]\"\nto = \"nvswitch\"\n"),
+            std::string::npos)
+      << document.text();
+  // Two equal links are refused, but the copy can be made another one.
+  EXPECT_TRUE(document.problem());
+  ASSERT_NE(document.entry("hardware.links[2].from"), nullptr);
+  EXPECT_TRUE(document.entry("hardware.links[2].from")->editable);
+  EXPECT_EQ(document.entry("hardware.links[2].to")->value, "cpu[0-1]");
+  document.edit("hardware.links", ListEdit::kRemove, 2);
+  ASSERT_FALSE(document.problem()) << *document.problem();
+  EXPECT_EQ(document.hash(), hash) << "the copied list is the preset's";
+  ASSERT_NE(document.entry("hardware.links[0].type"), nullptr);
+  EXPECT_TRUE(document.entry("hardware.links[0].type")->editable);
+  document.undo();
+  document.undo();
+  EXPECT_FALSE(document.changed());
+  // The last fault takes its section along; no setting can say that to a child process.
+  document.edit("faults.events", ListEdit::kRemove, 0);
+  EXPECT_EQ(document.settings().size(), 1U);
+  EXPECT_TRUE(document.settings()[0].starts_with("faults.events=[{ kind = \"gpu_loss\""))
+      << document.settings()[0];
+  document.edit("faults.events", ListEdit::kRemove, 0);
+  EXPECT_FALSE(document.problem()) << *document.problem();
+  EXPECT_EQ(document.text().find("[faults]"), std::string::npos);
+  EXPECT_THROW((void)document.settings(), InputError);
+  EXPECT_THROW(document.edit("faults.events", ListEdit::kRemove, 0), InputError);
+  EXPECT_THROW(document.edit("no.list", ListEdit::kAdd), InputError);
+}
+
+// Values that are impossible alone but possible together do not stand in the way; a point that is
+// impossible is named at the axis that is to blame.
+TEST(Document, PointsOfASweepAreCheckedTogether) {
+  // tp = 8 alone is refused while attention is "dp"; swept with it, it is not.
+  std::string text = kTinyScenario;
+  text +=
+      "\n[[sweep]]\nkey = \"parallel.tp\"\nvalues = [8]\n\n[[sweep]]\nkey = "
+      "\"parallel.attention\"\nvalues = [\"tp\"]\n";
+  writeText("joint.toml", text);
+  ScenarioDocument document("joint.toml");
+  EXPECT_FALSE(document.problem()) << *document.problem();
+  scenario::ReadOptions alone;
+  alone.settings = {"sweep=[]", "parallel.tp=8"};
+  EXPECT_THROW((void)scenario::read_scenario("joint.toml", alone), InputError)
+      << "this value is possible alone: the case proves nothing";
+  document.set("sweep[1].values", "[\"tp\", \"nonsense\"]");
+  ASSERT_TRUE(document.problem());
+  const ScenarioDocument::Entry* axis = document.entry("sweep[1].key");
+  ASSERT_NE(axis, nullptr);
+  EXPECT_NE(document.problem()->find("parallel.attention = \"nonsense\""), std::string::npos)
+      << *document.problem();
+  const std::string line = axis->origin.substr(0, axis->origin.rfind(':'));
+  EXPECT_TRUE(document.problem()->starts_with(line)) << *document.problem() << " not at " << line;
+}
+
 TEST(Document, AnImpossibleValueSaysFileAndLineAndUndoMendsIt) {
   writeText("bad.toml", kTinyScenario);
   ScenarioDocument document("bad.toml");
@@ -275,6 +419,15 @@ TEST_F(FormTest, WrongValuesAreNamedInlineAndCannotRun) {
   EXPECT_TRUE(form.problemText().startsWith(QStringLiteral("form.toml:10:")))
       << form.problemText().toStdString();
   EXPECT_FALSE(form.runButton()->isEnabled());
+  // Another section and back: no field is empty, the wrong value stands in its own.
+  form.showSection(QStringLiteral("run"));
+  auto* seed = qobject_cast<QLineEdit*>(form.editorOf(QStringLiteral("run.seed")));
+  ASSERT_NE(seed, nullptr);
+  EXPECT_EQ(seed->text(), QStringLiteral("3"));
+  form.showSection(QStringLiteral("workload"));
+  auto* batch = qobject_cast<QLineEdit*>(form.editorOf(QStringLiteral("workload.batch")));
+  ASSERT_NE(batch, nullptr);
+  EXPECT_EQ(batch->text(), QStringLiteral("-3"));
   type(QStringLiteral("workload.batch"), QStringLiteral("16"));
   EXPECT_TRUE(form.runButton()->isEnabled()) << form.problemText().toStdString();
   form.undo();
@@ -298,6 +451,35 @@ TEST_F(FormTest, ASearchFindsKeysOfAllSectionsAndUnits) {
   auto* order = qobject_cast<QComboBox*>(form.editorOf(QStringLiteral("policy.capacity.order")));
   ASSERT_NE(order, nullptr);
   EXPECT_GE(order->findText(QStringLiteral("prob")), 0);
+}
+
+TEST_F(FormTest, ItemsOfListsAreAddedCopiedRemovedAndRun) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  const auto press = [&](const char* name) {
+    auto* button = form.findChild<QPushButton*>(QString::fromLatin1(name));
+    ASSERT_NE(button, nullptr) << name;
+    QTest::mouseClick(button, Qt::LeftButton);
+    QApplication::processEvents();
+  };
+  form.showSection(QStringLiteral("faults"));
+  press("add:faults.events");
+  ASSERT_NE(form.editorOf(QStringLiteral("faults.events[0].factor")), nullptr)
+      << form.problemText().toStdString();
+  press("duplicate:faults.events[0]");
+  type(QStringLiteral("faults.events[1].step"), QStringLiteral("5"));
+  press("remove:faults.events[0]");
+  EXPECT_EQ(form.editorOf(QStringLiteral("faults.events[1].step")), nullptr);
+  EXPECT_EQ(form.document()->entry("faults.events[0].step")->value, "5");
+  EXPECT_TRUE(form.runButton()->isEnabled()) << form.problemText().toStdString();
+  QTest::mouseClick(form.runButton(), Qt::LeftButton);
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 30000));
+  ASSERT_NE(window.state()->run(), nullptr) << window.messageBar()->text().toStdString();
+  EXPECT_NE(window.state()->run()->data().meta.scenario_text.find("faults.events[0].step = 5"),
+            std::string::npos);
+  for (int i = 0; i < 4; ++i) form.undo();
+  EXPECT_FALSE(form.document()->changed());
+  EXPECT_FALSE(form.document()->canUndo());
 }
 
 TEST_F(FormTest, AMissingOrForeignScenarioIsAMessage) {

@@ -434,8 +434,13 @@ TEST_F(WindowTest, ABadFileShowsAMessageAndKeepsTheOldRun) {
   EXPECT_EQ(window.state()->steps(), 30U);
 }
 
-TEST_F(WindowTest, OneDroppedFileOpensTwoAreComparedAndThreeAreRefused) {
+TEST_F(WindowTest, OneDroppedFileOpensTwoAreComparedAndThreeScenariosAreRefused) {
   run::write_run("dropped.h5", demoRun(25));
+  run::RunData other = demoRun(10);
+  other.meta.scenario_text += "workload.note = 1\n";
+  run::write_run("second.h5", other);
+  other.meta.scenario_text += "workload.more = 2\n";
+  run::write_run("third.h5", other);
   const auto drop = [&](const QList<QUrl>& urls) {
     QMimeData mime;
     mime.setUrls(urls);
@@ -447,9 +452,21 @@ TEST_F(WindowTest, OneDroppedFileOpensTwoAreComparedAndThreeAreRefused) {
   };
   const QUrl url = QUrl::fromLocalFile(qs(std::filesystem::absolute("dropped.h5").string()));
   const auto settled = [&] { return testing::wait([&] { return !window.busy(); }, 10000); };
-  drop({url, url, url});
+  const auto named = [](const char* name) {
+    return QUrl::fromLocalFile(qs(std::filesystem::absolute(name).string()));
+  };
+  drop({url, named("second.h5"), named("third.h5")});
+  ASSERT_TRUE(settled());
   EXPECT_EQ(window.state()->steps(), 400U);
-  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("Drop one run file")));
+  EXPECT_EQ(window.state()->other(), nullptr);
+  EXPECT_TRUE(
+      window.messageBar()->text().contains(QStringLiteral("third.h5 is of a third scenario")))
+      << window.messageBar()->text().toStdString();
+  drop({url, url, url});
+  ASSERT_TRUE(settled());
+  EXPECT_EQ(window.state()->steps(), 25U);
+  EXPECT_EQ(window.state()->other(), nullptr) << "the same file thrice is one run";
+  EXPECT_EQ(window.messageBar()->text(), QString());
   drop({url});
   ASSERT_TRUE(settled());
   EXPECT_EQ(window.state()->steps(), 25U);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/base/error.hpp"
 #include "experiments/cli/diff.hpp"
 #include "experiments/cli/inspect_run.hpp"
 #include "sim/run/metrics.hpp"
@@ -52,6 +53,52 @@ TEST(Diff, SwappedRunsSwapTheBetterSide) {
   const Table t = diff_runs(small(120, 50), small(100, 50));
   EXPECT_EQ(t.rows[0].back(), "A");
   EXPECT_EQ(t.rows[1].back(), "same");
+}
+
+TEST(Seeds, MedianRangeAndNoiseOfTwoScenarios) {
+  const auto run = [](std::uint64_t seed, const char* factor, double tokens, double time) {
+    RunData r = small(tokens, time);
+    r.meta.seed = seed;
+    r.meta.scenario_text =
+        "run.seed = " + std::to_string(seed) + "\npolicy.factor = " + factor + "\n";
+    return r;
+  };
+  const RunData a1 = run(1, "1", 100, 50);
+  const RunData a2 = run(2, "1", 110, 60);
+  const RunData a3 = run(3, "1", 104, 52);
+  const RunData b1 = run(1, "2", 120, 58);
+  const RunData b2 = run(2, "2", 130, 70);
+  EXPECT_TRUE(same_but_seed(a1.meta, a2.meta));
+  EXPECT_FALSE(same_but_seed(a1.meta, b1.meta));
+  const Table t = diff_seeds({&a1, &a2, &a3}, {&b1, &b2});
+  const std::vector<Row> expected = {
+      {"input", "policy.factor", "", "1", "", "2", "", "", "", ""},
+      {"metric", "tokens per second", "1/s", "104", "100 .. 110", "125", "120 .. 130", "21",
+       "1.20192", "B"},
+      {"metric", "step time mean", "us", "52", "50 .. 60", "64", "58 .. 70", "12", "1.23077",
+       "noise"},
+      {"metric", "MBU", "", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a", "-"},
+      {"metric", "gate entropy", "bit", "1.5", "1.5 .. 1.5", "1.5", "1.5 .. 1.5", "0", "1", "same"},
+  };
+  EXPECT_EQ(t.rows, expected);
+  EXPECT_NE(t.title.find("3 seeds: 1, 2, 3"), std::string::npos) << t.title;
+  // One scenario alone: its spread.
+  const Table alone = diff_seeds({&a1, &a2}, {});
+  EXPECT_EQ(alone.rows[0],
+            (Row{"metric", "tokens per second", "1/s", "105", "100 .. 110", "", "", "", "", ""}));
+  EXPECT_THROW((void)diff_seeds({&a1, &a1}, {&b1}), InputError);
+  EXPECT_THROW((void)diff_seeds({&a1, &b2}, {&b1}), InputError);
+}
+
+TEST(Seeds, NoiseNeedsASecondSeedAndTouchingRanges) {
+  const Spread one{1, 5, 5, 5};
+  const Spread near{3, 5.5, 5, 6};
+  const Spread far{3, 8, 7, 9};
+  EXPECT_FALSE(within_noise(one, one)) << "one run a side says nothing about noise";
+  EXPECT_TRUE(within_noise(one, near));
+  EXPECT_TRUE(within_noise(near, one));
+  EXPECT_FALSE(within_noise(near, far));
+  EXPECT_FALSE(within_noise(Spread{}, near));
 }
 
 TEST(Diff, ReportsAChangedInputThatChangedNoResult) {
