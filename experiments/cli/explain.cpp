@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/routing/policy.hpp"
+#include "sim/loop/exchange_timer.hpp"
 
 namespace switchyard {
 namespace {
@@ -68,9 +69,12 @@ Table explain_scenario(const scenario::Scenario& scenario) {
 Table explain_file(const std::string& path, scenario::ReadOptions options) {
   options.require_trace = false;
   const scenario::Scenario read = scenario::read_scenario(path, options);
+  sim::check_groups(read);
   if (!read.sweep.empty()) {
     // Every point is checked here, so that a sweep does not stop half way.
-    static_cast<void>(scenario::read_sweep(path, options));
+    for (const scenario::SweepPoint& p : scenario::read_sweep(path, options)) {
+      sim::check_groups(p.scenario);
+    }
   }
   return explain_scenario(read);
 }

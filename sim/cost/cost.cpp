@@ -177,6 +177,32 @@ OpCost CostModel::core_of(std::size_t layer, std::span<const SequenceWork> work)
       pairs_flops, dtype_.kv, gpu_.mfu, 1);
 }
 
+OpCost CostModel::partial_attention(std::span<const SequenceWork> work) const {
+  double tokens = 0, pairs = 0, cached = 0;
+  for (const SequenceWork& s : work) {
+    tokens += real(s.new_tokens);
+    pairs += real(s.new_tokens) * real(s.context);
+    cached += real(s.context);
+  }
+  if (tokens == 0) return {};
+  const double heads = real(model_.num_heads);
+  const bool mla = model_.attention == model::AttentionKind::kMla;
+  const double rank = real(model_.kv_lora_rank), rope = real(model_.qk_rope_head_dim);
+  const double dim = real(model_.head_dim);
+  const double kv_values = mla ? rank + rope : 2 * real(model_.num_kv_heads) * dim;
+  const double per_pair = 2 * heads * (mla ? 2 * rank + rope : 2 * dim);
+  const double query = heads * (mla ? rank + rope : dim), part = heads * ((mla ? rank : dim) + 2);
+  return roofline(cached * kv_values * width_of(dtype_.kv) + tokens * (query * a_ + part * 4),
+                  pairs * per_pair, dtype_.kv, gpu_.mfu, 1);
+}
+
+OpCost CostModel::merge_parts(std::uint64_t parts, std::uint64_t values) const {
+  if (parts == 0) return {};
+  // Each part is read, weighed and added.
+  const double n = real(parts) * real(values);
+  return roofline(n * 4, 2 * n, DType::kF32, gpu_.mfu, 1);
+}
+
 /// The attention core: decode and prefill apart, since they run other kernels.
 OpCost CostModel::core(std::size_t layer, std::span<const SequenceWork> work) const {
   if (!spec_.calibration) return core_of(layer, work);

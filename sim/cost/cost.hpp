@@ -104,6 +104,11 @@ class CostModel {
   /// `shares` > 1 (sequence parallelism): norm and residual are of 1 / shares of the tokens.
   [[nodiscard]] OpCost attention(std::size_t layer, std::span<const SequenceWork> work,
                                  std::uint32_t shares = 1) const;
+  /// Attention of n new tokens over c cached ones that lie here, per sequence, n·c pairs: the cache
+  /// and the queries are read, a part of the softmax (h·(d_v + 2) values in FP32) is written.
+  [[nodiscard]] OpCost partial_attention(std::span<const SequenceWork> work) const;
+  /// Adds up so many parts of `values` FP32 values each.
+  [[nodiscard]] OpCost merge_parts(std::uint64_t parts, std::uint64_t values) const;
   /// k of the permutation and of the weighted sum, at most one expert per slot of a policy's
   /// decision; the model's top_k until it is called. Slots that stay empty count too.
   void use_slots(std::uint32_t slots) { slots_ = slots; }

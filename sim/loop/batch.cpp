@@ -275,10 +275,15 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
         const std::uint64_t here = kv_count(q.id, moe, g);
         kept += here;
         if (g == q.gpu) continue;
+        if (merges(q)) {
+          merge_with(q, g, here);
+          continue;
+        }
         const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, each * here);
         bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
         pulled[q.gpu] += pull;
       }
+      keep_at_home(q, kv_count(q.id, moe, q.gpu));
       if (kept != q.had) {
         violation("memory", fmt::format("step {}, MoE layer {}", step_, moe),
                   fmt::format("sequence {} has {} tokens cached, {} are kept", q.id, q.had, kept));
@@ -292,24 +297,39 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
   const auto kept = [&](std::uint64_t n) { return window == 0 ? n : std::min(n, window); };
   std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
   if (s_.memory.kv_placement == KvPlacement::kReplicated) {
-    // Every shard of the home sends the new tokens' to those that hold the same one.
-    for (const PlannedSequence& q : plan_.sequences) {
-      const std::uint64_t fresh = model::dtype_bytes(s_.dtype.kv, per_token * q.fresh);
-      for (std::uint32_t g = 0; g < gpus_; ++g) {
-        if (group_first(g) == q.gpu) continue;
-        bytes[std::size_t{q.gpu + (g - group_first(g))} * gpus_ + g] += fresh;
+    // Every home sends its new tokens' to all others.
+    std::vector<std::uint64_t> fresh(gpus_, 0);
+    for (const PlannedSequence& q : plan_.sequences) fresh[q.gpu] += per_token * q.fresh;
+    std::vector<std::uint32_t> members(gpus_);
+    std::iota(members.begin(), members.end(), 0U);
+    std::vector<std::vector<std::uint64_t>> phases;
+    for (std::uint32_t home = 0; home < gpus_; ++home) {
+      const std::vector<network::Phase> one = network::collective(
+          network::Collective::kBroadcast, network::broadcast_of(s_.network.broadcast),
+          model::dtype_bytes(s_.dtype.kv, fresh[home]), members, node_, home);
+      if (phases.size() < one.size()) phases.resize(one.size(), bytes);
+      for (std::size_t p = 0; p < one.size(); ++p) {
+        for (const network::Transfer& t : one[p]) {
+          phases[p][std::size_t{t.src} * gpus_ + t.dst] += t.bytes;
+        }
       }
     }
-    pull_kv(bytes, pulled);
+    std::int64_t duration = 0, floor = 0;
+    exchange(run::Phase::kCollective, run::kNone, phases, duration, floor, Among::kAll);
     return;
   }
   for (const PlannedSequence& q : plan_.sequences) {
+    keep_at_home(q, kv_tokens_on(q.gpu, q.gpu, kept(q.had)));
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (g == q.gpu) continue;
       const std::uint64_t here = kv_tokens_on(g, q.gpu, kept(q.had));
-      const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, per_token * here);
-      bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
-      pulled[q.gpu] += pull;
+      if (merges(q)) {
+        merge_with(q, g, here);
+      } else {
+        const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, per_token * here);
+        bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
+        pulled[q.gpu] += pull;
+      }
       const std::uint64_t fresh =
           kv_tokens_on(g, q.gpu, q.had + q.fresh) - kv_tokens_on(g, q.gpu, q.had);
       bytes[std::size_t{q.gpu} * gpus_ + g] += model::dtype_bytes(s_.dtype.kv, per_token * fresh);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 
 #include "sim/loop/step_loop.hpp"
 
@@ -137,23 +138,36 @@ void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix) {
 }
 
 void Simulator::count_transfers() {
-  if (plan_.transfers.empty()) return;
-  std::vector<std::uint64_t> matrix(std::size_t{gpus_} * gpus_, 0);
-  std::vector<std::uint64_t> link_bytes(record_.link_bytes.size(), 0);
   for (const KvTransfer& t : plan_.transfers) {
     for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
-      matrix[std::size_t{t.from + i} * gpus_ + t.to + i] += t.bytes;
-      for (const std::uint32_t k : transfer_routes_->links_of(t.from + i, t.to + i)) {
-        link_bytes[k] += t.bytes;
-      }
+      moving_.push_back({t.from + i, t.to + i, t.bytes});
     }
   }
-  for (std::size_t k = 0; k < link_bytes.size(); ++k) {
-    record_.link_bytes[k] += link_bytes[k];
-    record_.link_busy_ps[k] +=
-        SimTime::from_seconds(static_cast<double>(link_bytes[k]) / transfer_routes_->bandwidth[k])
-            .ps();
+  if (moving_.empty()) return;
+  // A step's links take what they can carry while it lasts; the rest counts on the next ones.
+  const double seconds =
+      static_cast<double>(record_.scalars.end_ps - record_.scalars.start_ps) * 1e-12;
+  const auto room = [&](std::uint32_t k) {
+    const auto most = static_cast<std::uint64_t>(transfer_routes_->bandwidth[k] * seconds);
+    return most - std::min(most, record_.link_bytes[k]);
+  };
+  std::vector<std::uint64_t> matrix(std::size_t{gpus_} * gpus_, 0);
+  std::map<std::uint32_t, std::uint64_t> uses;  // A staged path may hold a link twice.
+  for (KvTransfer& t : moving_) {
+    uses.clear();
+    for (const std::uint32_t k : transfer_routes_->links_of(t.from, t.to)) ++uses[k];
+    std::uint64_t now = t.bytes;
+    for (const auto& [k, n] : uses) now = std::min(now, room(k) / n);
+    for (const auto& [k, n] : uses) {
+      record_.link_bytes[k] += now * n;
+      record_.link_busy_ps[k] +=
+          SimTime::from_seconds(static_cast<double>(now * n) / transfer_routes_->bandwidth[k]).ps();
+    }
+    matrix[std::size_t{t.from} * gpus_ + t.to] += now;
+    record_.scalars.bytes_received += now;
+    t.bytes -= now;
   }
+  std::erase_if(moving_, [](const KvTransfer& t) { return t.bytes == 0; });
   count_bytes(matrix);
 }
 

@@ -36,6 +36,28 @@ bool link_disjoint(const cluster::RouteTable& routes,
   return true;
 }
 
+std::vector<std::vector<std::uint32_t>> groups_of(const scenario::Scenario& s) {
+  const auto gpus = static_cast<std::uint32_t>(s.hardware.gpu_count());
+  // Tensor-parallel groups are the groups of one copy of the experts, or parts of them; without
+  // experts they alone exchange.
+  const std::uint32_t size = std::max(s.parallel.tp, s.parallel.ep);
+  std::vector<std::vector<std::uint32_t>> parts(gpus / size);
+  for (std::uint32_t g = 0; g < gpus; ++g) parts[g / size].push_back(g);
+  return parts;
+}
+
+/// Whether the exchanges of several groups are timed each by itself although they share links.
+bool groups_contend(const scenario::Scenario& s, const cluster::RouteTable& routes) {
+  const network::Model model = network::model_of(s.network.model);
+  const bool kind = model == network::Model::kAuto || model == network::Model::kCoflow;
+  if (!kind || s.network.dispatch == scenario::DispatchKind::kPerNode ||
+      !s.network.measured.points.empty()) {
+    return false;
+  }
+  const auto parts = groups_of(s);
+  return parts.size() > 1 && !link_disjoint(routes, parts);
+}
+
 }  // namespace
 
 struct ExchangeTimer::State {
@@ -65,20 +87,37 @@ struct ExchangeTimer::State {
   network::Algorithm algorithm = network::Algorithm::kDirect;
   Sharing sharing = Sharing::kTask;
   std::unique_ptr<TransferQueue> copies;
-  std::vector<std::uint32_t> host, ssd, endpoint_device;
+  std::vector<std::uint32_t> host, ssd, pool, endpoint_device;
+  bool pages = false;                  // KV pages travel between replicas.
+  bool together = false;               // Groups share links.
+  bool hosts = false;                  // `copies` has host memory and SSDs.
+  std::vector<std::uint8_t> has_last;  // [G] while a step is computed
+  std::vector<TransferQueue::Id> last;
+  std::vector<std::int64_t> last_end;  // As the queue knew it.
   std::vector<TransferQueue::Exchange> beside;
   std::vector<std::size_t> group_of;  // [beside]
+  /// After which exchanges of its GPUs this one begins.
+  void chain(const ExchangeTiming& t, std::span<const std::int64_t> ready_ps,
+             TransferQueue::Exchange& e) const;
   void build(const scenario::Scenario& scenario, const cluster::ClusterGraph& graph,
              cluster::RouteTable routes);
 };
 
+void check_groups(const scenario::Scenario& s) {
+  const bool ring = s.network.algorithm == scenario::ExchangeAlgorithm::kRing ||
+                    s.network.algorithm == scenario::ExchangeAlgorithm::kRingBidirectional;
+  if (ring && groups_of(s).size() > 1) const ExchangeTimer timer(s);
+}
+
 /// Where each GPU loads experts from, and the queue of copies over GPUs, hosts and SSDs.
-void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool all_in_host, State& s) {
+void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool ssd, bool pool, State& s) {
   const auto gpus = static_cast<std::uint32_t>(graph.gpus().size());
   s.endpoint_device = graph.gpus();
-  for (const cluster::DeviceKind kind : {cluster::DeviceKind::kCpu, cluster::DeviceKind::kSsd}) {
+  for (const cluster::DeviceKind kind :
+       {cluster::DeviceKind::kCpu, cluster::DeviceKind::kSsd, cluster::DeviceKind::kCxl}) {
     for (std::uint32_t d = 0; d < graph.devices().size(); ++d) {
-      const bool unused = kind == cluster::DeviceKind::kSsd && all_in_host;
+      const bool unused = (kind == cluster::DeviceKind::kSsd && !ssd) ||
+                          (kind == cluster::DeviceKind::kCxl && !pool);
       if (graph.devices()[d].kind == kind && !unused) s.endpoint_device.push_back(d);
     }
   }
@@ -102,8 +141,11 @@ void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool all_in_h
   for (std::uint32_t g = 0; g < gpus; ++g) {
     s.host.push_back(nearest(g, cluster::DeviceKind::kCpu));
     s.ssd.push_back(nearest(g, cluster::DeviceKind::kSsd));
+    s.pool.push_back(nearest(g, cluster::DeviceKind::kCxl));
   }
-  s.copies = std::make_unique<TransferQueue>(std::move(routes), 2 * gpus, s.sharing);
+  s.hosts = true;
+  s.copies = std::make_unique<TransferQueue>(std::move(routes), 2 * gpus, s.sharing,
+                                             s.pages || s.together);
 }
 
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
@@ -136,16 +178,30 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   const scenario::MemorySpec& memory = scenario.memory;
   const bool swaps =
       scenario.workload.serves() && scenario.workload.serving.batching.swaps_over_links();
-  if (memory.residency.on() || memory.loading.on() || swaps) {
-    s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
-                : model == network::Model::kBottleneck ? Sharing::kRefused
-                                                       : Sharing::kTask;
-    const bool ssd =
-        memory.loading.from == scenario::LoadingSpec::From::kSsd ||
-        (memory.residency.on() && memory.residency.host_slots < scenario.model.num_experts);
-    find_hosts(graph, !ssd, s);
-  }
+  s.pages = scenario.workload.serves() &&
+            scenario.workload.serving.front_end.prefill_replicas > 0 &&
+            model != network::Model::kBottleneck && scenario.network.measured.points.empty();
   cluster::RouteTable routes = graph.routes();
+  s.together = groups_contend(scenario, routes);
+  s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
+              : model == network::Model::kBottleneck ? Sharing::kRefused
+                                                     : Sharing::kTask;
+  if (memory.residency.on() || memory.loading.on() || swaps) {
+    const scenario::ResidencySpec& r = memory.residency;
+    const bool cxl = r.on() && r.store == scenario::ExpertStore::kCxl;
+    const bool ssd = memory.loading.from == scenario::LoadingSpec::From::kSsd ||
+                     (r.on() && !cxl && r.host_slots < scenario.model.num_experts);
+    const bool pool = cxl || (swaps && scenario.workload.serving.batching.swap_to_pool);
+    find_hosts(graph, ssd, pool, s);
+  }
+  const std::size_t all = graph.gpus().size();
+  if ((s.pages || s.together) && !s.copies) {
+    s.copies = std::make_unique<TransferQueue>(routes, static_cast<std::uint32_t>(2 * all),
+                                               s.sharing, true);
+  }
+  s.has_last.assign(all, 0);
+  s.last.assign(all, 0);
+  s.last_end.assign(all, 0);
   const auto none = [](const std::vector<std::uint8_t>& v) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
@@ -170,11 +226,7 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
   s.shards.reset();
   s.direct.reset();
   const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
-  // Tensor-parallel groups are the groups of one copy of the experts, or parts of them; without
-  // experts they alone exchange.
-  const std::uint32_t ep = std::max(scenario.parallel.tp, scenario.parallel.ep);
-  std::vector<std::vector<std::uint32_t>> parts(gpus / ep);
-  for (std::uint32_t g = 0; g < gpus; ++g) parts[g / ep].push_back(g);
+  std::vector<std::vector<std::uint32_t>> parts = groups_of(scenario);
   const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
   const std::uint32_t tp = scenario.parallel.tp;
   const bool wide = tp > 1 && scenario.parallel.ep > tp;
@@ -198,35 +250,35 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
     if (wide) s.make_shards = [partition, tp] { return partition(tp); };
     if (scenario.parallel.pp > 1) s.make_direct = [partition, gpus] { return partition(gpus); };
   }
-  if (closed && parts.size() > 1 && scenario.network.dispatch != scenario::DispatchKind::kPerNode &&
-      link_disjoint(routes, parts)) {
-    for (const auto& members : parts)
-      s.models.emplace_back(model, algorithm, routes.subset(members), curve);
+  const bool by_group =
+      parts.size() > 1 && scenario.network.dispatch != scenario::DispatchKind::kPerNode;
+  // Links that fail may leave groups with links in common, but they make no queue.
+  const bool apart = by_group && link_disjoint(routes, parts);
+  if (by_group && ((closed && apart) || model == network::Model::kCoflow || s.together)) {
+    // The closed form is coflow's time of an exchange alone on its links; the queue sees to others.
+    const network::Model alone =
+        model == network::Model::kCoflow ? network::Model::kBottleneck : model;
+    for (const auto& members : parts) {
+      s.models.emplace_back(alone, algorithm, routes.subset(members), curve);
+    }
     s.groups = std::move(parts);
     s.everybody.assign(1, std::vector<std::uint32_t>(gpus));
     std::iota(s.everybody[0].begin(), s.everybody[0].end(), 0U);
-    s.make_whole = [model, algorithm, routes, measured] {
-      return network::NetworkModel(model, algorithm, routes, measured ? &*measured : nullptr);
+    s.make_whole = [alone, algorithm, routes, measured] {
+      return network::NetworkModel(alone, algorithm, routes, measured ? &*measured : nullptr);
     };
     return;
-  }
-  if (model == network::Model::kCoflow && parts.size() > 1) {
-    throw InputError("network.model",
-                     fmt::format("\"coflow\" with {} groups of {} of the {} GPUs is unsupported",
-                                 parts.size(), ep, gpus),
-                     "use auto or flow, or set ep to the number of GPUs");
   }
   if ((algorithm == network::Algorithm::kRing ||
        algorithm == network::Algorithm::kRingBidirectional) &&
       parts.size() > 1) {
     throw InputError(
-        "network.algorithm",
-        fmt::format(
-            "\"ring\" with {} groups of {} of the {} GPUs is unsupported here: exchanges of "
-            "groups whose links meet (or under model = \"flow\" or dispatch = \"per_node\") "
-            "are one, and its ring would go round all GPUs",
-            parts.size(), ep, gpus),
-        "use algorithm = \"direct\" or \"hierarchical\"");
+        scenario::origin_of(scenario, "network.algorithm"),
+        fmt::format("network.algorithm = \"ring\" with {} groups of {} of the {} GPUs is "
+                    "unsupported here: their links meet, and under this network.model their "
+                    "exchanges are one, whose ring would go round all GPUs",
+                    parts.size(), parts[0].size(), gpus),
+        "use model = \"auto\" or \"coflow\", or algorithm = \"direct\" or \"hierarchical\"");
   }
   s.groups.emplace_back(gpus);
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
@@ -250,7 +302,11 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
   // A missing cable is refused where copies follow (memory.residency); after a start-up none do.
-  if (s.copies && graph.links().size() == s.links.size()) {
+  if (s.copies && !s.hosts) {
+    // Exchanges only, and none is under way between steps.
+    s.copies = std::make_unique<TransferQueue>(
+        routes, static_cast<std::uint32_t>(2 * s.has_last.size()), s.sharing, true);
+  } else if (s.copies && graph.links().size() == s.links.size()) {
     s.copies->rewire(graph.routes(s.endpoint_device));
   }
   // A way round a broken cable may lead through a GPU or host memory.
@@ -266,8 +322,43 @@ std::uint32_t ExchangeTimer::gpu_at_start(std::size_t link) const {
 }
 std::uint32_t ExchangeTimer::gpu_at_end(std::size_t link) const { return state_->end_gpu[link]; }
 TransferQueue* ExchangeTimer::copies() { return state_->copies.get(); }
+bool ExchangeTimer::carries_pages() const { return state_->pages; }
+
+TransferQueue::Id ExchangeTimer::send_pages(std::uint32_t from, std::uint32_t to,
+                                            std::uint64_t bytes, std::int64_t now_ps) {
+  const auto gpus = static_cast<std::uint32_t>(state_->has_last.size());
+  return state_->copies->add(gpus + from, from, to, bytes, now_ps);
+}
+
+void ExchangeTimer::begin_step(std::uint32_t first, std::uint32_t beyond) {
+  std::fill(state_->has_last.begin() + first, state_->has_last.begin() + beyond, std::uint8_t{0});
+}
+
+std::vector<ExchangeTimer::StepClock> ExchangeTimer::end_step(
+    std::uint32_t first, std::uint32_t beyond, std::span<const std::int64_t> ready_ps) const {
+  const State& s = *state_;
+  std::vector<StepClock> out;
+  for (std::uint32_t g = first; g < beyond; ++g) {
+    const bool any = s.has_last[g] != 0;
+    out.push_back({s.last[g], any, any ? ready_ps[g] - s.last_end[g] : ready_ps[g]});
+  }
+  return out;
+}
+
+std::int64_t ExchangeTimer::step_end(const StepClock& clock) {
+  return clock.any ? state_->copies->exchange_end(clock.exchange) + clock.rest_ps : clock.rest_ps;
+}
+
+void ExchangeTimer::forget_before(std::span<const StepClock> clocks) {
+  TransferQueue::Id least = UINT64_MAX;
+  for (const StepClock& c : clocks) {
+    if (c.any) least = std::min(least, c.exchange);
+  }
+  if (least != UINT64_MAX) state_->copies->forget_exchanges(least);
+}
 const std::vector<std::uint32_t>& ExchangeTimer::host_of() const { return state_->host; }
 const std::vector<std::uint32_t>& ExchangeTimer::ssd_of() const { return state_->ssd; }
+const std::vector<std::uint32_t>& ExchangeTimer::pool_of() const { return state_->pool; }
 std::uint32_t ExchangeTimer::device_of(std::uint32_t endpoint) const {
   return state_->endpoint_device[endpoint];
 }
@@ -292,6 +383,26 @@ void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel
   members = &p->groups;
 }
 
+void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::int64_t> ready_ps,
+                                 TransferQueue::Exchange& e) const {
+  for (std::size_t g = 0; g < ready_ps.size(); ++g) {
+    if (t.participates[g] == 0) continue;
+    const std::int64_t gap = has_last[g] != 0 ? ready_ps[g] - last_end[g] : -1;
+    if (gap < 0) {
+      e.floor_ps = std::max(e.floor_ps, ready_ps[g]);
+      continue;
+    }
+    const auto same = std::find_if(e.after.begin(), e.after.end(),
+                                   [&](const auto& a) { return a.exchange == last[g]; });
+    if (same == e.after.end()) {
+      e.after.push_back({last[g], gap, ready_ps[g]});
+    } else if (gap > same->gap_ps) {
+      same->gap_ps = gap;
+      same->ready_ps = ready_ps[g];
+    }
+  }
+}
+
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
                         std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out,
                         Among among) {
@@ -304,7 +415,12 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   std::size_t used = 0;
   s.beside.clear();
   s.group_of.clear();
-  if (s.copies) s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
+  // With pages that travel others may begin before the GPUs here: the step loop advances the queue.
+  if (s.copies && !s.pages) {
+    s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
+  }
+  const bool kept = s.pages || s.together;
+  const bool chained = s.pages && s.sharing == Sharing::kTask;
   for (std::size_t q = 0; q < models.size(); ++q) {
     const std::vector<std::uint32_t>& members = (*parts)[q];
     const std::size_t n = members.size();
@@ -360,9 +476,9 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       if (sends) wait += last_sender - ready_ps[members[i]];
     }
     wait = senders > 1 ? wait / (senders - 1) : 0;
-    if (s.copies && s.copies->in_flight() > 0) {
+    if (s.copies && (kept || s.copies->in_flight() > 0)) {
       TransferQueue::Exchange e;
-      e.phases = network::all_to_all(s.algorithm, s.bytes, models[q].routes().node);
+      e.phases = network::all_to_all(models[q].algorithm(), s.bytes, models[q].routes().node);
       for (network::Phase& phase : e.phases) {
         for (network::Transfer& x : phase) {
           x.src = members[x.src];
@@ -371,6 +487,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       }
       e.ready_ps.assign(ready_ps.begin(), ready_ps.end());
       e.begin_ps = t.begin_ps;
+      if (chained) s.chain(t, ready_ps, e);
       s.beside.push_back(std::move(e));
       s.group_of.push_back(used - 1);
     }
@@ -391,8 +508,14 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   // Exchanges that share a link with a copy take longer.
   const std::vector<TransferQueue::Timed> timed = s.copies->run(s.beside);
   for (std::size_t i = 0; i < timed.size(); ++i) {
-    if (!timed[i].met) continue;
     ExchangeTiming& t = out[s.group_of[i]];
+    for (std::size_t g = 0; chained && g < gpus; ++g) {
+      if (t.participates[g] == 0) continue;
+      s.has_last[g] = 1;
+      s.last[g] = timed[i].id;
+      s.last_end[g] = timed[i].end_ps;
+    }
+    if (!timed[i].met) continue;
     const network::Phase& last = s.beside[i].phases.back();
     const bool pairs = s.sharing == Sharing::kPairs && s.beside[i].phases.size() == 1;
     std::vector<std::int64_t> end(ready_ps.begin(), ready_ps.end());

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times one exchange of the step loop with the scenario's network model and algorithm.
 //
-// Every EP group (replica group) exchanges by itself. Groups that share no link do not wait for
-// each other; groups that do share links, and per_node dispatch, are timed as one exchange. An
+// Every EP group (replica group) exchanges by itself, and groups do not wait for each other. Under
+// auto and coflow groups that share links share their bandwidth as parallel tasks do
+// (transfer_queue.hpp). Under bottleneck, flow, with measured links and with per_node dispatch
+// groups that share links are timed as one exchange. An
 // exchange synchronises its participants, the GPUs that send, receive or relay: it begins when the
 // last of them is ready. bottleneck, auto and coflow give all the same end; flow starts and ends
 // each pair by itself. A matrix without bytes takes no time and synchronises nobody.
@@ -11,6 +13,14 @@
 // last sender exceeds the transfer (duration less path latency): reason load. Otherwise the GPU
 // whose link was busy longest: reason load when that link carries the most bytes, reason link when
 // a slower link decides although others carry as much.
+//
+// Where KV pages travel between replicas (auto, coflow, flow) every exchange is kept in the queue
+// of copies: exchanges and pages that are on a link at the same time share it, whichever was known
+// first. Under auto and coflow an exchange that has been timed then ends later, and with it
+// everything after it on its GPUs: step_end().
+//
+// Not modelled: without pages that travel, what an exchange of another group that begins later in
+// the order of computation, but earlier than the end of one that was timed, takes from that one.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -44,6 +54,10 @@ struct ExchangeTiming {
 /// directly (stages of a pipeline).
 enum class Among : std::uint8_t { kGroups, kShards, kAll, kDirect };
 
+/// Refuses what only the links can tell, with the place of the key: a ring of groups whose links
+/// meet where their exchanges are one. For `explain`; ExchangeTimer does the same.
+void check_groups(const scenario::Scenario& scenario);
+
 /// A directed link of the cluster, for the run's inventory.
 struct LinkDescription {
   std::string name, from, to, link_class;
@@ -72,11 +86,32 @@ class ExchangeTimer {
   /// memory.loading is on or preempted requests swap over the links. Lanes: GPU g's copy engine
   /// towards the GPU is g, the one away from it GPUs + g.
   [[nodiscard]] TransferQueue* copies();
+  /// Whether pages travel between replicas beside the exchanges.
+  [[nodiscard]] bool carries_pages() const;
+  /// `bytes` > 0 from one GPU to another from `now_ps` on, after what that GPU sends already.
+  TransferQueue::Id send_pages(std::uint32_t from, std::uint32_t to, std::uint64_t bytes,
+                               std::int64_t now_ps);
+  /// The GPUs [first, beyond) begin a step: nothing before it matters to it.
+  void begin_step(std::uint32_t first, std::uint32_t beyond);
+  /// Where the GPUs of a step stand in the sequence of their exchanges when it has been computed.
+  struct StepClock {
+    TransferQueue::Id exchange = 0;  ///< The GPU's last one.
+    bool any = false;                ///< It took part in one.
+    std::int64_t rest_ps = 0;        ///< From its end to the end of the GPU's step; without: that.
+  };
+  [[nodiscard]] std::vector<StepClock> end_step(std::uint32_t first, std::uint32_t beyond,
+                                                std::span<const std::int64_t> ready_ps) const;
+  /// When a GPU's step ends as far as is known now.
+  [[nodiscard]] std::int64_t step_end(const StepClock& clock);
+  /// No clock made before `clocks` is asked for any more.
+  void forget_before(std::span<const StepClock> clocks);
   /// [G] endpoints of copies(): the cpu and the ssd that a GPU loads from. The nearest, in this
   /// order: same server, fewest links, lowest device. ssd_of: UINT32_MAX where no host tier needs
   /// it.
   [[nodiscard]] const std::vector<std::uint32_t>& host_of() const;
   [[nodiscard]] const std::vector<std::uint32_t>& ssd_of() const;
+  /// The same of CXL pools.
+  [[nodiscard]] const std::vector<std::uint32_t>& pool_of() const;
   /// Device of an endpoint of copies().
   [[nodiscard]] std::uint32_t device_of(std::uint32_t endpoint) const;
   /// True when the bytes on a GPU's own links are the bytes it sends and receives: direct
@@ -91,7 +126,7 @@ class ExchangeTimer {
 
  private:
   struct State;
-  static void find_hosts(const cluster::ClusterGraph& graph, bool all_in_host, State& s);
+  static void find_hosts(const cluster::ClusterGraph& graph, bool ssd, bool pool, State& s);
   std::unique_ptr<State> state_;
 };
 

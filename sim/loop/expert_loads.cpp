@@ -56,8 +56,11 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
       hot.push_back(std::move(order));
     }
   }
-  // Hosts by number: endpoints in order of first use.
-  const std::vector<std::uint32_t>& host = exchange_.host_of();
+  // Hosts by number: endpoints in order of first use. Without slots in host memory the store stands
+  // in for it.
+  const bool cxl = spec.store == scenario::ExpertStore::kCxl;
+  const std::vector<std::uint32_t>& store = cxl ? exchange_.pool_of() : exchange_.ssd_of();
+  const std::vector<std::uint32_t>& host = spec.host_slots == 0 ? store : exchange_.host_of();
   std::vector<std::uint32_t> hosts, number;
   for (const std::uint32_t h : host) {
     const auto at = std::find(hosts.begin(), hosts.end(), h);
@@ -76,12 +79,24 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
                        "keep fewer experts in host memory");
     }
   }
+  for (std::uint32_t g = 0; g < gpus_ && cxl; ++g) {
+    const scenario::Device& pool = s_.hardware.devices[exchange_.device_of(store[g])];
+    const std::uint64_t need = std::uint64_t{experts_} * layers_ * each;
+    if (pool.memory_bytes > 0 && need > pool.memory_bytes) {
+      throw InputError(scenario::origin_of(s_, "memory.residency.store"),
+                       fmt::format("{} experts of {} layers take {}, {} has {}", experts_, layers_,
+                                   format_bytes(static_cast<double>(need)), pool.name,
+                                   format_bytes(static_cast<double>(pool.memory_bytes))),
+                       "use a larger pool or a smaller format");
+    }
+  }
   loads_ = std::make_unique<ExpertLoads>(ExpertLoads{
       .residency = Residency(spec, experts_, local_experts(), std::move(number),
                              static_cast<std::uint32_t>(hosts.size()), hot),
       .queue = *exchange_.copies(),
       .host = host,
-      .ssd = exchange_.ssd_of(),
+      .ssd = store,
+      .store_name = cxl ? "CXL pool" : "SSD",
       .bytes_each = each,
       .ahead = spec.prefetch == scenario::PrefetchKind::kTrace ? make_routing_source(s_, trace)
                                                                : nullptr,
@@ -238,6 +253,8 @@ void Simulator::drop_passing() {
 }
 
 std::int64_t Simulator::earliest() const {
+  // Pages may begin to travel when a step of another replica ends.
+  if (exchange_.carries_pages()) return plan_.earliest_ps;
   return std::max(plan_.earliest_ps, *std::min_element(ready_.begin(), ready_.end()));
 }
 
@@ -271,10 +288,12 @@ void Simulator::count_copies() {
 void Simulator::swap_pages() {
   TransferQueue& queue = *exchange_.copies();
   queue.advance(earliest());
+  const std::vector<std::uint32_t>& there =
+      s_.workload.serving.batching.swap_to_pool ? exchange_.pool_of() : exchange_.host_of();
   std::vector<std::vector<TransferQueue::Id>> awaited(gpus_);
   for (const KvSwap& w : plan_.swaps) {
     for (std::uint32_t g = w.gpu; g < w.gpu + s_.parallel.tp; ++g) {
-      const std::uint32_t host = exchange_.host_of()[g];
+      const std::uint32_t host = there[g];
       awaited[g].push_back(w.out ? copy(gpus_ + g, g, host, w.bytes, ready_[g])
                                  : copy(g, host, g, w.bytes, ready_[g]));
     }
@@ -282,9 +301,9 @@ void Simulator::swap_pages() {
   std::uint32_t latest = run::kNone;
   std::int64_t longest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    std::int64_t there = ready_[g];
-    for (const TransferQueue::Id id : awaited[g]) there = std::max(there, queue.end(id));
-    const std::int64_t ps = there - ready_[g];
+    std::int64_t back = ready_[g];
+    for (const TransferQueue::Id id : awaited[g]) back = std::max(back, queue.end(id));
+    const std::int64_t ps = back - ready_[g];
     if (ps == 0) continue;
     wait(g, ps);
     straggler_ps_[kByHostLoad][g] += ps;
@@ -312,9 +331,9 @@ void Simulator::end_loads(std::uint64_t step) {
       e.gpu = g;
       e.value = static_cast<double>(s.evicted);
       e.text = fmt::format(
-          "{} experts loaded from host memory and {} from the SSD ({}), {} evicted; the GPU waited "
+          "{} experts loaded from host memory and {} from the {} ({}), {} evicted; the GPU waited "
           "{}; value: experts evicted",
-          s.from_host, s.from_ssd,
+          s.from_host, s.from_ssd, x.store_name,
           format_bytes(static_cast<double>((s.from_host + s.from_ssd) * x.bytes_each)), s.evicted,
           format_time(SimTime::from_ps(s.wait_ps)));
       sink_.data().events.push_back(std::move(e));
@@ -351,7 +370,8 @@ void Simulator::note_loads(SimulationResult& result) {
       {"experts loaded per step", static_cast<double>(x.from_host + x.from_ssd) / steps, ""});
   metrics.push_back({"expert bytes loaded per step",
                      static_cast<double>((x.from_host + x.from_ssd) * x.bytes_each) / steps, "B"});
-  metrics.push_back({"experts from SSD", share(x.from_ssd, x.from_host + x.from_ssd), ""});
+  metrics.push_back({fmt::format("experts from {}", x.store_name),
+                     share(x.from_ssd, x.from_host + x.from_ssd), ""});
   metrics.push_back(
       {"expert load wait per step", static_cast<double>(x.wait_ps) * 1e-9 / steps, "ms"});
   if (s_.memory.residency.prefetch != scenario::PrefetchKind::kNone) {

@@ -16,7 +16,9 @@ namespace switchyard::sim {
 struct ExpertLoads {
   Residency residency;
   TransferQueue& queue;
-  std::vector<std::uint32_t> host, ssd;  ///< [G] endpoints of the queue; ssd: kNoGpu without.
+  /// [G] endpoints of the queue; ssd: of the store, an SSD or a CXL pool, kNoGpu without.
+  std::vector<std::uint32_t> host, ssd;
+  const char* store_name = "SSD";
   std::uint64_t bytes_each = 0;          ///< Of one expert.
   std::unique_ptr<RoutingSource> ahead;  ///< Says what the next layer may ask for; or null.
   Candidates candidates{};               ///< Of `ahead`.

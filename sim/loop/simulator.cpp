@@ -67,6 +67,12 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       policy_ = trace->header.policy;
       policy_from_trace_ = true;
     }
+    if (policy_.capacity.exhausted == Exhausted::kQueue &&
+        policy_.capacity.queue == QueueMode::kDefer) {
+      // The reader refuses a scenario's own; this one is the trace's.
+      throw InputError("policy.capacity.queue", "\"defer\" is unsupported in the simulator",
+                       "state a policy with queue = \"wave\"");
+    }
     refuse_groups_of_copies(policy_, "policy.groups");
     validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
     const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
@@ -131,11 +137,6 @@ std::vector<std::uint64_t> Simulator::capacities(const scenario::Scenario& s) {
 }
 
 void Simulator::refuse_unsupported() const {
-  if (policy_.capacity.exhausted == Exhausted::kQueue &&
-      policy_.capacity.queue == QueueMode::kDefer) {
-    throw InputError("policy.capacity.queue", "\"defer\" is unsupported in the simulator",
-                     "use queue = \"wave\"");
-  }
   const auto alone = [](bool on, std::string_view key, std::string_view with) {
     if (on) {
       throw InputError(std::string(key), fmt::format("unsupported with {}", with));
@@ -153,12 +154,6 @@ void Simulator::refuse_unsupported() const {
   }
   if (std::max(s_.host.per_step.ps(), s_.host.per_sequence.ps()) > kLongestSettingPs) {
     throw InputError("host", "per_step and per_sequence must be at most 1 h");
-  }
-  if (s_.parallel.attention == AttentionPlacement::kHub && s_.parallel.ep != gpus_) {
-    throw InputError("parallel.ep",
-                     fmt::format("attention = \"hub\" with ep = {} of {} GPUs is unsupported",
-                                 s_.parallel.ep, gpus_),
-                     "set ep to the number of GPUs");
   }
 }
 
@@ -346,7 +341,10 @@ void Simulator::make_batch() {
                      "use workload.front_end.outages, or one replica");
   }
   ServingMachine machine;
-  machine.gpus = gpus_;
+  // A sequence is at home on the same GPUs of every stage: the scheduler sees those of the first
+  // one, with the least room and the largest pages of all stages.
+  machine.gpus = s_.parallel.stage_gpus();
+  const std::uint32_t homes = machine.gpus;
   const scenario::Batching& b = s_.workload.serving.batching;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const auto share =
@@ -354,19 +352,52 @@ void Simulator::make_batch() {
     // Slots of an expert cache that are still empty are not free for the KV cache.
     const std::uint64_t used =
         ledger_.live(g) + (loads_ ? loads_->residency.room(g) * loads_->bytes_each : 0);
-    machine.kv_capacity.push_back(b.kv > 0 ? b.kv : share > used ? share - used : 0);
+    const std::uint64_t room = b.kv > 0 ? b.kv : share > used ? share - used : 0;
+    if (g < homes) {
+      machine.kv_capacity.push_back(room);
+    } else {
+      machine.kv_capacity[g % homes] = std::min(machine.kv_capacity[g % homes], room);
+    }
   }
-  machine.kv_bytes = [this](std::uint64_t tokens) { return kv_bytes_of(tokens); };
+  machine.kv_bytes = [this](std::uint64_t tokens) {
+    const std::size_t layers = s_.model.layers.size();
+    std::uint64_t most = 0;
+    for (std::uint32_t stage = 0; stage < s_.parallel.pp; ++stage) {
+      most = std::max(most, kv_bytes_of(tokens, stage_begin(layers, s_.parallel.pp, stage),
+                                        stage_begin(layers, s_.parallel.pp, stage + 1)));
+    }
+    return most;
+  };
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     peak_other_.push_back(ledger_.live(g) - ledger_.live(g, MemoryCategory::kKv));
     if (s_.memory.watermark_action == scenario::WatermarkAction::kRecord) continue;
-    machine.watermark.push_back(
-        static_cast<std::uint64_t>(s_.memory.watermark * static_cast<double>(ledger_.capacity(g))));
+    const auto mark =
+        static_cast<std::uint64_t>(s_.memory.watermark * static_cast<double>(ledger_.capacity(g)));
+    if (g < homes) {
+      machine.watermark.push_back(mark);
+    } else {
+      machine.watermark[g % homes] = std::min(machine.watermark[g % homes], mark);
+    }
   }
-  machine.other_bytes = [this](std::uint32_t gpu) { return peak_other_[gpu]; };
+  machine.other_bytes = [this, homes](std::uint32_t gpu) {
+    std::uint64_t most = 0;
+    for (std::uint32_t g = gpu; g < gpus_; g += homes) most = std::max(most, peak_other_[g]);
+    return most;
+  };
   if (s_.workload.serving.front_end.prefill_replicas > 0) {
-    machine.routes = network::cluster_of(s_).routes();
-    transfer_routes_ = machine.routes;
+    transfer_routes_ = network::cluster_of(s_).routes();
+    if (exchange_.carries_pages()) {
+      TransferQueue& queue = *exchange_.copies();
+      machine.pages.send = [this](std::uint32_t from, std::uint32_t to, std::uint64_t bytes,
+                                  std::int64_t now) {
+        return exchange_.send_pages(from, to, bytes, now);
+      };
+      machine.pages.arrival = [&queue](std::uint64_t id) { return queue.end(id); };
+      machine.pages.forget = [&queue](std::uint64_t id) { queue.forget_copy(id); };
+      machine.pages.step_end = [this](std::uint32_t engine) { return held_end(engine); };
+    } else {
+      machine.routes = transfer_routes_;
+    }
   }
   batch_ = make_serving(s_, std::move(machine));
 }
@@ -418,6 +449,10 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
   for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     ready_[g] = std::max(ready_[g], plan_.earliest_ps);
   }
+  if (exchange_.carries_pages()) {
+    exchange_.copies()->advance(plan_.earliest_ps);
+    exchange_.begin_step(plan_.first_gpu, plan_.last_gpu);
+  }
   record_.scalars.start_ps = ready_[plan_.first_gpu];
   record_.expert_time_ps.assign(std::size_t{layers_} * experts_, 0);
   record_.scalars.engine = plan_.engine;
@@ -453,16 +488,19 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
   const bool is_moe = s_.model.is_moe(layer);
   const std::uint32_t of = is_moe ? moe : run::kNone;
   std::int64_t slowest = 0;
+  begin_merge();
   if (kv_travels()) move_kv(layer, of);
   if (s_.parallel.sequence_parallel) collective(of, gather_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    const OpCost c = cost_[g].attention(layer, sequences_[g], shares());
+    const OpCost c =
+        cost_[g].attention(layer, merge_on_ ? merge_home_[g] : sequences_[g], shares());
     transient(g,
               tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
                                model::kv_values_per_token_layer(shard_)),
               s_.activations, "attention activations");
     slowest = std::max(slowest, work(g, run::Phase::kAttention, c));
   }
+  if (merge_on_) finish_merge(of, slowest);
   if (sharded()) collective(of, s_.parallel.sequence_parallel ? scatter_ : reduce_);
   if (is_moe) record_.layers[moe].attention_ps += slowest;
 }
@@ -586,6 +624,13 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
   did(sets_.table_tokens, "routing table, tokens x layers decided by it");
   did(sets_.soft_tokens, "soft routing, tokens x layers");
   did(sets_.pinned_tokens, "pinned, tokens x layers");
+  std::uint64_t waiting = 0;
+  for (const KvTransfer& t : moving_) waiting += t.bytes;
+  if (waiting > 0) {
+    result.notes.push_back(fmt::format(
+        "KV pages: {} travelled while no step was computed; they count on no step's links",
+        format_bytes(static_cast<double>(waiting))));
+  }
   if (extrapolated_ > 0) {
     result.notes.push_back(
         fmt::format("EXTRAPOLATED: {} of {} exchanges lie outside the table of measured bandwidths",
@@ -673,6 +718,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     const bool moves = batch_->can_move();
     if (heals && moves && step < batch_->steps()) heal();
     if (!batch_->next(step, plan_)) break;
+    if (staged()) plan_.last_gpu = gpus_;  // The scheduler plans for the first stage.
+    settle_step(plan_.engine);
     if (heals && !moves) {
       // Only the plan tells whether there is one more step, and when: faults after the last one
       // are none, and those of an idle time have begun when the step does.
@@ -688,7 +735,6 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     grow_kv(step);
     if (heals) pay_faults(step);
     if (!plan_.swaps.empty()) swap_pages();
-    count_transfers();
     if (due) rebalance(step);
     note_signals();
     compute_layers();
@@ -698,12 +744,21 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     if (board_ != nullptr) watch(step);
     due = rebalance_due();
     end = std::max(end, record_.scalars.end_ps);
-    batch_->done(step, plan_, record_.scalars.start_ps, record_.scalars.end_ps, sink_.data());
+    const std::int64_t from = record_.scalars.start_ps, to = record_.scalars.end_ps;
+    const bool held = exchange_.carries_pages();
+    if (held) hold_step();
+    batch_->done(step, plan_, from, to, sink_.data());
     for (const std::uint32_t id : plan_.ended) state_.end_sequence(id);
-    sink_.append(record_);
+    if (!held) sink_.append(record_);
     if (progress) progress(step + 1, std::max(step + 1, batch_->steps()), end);
   }
 
+  while (!held_steps_.empty()) {
+    const std::size_t before = held_steps_.size();
+    settle_step(held_steps_.front().record.scalars.engine);
+    SWITCHYARD_ASSERT(held_steps_.size() < before, "a step that stays held");
+  }
+  for (const run::StepScalars& x : sink_.data().steps) end = std::max(end, x.end_ps);
   std::vector<std::string> broken;
   batch_->finish(end, sink_.data(), result.notes, broken);
   if (faults_ != nullptr) note_faults(result);

@@ -258,6 +258,7 @@ void Simulator::end_step(std::uint64_t step) {
               .ps();
     }
   }
+  count_transfers();
   if (parts_ > 1) merge_reroutes();
   double sum = 0;
   std::size_t n = 0;
@@ -275,6 +276,9 @@ void Simulator::end_step(std::uint64_t step) {
     for (run::CriticalEntry& e : slowest_critical_) e.step = static_cast<std::uint32_t>(step);
   }
   for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));
+  if (exchange_.carries_pages()) {
+    clocks_ = exchange_.end_step(plan_.first_gpu, plan_.last_gpu, ready_);
+  }
   // The engine's next step begins when this one has ended on all its GPUs.
   std::fill(first, beyond, sc.end_ps);
 }

@@ -139,6 +139,13 @@ class Simulator {
   void moe_finish(std::uint32_t moe);
   void count_experts(std::uint32_t moe, bool again);
   void route_away(std::uint32_t moe, std::int64_t& longest);
+  // held_steps.cpp
+  /// The step that was computed ends as record_ says, for all that is known now.
+  void hold_step();
+  /// When the step that an engine computes ends as far as is known now.
+  [[nodiscard]] std::int64_t held_end(std::uint32_t engine);
+  /// The engine goes on: its last step has ended, and its record goes to the sink.
+  void settle_step(std::uint32_t engine);
   // stages.cpp
   [[nodiscard]] std::uint32_t stage_of_moe(std::uint32_t moe) const;
   void pipeline();
@@ -196,6 +203,16 @@ class Simulator {
   /// layer among the MoE layers, kNone for others.
   void move_kv(std::size_t layer, std::uint32_t moe);
   void pull_kv(const std::vector<std::uint64_t>& bytes, const std::vector<std::uint64_t>& pulled);
+  // kv_merge.cpp
+  [[nodiscard]] std::uint64_t part_values() const;
+  void begin_merge();
+  [[nodiscard]] bool merges(const PlannedSequence& q) const { return merge_on_ && !q.prefill; }
+  /// The next sequence of the plan: its home's attention sees so many of its cached tokens, if it
+  /// merges.
+  void keep_at_home(const PlannedSequence& q, std::uint64_t tokens);
+  /// `tokens` of the sequence's cache lie on `holder`, which computes attention over them.
+  void merge_with(const PlannedSequence& q, std::uint32_t holder, std::uint64_t tokens);
+  void finish_merge(std::uint32_t moe, std::int64_t& slowest);
   // by_expert.
   /// Where the tokens are that are cached before the run: GPUs of their first candidates.
   void place_context_kv(const RoutingTrace* trace);
@@ -238,7 +255,7 @@ class Simulator {
 
   void count_links(const ExchangeTiming& timing);
   void count_bytes(const std::vector<std::uint64_t>& matrix);
-  /// Pages on their way between replicas, to the step's links.
+  /// Pages on their way between replicas, to the links of the step that has been computed.
   void count_transfers();
   // chunks.cpp
   void chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before);
@@ -301,7 +318,12 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
-  std::vector<std::uint32_t> kv_on_;       // by_expert: [sequence][L][G] tokens kept there.
+  std::vector<std::uint32_t> kv_on_;  // by_expert: [sequence][L][G] tokens kept there.
+  bool merge_on_ = false;             // The rest is of the layer under way.
+  std::vector<std::vector<SequenceWork>> merge_work_, merge_home_;  // [G]
+  std::vector<std::size_t> merge_seen_;                             // [G] of the plan's sequences
+  std::vector<std::uint64_t> merge_parts_;                          // [G] that come to a home.
+  std::vector<std::uint64_t> merge_queries_, merge_results_;        // [G][G] bytes
   std::vector<std::uint64_t> copy_bytes_;  // [links] of copies that this step asked for.
   std::vector<std::uint64_t> peak_other_;  // [G] at most in its last step, beside KV pages.
   std::vector<LoadTimeline> timelines_;    // [G] of the start-up; empty: the weights are there.
@@ -360,6 +382,15 @@ class Simulator {
   std::uint64_t step_ = 0;
   std::vector<std::uint32_t> node_;  // [G]
   StepPlan plan_;
+  // Steps whose end may still move, in order; those of other engines wait behind them for the sink.
+  struct HeldStep {
+    std::uint32_t first_gpu = 0;
+    std::vector<ExchangeTimer::StepClock> clocks;  // Empty: it has ended.
+    run::StepRecord record;
+  };
+  std::deque<HeldStep> held_steps_;
+  std::vector<ExchangeTimer::StepClock> clocks_;  // of the step that has been computed
+  std::vector<KvTransfer> moving_;  // Pages whose bytes no step counts yet, of single GPUs.
   std::optional<cluster::RouteTable> transfer_routes_;  // of pages between replicas
   StepTokens tokens_;
   std::vector<std::vector<SequenceWork>> sequences_;  // [G]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expert residency (M34, M51, M61): a GPU keeps `slots` of its experts of every MoE layer, the
-// memory of its host `host_slots` of all experts of the layer, the SSD has them all. This file
+// memory of its host `host_slots` of all experts of the layer, the SSD or a CXL pool
+// (memory.residency.store) has them all. This file
 // decides what is loaded from where; transfer_queue.hpp says when it is there.
 //
 // A layer's access of a GPU is the set of its experts that got at least one assignment, in order of
@@ -16,8 +17,8 @@
 // experts change GPUs (parallel.rebalance) it takes spec.slots and keeps what a GPU gave up, so it
 // stays a bound.
 //
-// Not modelled: experts computed by the CPU, writing back (weights do not change), host caches of
-// files, experts kept on other GPUs.
+// Not modelled: a pool's own rate beyond that of its ports; experts computed by the CPU, writing
+// back (weights do not change), host caches of files, experts kept on other GPUs.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -17,38 +17,41 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
 }  // namespace
 
-TransferQueue::TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing)
+TransferQueue::TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing,
+                             bool keeps_exchanges)
     : routes_(std::move(routes)),
       sharing_(sharing),
+      keeps_(keeps_exchanges),
       rest_(routes_.links(), 0),
       weight_(routes_.links(), 0) {
+  SWITCHYARD_ASSERT(!keeps_ || sharing_ != Sharing::kRefused, "exchanges that may not meet");
   state_.lane_free.assign(lanes, 0);
 }
 
 TransferQueue::Task TransferQueue::task_of(std::span<const network::Transfer> transfers,
                                            std::int64_t begin_ps) const {
   Task t;
+  // Bytes per link; a pair alone needs no table of all links.
+  std::map<std::uint32_t, double> few;
+  std::vector<double> table(transfers.size() > 4 ? routes_.links() : 0, 0);
   for (const network::Transfer& x : transfers) {
     if (x.src == x.dst || x.bytes == 0) continue;
     t.latency_ps = std::max(t.latency_ps, routes_.latency(x.src, x.dst).ps());
     t.path_bytes = static_cast<double>(x.bytes);
     for (const std::uint32_t link : routes_.links_of(x.src, x.dst)) {
-      t.use.push_back({link, static_cast<double>(x.bytes)});
+      (table.empty() ? few[link] : table[link]) += static_cast<double>(x.bytes);
     }
   }
-  std::sort(t.use.begin(), t.use.end(), [](const Use& a, const Use& b) { return a.link < b.link; });
-  std::size_t n = 0;
-  for (const Use& u : t.use) {
-    if (n > 0 && t.use[n - 1].link == u.link) {
-      t.use[n - 1].bytes += u.bytes;
-    } else {
-      t.use[n++] = u;
-    }
+  std::vector<Use> use;
+  for (const auto& [link, bytes] : few) use.push_back({link, bytes});
+  for (std::uint32_t link = 0; link < table.size(); ++link) {
+    if (table[link] > 0) use.push_back({link, table[link]});
   }
-  t.use.resize(n);
+  const bool nothing = use.empty();
+  t.use = std::make_shared<const std::vector<Use>>(std::move(use));
   t.begin_ps = begin_ps;
   if (begin_ps >= 0) t.move_ps = begin_ps + t.latency_ps;
-  if (t.use.empty()) {
+  if (nothing) {
     t.left = 0;
     t.end_ps = begin_ps;
   }
@@ -60,6 +63,7 @@ void TransferQueue::rewire(cluster::RouteTable routes) {
                     fmt::format("{} links became {}", routes_.links(), routes.links()));
   routes_ = std::move(routes);
   stale_ = true;
+  has_cursor_ = false;
 }
 
 TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst,
@@ -76,6 +80,7 @@ TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std:
   c.task = task_of({&one, 1}, -1);
   state_.copies.push_back(std::move(c));
   stale_ = true;
+  has_cursor_ = false;
   return next_ - 1;
 }
 
@@ -99,6 +104,7 @@ std::int64_t TransferQueue::begin(Id id) {
   return find(settled_, id).task.begin_ps;
 }
 std::int64_t TransferQueue::end(Id id) {
+  if (const auto it = ended_copies_.find(id); it != ended_copies_.end()) return it->second;
   settle();
   return find(settled_, id).task.end_ps;
 }
@@ -109,6 +115,7 @@ bool TransferQueue::cancel(Id id, std::int64_t now_ps) {
                                    [](const Copy& c, Id value) { return c.id < value; });
   state_.copies.erase(it);
   stale_ = true;
+  has_cursor_ = false;
   return true;
 }
 
@@ -124,7 +131,7 @@ void TransferQueue::rates(const std::vector<Task*>& active) {
   fixed_.assign(n, 0);
   links_.clear();
   for (const Task* t : active) {
-    for (const Use& u : t->use) {
+    for (const Use& u : *t->use) {
       if (weight_[u.link] == 0) {
         links_.push_back(u.link);
         rest_[u.link] = routes_.bandwidth[u.link];
@@ -146,7 +153,7 @@ void TransferQueue::max_min(const std::vector<Task*>& active) {
   const auto weight = [](const Task& t, const Use& u) { return u.bytes / t.path_bytes; };
   for (const std::uint32_t l : links_) weight_[l] = 0;
   for (const Task* t : active) {
-    for (const Use& u : t->use) weight_[u.link] += weight(*t, u);
+    for (const Use& u : *t->use) weight_[u.link] += weight(*t, u);
   }
   for (std::size_t open = active.size(); open > 0;) {
     double least = std::numeric_limits<double>::infinity();
@@ -159,14 +166,14 @@ void TransferQueue::max_min(const std::vector<Task*>& active) {
     }
     for (std::size_t i = 0; i < active.size(); ++i) {
       const Task& t = *active[i];
-      if (fixed_[i] != 0 || std::none_of(t.use.begin(), t.use.end(),
+      if (fixed_[i] != 0 || std::none_of(t.use->begin(), t.use->end(),
                                          [&](const Use& u) { return u.link == narrow; })) {
         continue;
       }
       fixed_[i] = 1;
       --open;
       rate_[i] = least / t.path_bytes;
-      for (const Use& u : t.use) {
+      for (const Use& u : *t.use) {
         rest_[u.link] = std::max(0.0, rest_[u.link] - least * weight(t, u));
         weight_[u.link] -= weight(t, u);
       }
@@ -186,18 +193,18 @@ void TransferQueue::fair_tasks(const std::vector<Task*>& active) {
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] != 0) continue;
       step_[i] = std::numeric_limits<double>::infinity();
-      for (const Use& u : active[i]->use) {
+      for (const Use& u : *active[i]->use) {
         step_[i] = std::min(step_[i], rest_[u.link] / weight_[u.link] / u.bytes);
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] == 0) rate_[i] += step_[i];
-      for (const Use& u : active[i]->use) rest_[u.link] -= u.bytes * step_[i];
+      for (const Use& u : *active[i]->use) rest_[u.link] -= u.bytes * step_[i];
     }
     const std::size_t before = open;
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] == 0 &&
-          std::any_of(active[i]->use.begin(), active[i]->use.end(), [&](const Use& u) {
+          std::any_of(active[i]->use->begin(), active[i]->use->end(), [&](const Use& u) {
             return rest_[u.link] <= 1e-13 * routes_.bandwidth[u.link];
           })) {
         fixed_[i] = 2;
@@ -208,12 +215,41 @@ void TransferQueue::fair_tasks(const std::vector<Task*>& active) {
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] != 2) continue;
       fixed_[i] = 1;
-      for (const Use& u : active[i]->use) weight_[u.link] -= 1;
+      for (const Use& u : *active[i]->use) weight_[u.link] -= 1;
     }
   }
 }
 
-void TransferQueue::simulate(State& s, std::int64_t until_ps) {
+/// The first phase of an exchange of one task begins.
+void TransferQueue::start(Running& x, std::int64_t begin_ps) {
+  x.begin_ps = begin_ps;
+  for (Task& task : x.phases.front()) {
+    task.begin_ps = begin_ps;
+    task.move_ps = begin_ps + task.latency_ps;
+    if (task.use->empty()) task.end_ps = begin_ps;
+  }
+}
+
+/// Those of `after` that have ended have an end that does not change.
+void TransferQueue::append(State& s, Running x, std::span<const Exchange::After> after) {
+  for (const Exchange::After& a : after) {
+    const auto it = std::lower_bound(s.exchanges.begin(), s.exchanges.end(), a.exchange,
+                                     [](const Running& r, Id value) { return r.id < value; });
+    if (it != s.exchanges.end() && it->id == a.exchange && it->end_ps < 0) {
+      x.after.emplace_back(a.exchange, a.gap_ps);
+    } else {
+      x.floor_ps = std::max(x.floor_ps, a.ready_ps);
+    }
+  }
+  if (!x.after.empty()) {
+    x.begin_ps = -1;
+  } else if (!after.empty()) {
+    start(x, std::max(x.floor_ps, s.now_ps));
+  }
+  s.exchanges.push_back(std::move(x));
+}
+
+void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of) {
   // Offsets in seconds from the state's time: SimTime's picoseconds stay exact for an hour.
   const std::int64_t zero = s.now_ps;
   const auto offset = [&](std::int64_t ps) { return static_cast<double>(ps - zero) * 1e-12; };
@@ -250,15 +286,15 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps) {
     }
     const std::size_t copies = active.size();
     for (Running& x : s.exchanges) {
-      if (x.phase == x.phases.size()) continue;
+      if (x.phase == x.phases.size() || x.begin_ps < 0) continue;
       for (Task& task : x.phases[x.phase]) look(task);
     }
     if (sharing_ == Sharing::kRefused && active.size() > 1) {
       // Only a meeting on a link is refused.
       for (std::size_t i = 0; i < copies; ++i) {
         for (std::size_t j = i + 1; j < active.size(); ++j) {
-          for (const Use& u : active[i]->use) {
-            for (const Use& v : active[j]->use) {
+          for (const Use& u : *active[i]->use) {
+            for (const Use& v : *active[j]->use) {
               if (u.link != v.link) continue;
               throw InputError(
                   "network.model",
@@ -292,84 +328,182 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps) {
     for (Copy* c : heads) {
       if (c != nullptr && c->task.end_ps >= 0) s.lane_free[c->lane] = c->task.end_ps;
     }
+    bool open = false;  // One of those that are waited for runs.
     for (Running& x : s.exchanges) {
-      while (x.phase < x.phases.size() &&
+      while (x.phase < x.phases.size() && x.begin_ps >= 0 &&
              std::all_of(x.phases[x.phase].begin(), x.phases[x.phase].end(),
                          [](const Task& task) { return task.end_ps >= 0; })) {
         std::int64_t end = x.begin_ps;
         for (const Task& task : x.phases[x.phase]) end = std::max(end, task.end_ps);
-        if (++x.phase == x.phases.size()) break;
+        if (++x.phase == x.phases.size()) {
+          x.end_ps = end;
+          for (Running& y : s.exchanges) {
+            const auto it = std::find_if(y.after.begin(), y.after.end(),
+                                         [&](const auto& a) { return a.first == x.id; });
+            if (it == y.after.end()) continue;
+            y.floor_ps = std::max(y.floor_ps, end + it->second);
+            y.after.erase(it);
+            if (y.after.empty()) start(y, y.floor_ps);
+          }
+          break;
+        }
         for (Task& task : x.phases[x.phase]) {
           task.begin_ps = end;
           task.move_ps = end + task.latency_ps;
-          if (task.use.empty()) task.end_ps = end;
+          if (task.use->empty()) task.end_ps = end;
         }
       }
     }
+    for (const Running& x : s.exchanges) {
+      open = open || (last_of != nullptr && x.id >= *last_of && x.end_ps < 0);
+    }
+    if (last_of != nullptr && !open) break;
     if (until_ps != kForever && t >= offset(until_ps)) break;
   }
   if (until_ps != kForever) s.now_ps = until_ps;
 }
 
+TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
+  Running r;
+  r.begin_ps = e.begin_ps;
+  r.floor_ps = e.floor_ps;
+  for (std::size_t p = 0; p < e.phases.size(); ++p) {
+    std::vector<Task> tasks;
+    if (sharing_ == Sharing::kPairs) {
+      for (const network::Transfer& one : e.phases[p]) {
+        const std::int64_t begin = p > 0 ? -1
+                                   : e.phases.size() > 1
+                                       ? e.begin_ps
+                                       : std::max(e.ready_ps[one.src], e.ready_ps[one.dst]);
+        tasks.push_back(task_of({&one, 1}, begin));
+      }
+    } else {
+      tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps));
+    }
+    r.phases.push_back(std::move(tasks));
+  }
+  return r;
+}
+
+TransferQueue::Timed TransferQueue::result_of(const Running& r, const Exchange& e, bool met) const {
+  Timed out;
+  out.met = met;
+  out.id = r.id;
+  for (const Task& t : r.phases.back()) out.end_ps = std::max(out.end_ps, t.end_ps);
+  if (sharing_ == Sharing::kPairs) {
+    for (const Task& t : r.phases.back()) out.transfer_end_ps.push_back(t.end_ps);
+  } else {
+    out.transfer_end_ps.assign(e.phases.back().size(), out.end_ps);
+  }
+  return out;
+}
+
 std::vector<TransferQueue::Timed> TransferQueue::run(std::span<const Exchange> exchanges) {
+  if (keeps_) return run_kept(exchanges);
   std::vector<Timed> out(exchanges.size());
   // An exchange that shares no link with a copy is not ours to time.
   std::vector<std::uint8_t> used(routes_.links(), 0);
   for (const Copy& c : state_.copies) {
     if (c.task.end_ps >= 0) continue;
-    for (const Use& u : c.task.use) used[u.link] = 1;
+    for (const Use& u : *c.task.use) used[u.link] = 1;
   }
   std::vector<std::size_t> which(exchanges.size(), SIZE_MAX);
   const std::size_t before = state_.exchanges.size();
   for (std::size_t x = 0; x < exchanges.size(); ++x) {
-    const Exchange& e = exchanges[x];
-    Running r;
-    r.begin_ps = e.begin_ps;
+    Running r = running_of(exchanges[x]);
     bool shares = false;
-    for (std::size_t p = 0; p < e.phases.size(); ++p) {
-      std::vector<Task> tasks;
-      if (sharing_ == Sharing::kPairs) {
-        for (const network::Transfer& one : e.phases[p]) {
-          const std::int64_t begin = p > 0 ? -1
-                                     : e.phases.size() > 1
-                                         ? e.begin_ps
-                                         : std::max(e.ready_ps[one.src], e.ready_ps[one.dst]);
-          tasks.push_back(task_of({&one, 1}, begin));
-        }
-      } else {
-        tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps));
-      }
+    for (const std::vector<Task>& tasks : r.phases) {
       for (const Task& t : tasks) {
-        shares = shares || std::any_of(t.use.begin(), t.use.end(),
+        shares = shares || std::any_of(t.use->begin(), t.use->end(),
                                        [&](const Use& u) { return used[u.link] != 0; });
       }
-      r.phases.push_back(std::move(tasks));
     }
     if (!shares) continue;
     which[x] = state_.exchanges.size();
+    r.id = next_exchange_++;
     state_.exchanges.push_back(std::move(r));
   }
   if (state_.exchanges.size() == before) return out;
   stale_ = true;
   settle();
   for (std::size_t x = 0; x < exchanges.size(); ++x) {
-    if (which[x] == SIZE_MAX) continue;
-    const Running& r = settled_.exchanges[which[x]];
-    out[x].met = true;
-    for (const Task& t : r.phases.back()) out[x].end_ps = std::max(out[x].end_ps, t.end_ps);
-    if (sharing_ == Sharing::kPairs) {
-      for (const Task& t : r.phases.back()) out[x].transfer_end_ps.push_back(t.end_ps);
-    } else {
-      out[x].transfer_end_ps.assign(exchanges[x].phases.back().size(), out[x].end_ps);
-    }
+    if (which[x] != SIZE_MAX) out[x] = result_of(settled_.exchanges[which[x]], exchanges[x], true);
   }
   return out;
+}
+
+std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchange> exchanges) {
+  std::vector<Timed> out(exchanges.size());
+  if (exchanges.empty()) return out;
+  std::int64_t begin = kForever;
+  for (const Exchange& e : exchanges) begin = std::min(begin, e.begin_ps);
+  if (!has_cursor_ || cursor_.now_ps > begin) cursor_ = state_;
+  has_cursor_ = true;
+  if (begin > cursor_.now_ps) simulate(cursor_, begin);
+  std::erase_if(cursor_.exchanges, [](const Running& x) { return x.end_ps >= 0; });
+  // Who is on a link, from `begin` on: [links] how many exchanges and copies.
+  std::vector<std::uint32_t> users(routes_.links(), 0);
+  const auto count = [&](const Running& r, std::uint32_t by) {
+    std::vector<std::uint32_t> mine;
+    for (const std::vector<Task>& tasks : r.phases) {
+      for (const Task& t : tasks) {
+        for (const Use& u : *t.use) mine.push_back(u.link);
+      }
+    }
+    std::sort(mine.begin(), mine.end());
+    mine.erase(std::unique(mine.begin(), mine.end()), mine.end());
+    bool shared = false;
+    for (const std::uint32_t l : mine) {
+      users[l] += by;
+      shared = shared || users[l] > 1;
+    }
+    return shared;
+  };
+  for (const Copy& c : cursor_.copies) {
+    if (c.task.end_ps >= 0) continue;
+    for (const Use& u : *c.task.use) ++users[u.link];
+  }
+  for (const Running& r : cursor_.exchanges) count(r, 1);
+  const Id first = next_exchange_;
+  for (const Exchange& e : exchanges) {
+    Running r = running_of(e);
+    r.id = next_exchange_++;
+    count(r, 1);
+    append(state_, r, e.after);
+    append(cursor_, std::move(r), e.after);
+  }
+  stale_ = true;
+  State done = cursor_;
+  simulate(done, kForever, &first);
+  for (const Running& r : done.exchanges) {
+    if (r.id < first) continue;
+    const std::size_t x = r.id - first;
+    out[x] = result_of(r, exchanges[x], count(r, 0));
+  }
+  return out;
+}
+
+std::int64_t TransferQueue::exchange_end(Id id) {
+  if (const auto it = ended_.find(id); it != ended_.end()) return it->second;
+  settle();
+  const auto it = std::lower_bound(settled_.exchanges.begin(), settled_.exchanges.end(), id,
+                                   [](const Running& r, Id value) { return r.id < value; });
+  SWITCHYARD_ASSERT(it != settled_.exchanges.end() && it->id == id,
+                    fmt::format("exchange {} is forgotten", id));
+  return it->end_ps;
+}
+
+void TransferQueue::forget_exchanges(Id id) {
+  ended_.erase(ended_.begin(), ended_.lower_bound(id));
 }
 
 void TransferQueue::advance(std::int64_t now_ps) {
   if (now_ps <= state_.now_ps) return;
   simulate(state_, now_ps);
-  std::erase_if(state_.exchanges, [](const Running& x) { return x.phase == x.phases.size(); });
+  std::erase_if(state_.exchanges, [&](const Running& x) {
+    if (keeps_ && x.end_ps >= 0) ended_.emplace(x.id, x.end_ps);
+    return x.end_ps >= 0;
+  });
 }
 
 void TransferQueue::count_bytes(std::int64_t now_ps, std::span<std::uint64_t> link_bytes) {
@@ -377,7 +511,7 @@ void TransferQueue::count_bytes(std::int64_t now_ps, std::span<std::uint64_t> li
   for (Copy& c : state_.copies) {
     const auto moved = static_cast<std::uint64_t>(
         std::llround((1.0 - c.task.left) * static_cast<double>(c.bytes)));
-    for (const Use& u : c.task.use) {
+    for (const Use& u : *c.task.use) {
       // A staged path may hold a link twice.
       link_bytes[u.link] +=
           (moved - c.counted) *
@@ -385,8 +519,12 @@ void TransferQueue::count_bytes(std::int64_t now_ps, std::span<std::uint64_t> li
     }
     c.counted = moved;
   }
+  has_cursor_ = false;
   const std::size_t before = state_.copies.size();
-  std::erase_if(state_.copies, [](const Copy& c) { return c.task.end_ps >= 0; });
+  std::erase_if(state_.copies, [&](const Copy& c) {
+    if (keeps_ && c.task.end_ps >= 0) ended_copies_.emplace(c.id, c.task.end_ps);
+    return c.task.end_ps >= 0;
+  });
   stale_ = stale_ || state_.copies.size() != before;
 }
 

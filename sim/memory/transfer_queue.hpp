@@ -12,16 +12,24 @@
 // (model `flow`) one task per pair. Where nothing is shared this is bytes / bandwidth; tests
 // compare it with SimGrid to 1e-9.
 //
+// A queue that keeps exchanges remembers every one and not only those that meet a copy, so that
+// exchanges of different groups share links as well, and traffic that is added later slows down
+// what was timed before. An exchange then tells after which others it begins, and how long after:
+// exchange_end() is what is known now, as end() is for copies.
+//
 // Times are absolute, integer picoseconds ≥ 0; progress is kept exactly between them. end() is what
 // is known so far: an exchange that is run later on the same link makes a copy end later.
 //
 // Not modelled: priorities (a copy that is wanted now waits for those before it in its lane), the
-// host's memory bandwidth (PCIe links are narrower), slowing down an exchange by copies that are
-// added after it was timed.
+// host's memory bandwidth (PCIe links are narrower); without keeping exchanges, and under kPairs:
+// slowing down an exchange by copies that are added after it was timed.
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sim/cluster/route_table.hpp"
@@ -37,8 +45,9 @@ class TransferQueue {
  public:
   using Id = std::uint64_t;
 
-  /// `routes`: endpoints of add() and run().
-  TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing);
+  /// `routes`: endpoints of add() and run(). Exchanges are kept with kTask and kPairs only.
+  TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing,
+                bool keeps_exchanges = false);
 
   [[nodiscard]] const cluster::RouteTable& routes() const { return routes_; }
 
@@ -51,23 +60,41 @@ class TransferQueue {
   /// Takes a copy back if it has not begun before `now_ps`; true if so.
   bool cancel(Id id, std::int64_t now_ps);
   /// When the copy begins and ends as far as is known now. Not for copies taken back, nor for those
-  /// that ended before the last count_bytes().
+  /// that ended before the last count_bytes(); a queue that keeps exchanges knows the end until
+  /// forget_copy().
   [[nodiscard]] std::int64_t begin(Id id);
   [[nodiscard]] std::int64_t end(Id id);
+  void forget_copy(Id id) { ended_copies_.erase(id); }
 
   /// An exchange; endpoints beyond ready_ps are not used by it.
   struct Exchange {
     std::vector<network::Phase> phases;  ///< One after another, a barrier between them.
     std::vector<std::int64_t> ready_ps;  ///< [≤ endpoints] read by Sharing::kPairs in phase 0.
     std::int64_t begin_ps = 0;           ///< Latest ready time of its participants.
+    /// kTask, kept: it begins `gap_ps` ≥ 0 after the end of each of these, not before `floor_ps`.
+    /// Empty: at begin_ps.
+    struct After {
+      Id exchange = 0;
+      std::int64_t gap_ps = 0, ready_ps = 0;  ///< ready_ps: by what is known now.
+    };
+    std::vector<After> after = {};
+    std::int64_t floor_ps = 0;
   };
   struct Timed {
-    bool met = false;  ///< Some copy was on one of its links; only then the rest says something.
+    /// Something else was on one of its links. Only then, or when exchanges are kept, the rest says
+    /// something.
+    bool met = false;
+    Id id = 0;
     std::int64_t end_ps = 0;
     std::vector<std::int64_t> transfer_end_ps;  ///< Of the last phase, per transfer as given.
   };
   /// Times exchanges that run beside each other and beside the copies.
   std::vector<Timed> run(std::span<const Exchange> exchanges);
+
+  /// When a kept exchange ends as far as is known now, until it is forgotten.
+  [[nodiscard]] std::int64_t exchange_end(Id id);
+  /// Exchanges below `id` that have ended are not asked for any more.
+  void forget_exchanges(Id id);
 
   /// Promises that nothing will be added or run that begins before `now_ps`.
   void advance(std::int64_t now_ps);
@@ -83,7 +110,8 @@ class TransferQueue {
     double bytes;
   };
   struct Task {
-    std::vector<Use> use;       // Links by index, bytes of the whole task.
+    // Links by index, bytes of the whole task. Shared by the copies of a state.
+    std::shared_ptr<const std::vector<Use>> use;
     double path_bytes = 0;      // Bytes of the last pair; the only one of a copy.
     std::int64_t move_ps = -1;  // Bytes move from here on; −1: not known yet.
     double left = 1;            // Share of the task.
@@ -98,9 +126,13 @@ class TransferQueue {
     Task task;
   };
   struct Running {  // An exchange that is on its way.
+    Id id = 0;
     std::vector<std::vector<Task>> phases;
     std::size_t phase = 0;
-    std::int64_t begin_ps = 0;
+    std::int64_t begin_ps = 0;  // −1: not known yet.
+    std::int64_t end_ps = -1;
+    std::vector<std::pair<Id, std::int64_t>> after;  // Those that run, and the gap.
+    std::int64_t floor_ps = 0;
   };
   struct State {
     std::int64_t now_ps = 0;
@@ -109,9 +141,15 @@ class TransferQueue {
     std::vector<Running> exchanges;
   };
 
+  static void start(Running& exchange, std::int64_t begin_ps);
+  static void append(State& state, Running exchange, std::span<const Exchange::After> after);
+  [[nodiscard]] Running running_of(const Exchange& e) const;
+  std::vector<Timed> run_kept(std::span<const Exchange> exchanges);
+  [[nodiscard]] Timed result_of(const Running& r, const Exchange& e, bool met) const;
   Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps) const;
-  /// Moves a state on to `until_ps`, or until everything has ended.
-  void simulate(State& state, std::int64_t until_ps);
+  /// Moves a state on to `until_ps`, or until everything has ended, or the exchanges from
+  /// `last_of` on have.
+  void simulate(State& state, std::int64_t until_ps, const Id* last_of = nullptr);
   void rates(const std::vector<Task*>& active);
   void max_min(const std::vector<Task*>& active);
   void fair_tasks(const std::vector<Task*>& active);
@@ -120,7 +158,13 @@ class TransferQueue {
 
   cluster::RouteTable routes_;
   Sharing sharing_;
-  State state_;    // Committed.
+  bool keeps_;
+  State state_;   // Committed.
+  State cursor_;  // The same at the begin of the exchanges run last, when has_cursor_.
+  bool has_cursor_ = false;
+  std::map<Id, std::int64_t> ended_;         // Kept exchanges that have ended, with their end.
+  std::map<Id, std::int64_t> ended_copies_;  // The same of copies.
+  Id next_exchange_ = 0;
   State settled_;  // The same at the end of all things, when not stale_.
   bool stale_ = false;
   Id next_ = 0;

@@ -78,6 +78,18 @@ void side_by_side(std::vector<std::vector<Phase>> groups, std::vector<Phase>& ph
   }
 }
 
+/// Binomial tree from order[0]: those that have it double in each phase.
+void tree_down(const Members& order, std::uint64_t bytes, std::vector<Phase>& phases) {
+  const std::size_t n = order.size();
+  for (std::size_t have = 1; have < n; have *= 2) {
+    Phase phase;
+    for (std::size_t i = 0; i < have && have + i < n; ++i) {
+      phase.push_back({order[i], order[have + i], bytes});
+    }
+    append(phases, std::move(phase));
+  }
+}
+
 std::vector<Members> by_server(const Members& members, std::span<const std::uint32_t> node) {
   std::map<std::uint32_t, Members> servers;
   for (const std::uint32_t e : members) {
@@ -148,7 +160,8 @@ std::vector<Phase> collective(Collective what, CollectiveAlgorithm algorithm, st
   const bool tree = algorithm == CollectiveAlgorithm::kTree;
   const bool hierarchical = algorithm == CollectiveAlgorithm::kHierarchical;
   const bool reduce = what == Collective::kReduceScatter;
-  if ((one_shot && what != Collective::kAllReduce) || (tree && what != Collective::kBroadcast) ||
+  if ((one_shot && what != Collective::kAllReduce) ||
+      (tree && what != Collective::kBroadcast && what != Collective::kAllReduce) ||
       (hierarchical && (reduce || what == Collective::kAllGather))) {
     no_such(what, algorithm);
   }
@@ -170,6 +183,18 @@ std::vector<Phase> collective(Collective what, CollectiveAlgorithm algorithm, st
         }
       }
       append(phases, std::move(phase));
+      return phases;
+    }
+    if (tree) {
+      // Sums go up the tree that the result comes down.
+      std::vector<Phase> down;
+      tree_down(m, bytes, down);
+      for (auto phase = down.rbegin(); phase != down.rend(); ++phase) {
+        Phase up;
+        for (const Transfer& t : *phase) up.push_back({t.dst, t.src, t.bytes});
+        phases.push_back(std::move(up));
+      }
+      phases.insert(phases.end(), down.begin(), down.end());
       return phases;
     }
     for (const bool first : {true, false}) {
@@ -221,13 +246,7 @@ std::vector<Phase> collective(Collective what, CollectiveAlgorithm algorithm, st
       }
       break;
     case CollectiveAlgorithm::kTree:
-      for (std::size_t have = 1; have < n; have *= 2) {
-        Phase phase;
-        for (std::size_t i = 0; i < have && have + i < n; ++i) {
-          phase.push_back({order[i], order[have + i], bytes});
-        }
-        append(phases, std::move(phase));
-      }
+      tree_down(order, bytes, phases);
       break;
     case CollectiveAlgorithm::kHierarchical: {
       std::vector<Members> servers = by_server(order, node);

@@ -12,6 +12,9 @@
 //   broadcast      n−1 · S (chain)         1 · root S(n−1)        root → leaders → members
 //   all_reduce by one_shot                 1 · S(n−1): every member sends everything to all, and
 //                                          each sums for itself (the low-latency kernel)
+//   all_reduce by tree                     2⌈log2 n⌉ phases: binomial, sums up to the first member
+//   and
+//                                          the result down; S up and S down for each member but one
 //   broadcast by tree                      ⌈log2 n⌉ phases, the senders double in each
 // hierarchical all_reduce: ring reduce-scatter inside each server, direct all-reduce of the own
 // block between the members with the same place in their servers, ring all-gather inside; servers

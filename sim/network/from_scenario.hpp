@@ -46,10 +46,26 @@ namespace switchyard::network {
       return CollectiveAlgorithm::kOneShot;
     case scenario::ReduceAlgorithm::kHierarchical:
       return CollectiveAlgorithm::kHierarchical;
+    case scenario::ReduceAlgorithm::kTree:
+      return CollectiveAlgorithm::kTree;
     case scenario::ReduceAlgorithm::kRing:
       break;
   }
   return CollectiveAlgorithm::kRing;
+}
+
+[[nodiscard]] constexpr CollectiveAlgorithm broadcast_of(scenario::BroadcastAlgorithm algorithm) {
+  switch (algorithm) {
+    case scenario::BroadcastAlgorithm::kRing:
+      return CollectiveAlgorithm::kRing;
+    case scenario::BroadcastAlgorithm::kTree:
+      return CollectiveAlgorithm::kTree;
+    case scenario::BroadcastAlgorithm::kHierarchical:
+      return CollectiveAlgorithm::kHierarchical;
+    case scenario::BroadcastAlgorithm::kDirect:
+      break;
+  }
+  return CollectiveAlgorithm::kDirect;
 }
 
 /// The cluster of a scenario. The latency of measured links is in their table, so it is 0 here.

@@ -53,8 +53,11 @@ constexpr std::array<std::string_view, 4> kNetworkNames{"auto", "flow", "coflow"
 constexpr std::array<std::string_view, 4> kAlgorithmNames{"direct", "ring", "ring_bidirectional",
                                                           "hierarchical"};
 constexpr std::array<std::string_view, 3> kWireNames{"native", "int4", "int2_halves"};
-constexpr std::array<std::string_view, 4> kReduceNames{"ring", "direct", "one_shot",
-                                                       "hierarchical"};
+constexpr std::array<std::string_view, 5> kReduceNames{"ring", "direct", "one_shot", "hierarchical",
+                                                       "tree"};
+constexpr std::array<std::string_view, 4> kBroadcastNames{"direct", "ring", "tree", "hierarchical"};
+constexpr std::array<std::string_view, 2> kKvDecodeNames{"pull", "merge"};
+constexpr std::array<std::string_view, 2> kStoreNames{"ssd", "cxl"};
 constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
 constexpr std::array<std::string_view, 5> kKvNames{"by_sequence", "replicated", "hub", "by_token",
                                                    "by_expert"};
@@ -739,6 +742,12 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
   }
   read_router(s, out);
   if (p.attention == AttentionPlacement::kHub) {
+    if (p.ep != gpus) {
+      // A dense model has ep = 1: there is nothing that other GPUs could do.
+      s.fail(moe ? "ep" : "attention",
+             fmt::format("attention = \"hub\" with ep = {} of {} GPUs is unsupported", p.ep, gpus),
+             moe ? "set ep to the number of GPUs" : "use attention = \"dp\" or \"tp\"");
+    }
     p.hub = static_cast<std::uint32_t>(s.count("hub", 0, gpus - 1, 0));
   } else if (s.has("hub")) {
     s.fail("hub",
@@ -1156,6 +1165,12 @@ void validate_policy(const Context& context, const RoutingPolicy& policy, std::u
 
 // ---- network, memory, host, run ----
 
+/// Tokens that wait for the next step: the simulator's batches are composed without them.
+bool defers(const RoutingPolicy& policy) {
+  return policy.capacity.exhausted == Exhausted::kQueue &&
+         policy.capacity.queue == QueueMode::kDefer;
+}
+
 /// A hierarchical all-reduce needs equally many members of a group on each of its servers.
 void check_servers(const Section& s, const Scenario& out) {
   const std::uint32_t tp = out.parallel.tp;
@@ -1230,7 +1245,7 @@ void read_measured(Context& context, Section& network, const fs::path& folder, S
 void read_network(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("network"), "network",
             {"model", "algorithm", "dispatch", "payload", "collective", "measured", "chunks",
-             "comm_sms", "chunk_by", "two_batch"},
+             "comm_sms", "chunk_by", "two_batch", "broadcast"},
             root);
   NetworkSpec& n = out.network;
   n.model = static_cast<NetworkModelKind>(s.choice("model", kNetworkNames, 0));
@@ -1285,7 +1300,24 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
   } else if (s.has("collective")) {
     s.fail("collective", "there is no all-reduce", "set parallel.attention = \"tp\"");
   }
+  if (s.has("broadcast")) {
+    n.broadcast = static_cast<BroadcastAlgorithm>(s.choice("broadcast", kBroadcastNames));
+  }
   read_measured(context, s, folder, out);
+  const bool ring = n.algorithm == ExchangeAlgorithm::kRing ||
+                    n.algorithm == ExchangeAlgorithm::kRingBidirectional;
+  const std::uint32_t group = std::max(out.parallel.ep, out.parallel.tp);
+  const auto whole = static_cast<std::uint32_t>(out.hardware.gpu_count()) / out.parallel.pp;
+  if (ring && group < whole &&
+      (n.model == NetworkModelKind::kFlow || n.dispatch == DispatchKind::kPerNode)) {
+    s.fail("algorithm",
+           fmt::format("\"ring\" with {} groups of {} of the {} GPUs is unsupported with {}: the "
+                       "exchanges of the groups are one there, whose ring would go round all GPUs",
+                       whole / group, group, whole,
+                       n.model == NetworkModelKind::kFlow ? "network.model = \"flow\""
+                                                          : "network.dispatch = \"per_node\""),
+           "use algorithm = \"direct\" or \"hierarchical\"");
+  }
   // Without the keys nothing is recorded, so scenarios that do not know them keep their hash.
   if (s.has("chunks")) {
     n.chunks = static_cast<std::uint32_t>(s.count("chunks", 1, 64));
@@ -1337,13 +1369,14 @@ void read_residency(Section& memory, Scenario& out) {
   if (!memory.has("residency")) {
     return;  // Every expert is resident.
   }
-  Section s = memory.section("residency", {"policy", "slots", "host_slots", "prefetch",
-                                           "prefetch_experts", "initial", "profile_steps"});
+  Section s =
+      memory.section("residency", {"policy", "slots", "host_slots", "prefetch", "prefetch_experts",
+                                   "initial", "profile_steps", "store"});
   ResidencySpec& r = out.memory.residency;
   r.policy = static_cast<ResidencyPolicy>(s.choice("policy", kResidencyNames, 0));
   if (!r.on()) {
-    for (const char* key :
-         {"slots", "host_slots", "prefetch", "prefetch_experts", "initial", "profile_steps"}) {
+    for (const char* key : {"slots", "host_slots", "prefetch", "prefetch_experts", "initial",
+                            "profile_steps", "store"}) {
       if (s.has(key)) {
         s.fail(key, "means nothing while every expert is resident",
                "set memory.residency.policy to lru, lfu or static");
@@ -1365,20 +1398,31 @@ void read_residency(Section& memory, Scenario& out) {
            "a measured link is known only for exchanges alone on it");
   }
   r.slots = static_cast<std::uint32_t>(s.count("slots", 1, experts));
-  r.host_slots = static_cast<std::uint32_t>(s.count("host_slots", 1, experts, experts));
+  // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
+  if (s.has("store")) r.store = static_cast<ExpertStore>(s.choice("store", kStoreNames));
+  const bool cxl = r.store == ExpertStore::kCxl;
+  r.host_slots =
+      static_cast<std::uint32_t>(s.count("host_slots", cxl ? 0 : 1, experts, cxl ? 0 : experts));
+  if (cxl && r.host_slots == experts) {
+    s.fail("store", "means nothing: host memory keeps every expert", "set host_slots below that");
+  }
   const auto has = [&](DeviceKind kind) {
     return std::any_of(out.hardware.devices.begin(), out.hardware.devices.end(),
                        [&](const Device& d) { return d.kind == kind; });
   };
-  if (!has(DeviceKind::kCpu)) {
-    s.fail("policy",
+  if (r.host_slots > 0 && !has(DeviceKind::kCpu)) {
+    s.fail(cxl ? "host_slots" : "policy",
            fmt::format("hardware {} has no cpu device to load experts from", out.hardware.name),
            "add [[devices]] kind = \"cpu\" and its links");
   }
-  if (r.host_slots < experts && !has(DeviceKind::kSsd)) {
+  if (cxl && !has(DeviceKind::kCxl)) {
+    s.fail("store", fmt::format("hardware {} has no cxl device", out.hardware.name),
+           "add [[devices]] kind = \"cxl\" with its memory and its links to the cpus");
+  }
+  if (!cxl && r.host_slots < experts && !has(DeviceKind::kSsd)) {
     s.fail("host_slots",
            fmt::format("hardware {} has no ssd device for the other experts", out.hardware.name),
-           "add [[devices]] kind = \"ssd\" with its link to a cpu");
+           "add [[devices]] kind = \"ssd\" with its link to a cpu, or use store = \"cxl\"");
   }
   r.prefetch = static_cast<PrefetchKind>(s.choice("prefetch", kPrefetchNames, 0));
   if (r.policy == ResidencyPolicy::kStatic && r.prefetch != PrefetchKind::kNone) {
@@ -1489,7 +1533,7 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
                                         show_bytes(type.memory_bytes), type.name));
     }
   }
-  Section kv = s.section("kv", {"placement", "block"});
+  Section kv = s.section("kv", {"placement", "block", "decode"});
   const bool hub = out.parallel.attention == AttentionPlacement::kHub;
   m.kv_placement = static_cast<KvPlacement>(
       kv.choice("placement", kKvNames,
@@ -1513,6 +1557,18 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   }
   m.kv_block = static_cast<std::uint32_t>(
       kv.count("block", 1, 65536, m.kv_placement == KvPlacement::kByToken ? 4 : 16));
+  if (kv.has("decode")) {
+    m.kv_decode = static_cast<KvDecode>(kv.choice("decode", kKvDecodeNames));
+    const bool spread =
+        m.kv_placement == KvPlacement::kByToken || m.kv_placement == KvPlacement::kByExpert;
+    if (!spread) {
+      kv.fail("decode", "means nothing: a sequence's keys and values lie at its home",
+              "set memory.kv.placement to by_token or by_expert");
+    }
+    if (out.workload.kind == WorkloadKind::kPrefill) {
+      kv.fail("decode", "means nothing: no token is decoded", "use workload.kind = \"decode\"");
+    }
+  }
   if (s.has("allocator")) {
     m.allocator = static_cast<AllocatorKind>(s.choice("allocator", kAllocatorNames));
   }
@@ -1660,6 +1716,11 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
       throw InputError(node.where(), key + ": a policy that names files is unsupported here");
     }
     validate_policy(own, policy, out.gate.experts, out.gate.top_k, node.where());
+    if (defers(policy)) {
+      throw InputError(own.where("policy.capacity.queue", node.where()),
+                       key + ": capacity.queue = \"defer\" is unsupported in the simulator",
+                       "use queue = \"wave\"");
+    }
     // In the hash by content.
     std::string text;
     for (const ResolvedValue& v : own.values) {
@@ -1756,8 +1817,9 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
     refuse(f.on && out.workload.serves() && out.workload.serving.batching.swaps_over_links(), f.key,
            f.shown, "pages that swap over the links", "state workload.batching.swap_bandwidth");
   }
-  refuse(p.pp > 1 && out.workload.serves(), "parallel.pp", fmt::format("parallel.pp = {}", p.pp),
-         "requests that arrive", "use workload.kind = \"decode\" or \"prefill\"");
+  refuse(p.pp > 1 && out.workload.serves() && out.workload.serving.front_end.replicas > 1,
+         "parallel.pp", fmt::format("parallel.pp = {}", p.pp), "several replicas",
+         "use front_end.replicas = 1");
   refuse(p.pp > 1 && out.memory.loading.on(), "parallel.pp", fmt::format("parallel.pp = {}", p.pp),
          "memory.loading", "use loading.from = \"resident\"");
   refuse(p.pp > 1 && p.rebalance.signal != RebalanceSignal::kOff, "parallel.pp",
@@ -1967,11 +2029,23 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   if (out.gate.experts > 0) {
     validate_policy(context, out.policy, out.gate.experts, out.gate.top_k,
                     policy != nullptr ? policy->where() : root.where());
+    if (defers(out.policy)) {
+      throw InputError(context.where("policy.capacity.queue", root.where()),
+                       "policy.capacity.queue = \"defer\" is unsupported in the simulator",
+                       "use queue = \"wave\"");
+    }
   } else if (out.policy != RoutingPolicy{}) {
     throw InputError(policy->where(), "policy: the model has no MoE layer");
   }
   read_network(context, root, document.folder, out);
   read_memory(context, root, out);
+  if (const Node* network = root.find("network");
+      network != nullptr && network->find("broadcast") != nullptr &&
+      out.memory.kv_placement != KvPlacement::kReplicated) {
+    throw InputError(network->find("broadcast")->where(),
+                     "network.broadcast means nothing: nothing is sent to all",
+                     "set memory.kv.placement = \"replicated\"");
+  }
   if (out.workload.serves()) {
     Context none;
     check_serving(Section(none, root.find("workload"), "workload",
@@ -2096,6 +2170,13 @@ std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& o
     points.push_back(std::move(point));
   }
   return points;
+}
+
+std::string origin_of(const Scenario& scenario, std::string_view key) {
+  for (const ResolvedValue& v : scenario.values) {
+    if (v.key == key && v.origin != "default") return v.origin;
+  }
+  return std::string(key);
 }
 
 std::string canonical_text(const Scenario& scenario) {

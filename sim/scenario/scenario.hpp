@@ -184,7 +184,9 @@ struct Payload {
 };
 
 /// Algorithm of the all-reduces of attention = tp (sim/network/collectives.hpp).
-enum class ReduceAlgorithm : std::uint8_t { kRing, kDirect, kOneShot, kHierarchical };
+enum class ReduceAlgorithm : std::uint8_t { kRing, kDirect, kOneShot, kHierarchical, kTree };
+/// Algorithm of the broadcasts of kv.placement = replicated (sim/network/collectives.hpp).
+enum class BroadcastAlgorithm : std::uint8_t { kDirect, kRing, kTree, kHierarchical };
 
 /// Measured bandwidths that replace bytes / bandwidth on links of one class.
 struct MeasuredSpec {
@@ -202,6 +204,8 @@ struct NetworkSpec {
   DispatchKind dispatch = DispatchKind::kPerRank;
   Payload payload;
   ReduceAlgorithm collective = ReduceAlgorithm::kRing;  ///< Only with attention = tp.
+  /// Only with kv.placement = replicated.
+  BroadcastAlgorithm broadcast = BroadcastAlgorithm::kDirect;
   /// Dispatch, experts and combine of a layer run in so many equal chunks, the exchange of one
   /// beside the experts of another (sim/loop/chunks.cpp). 1: one after the other.
   std::uint32_t chunks = 1;
@@ -222,6 +226,11 @@ struct NetworkSpec {
 /// that serves the token's first choice there, so memory follows routing; pulled as by_token.
 enum class KvPlacement : std::uint8_t { kBySequence, kReplicated, kHub, kByToken, kByExpert };
 
+/// How decode attention reads keys and values that lie on other GPUs (by_token, by_expert). pull:
+/// they travel to the sequence's home. merge: the queries travel to them, every holder computes its
+/// part of the softmax, and the home merges the parts (sim/loop/kv_merge.cpp).
+enum class KvDecode : std::uint8_t { kPull, kMerge };
+
 /// What follows when a GPU would go above the watermark (sim/serving/serving.hpp); besides the
 /// event. The last two need requests that arrive.
 enum class WatermarkAction : std::uint8_t { kRecord, kStopAdmission, kPreempt };
@@ -232,10 +241,15 @@ enum class ResidencyPolicy : std::uint8_t { kAll, kLru, kLfu, kStatic };
 /// top-k that the trace (or the synthetic law) has for this step's tokens, before the policy; or
 /// the ones used most so far.
 enum class PrefetchKind : std::uint8_t { kNone, kTrace, kFrequency };
+/// Which device has all experts: an SSD, or a pool of memory behind CXL ports.
+enum class ExpertStore : std::uint8_t { kSsd, kCxl };
 struct ResidencySpec {
   ResidencyPolicy policy = ResidencyPolicy::kAll;
-  std::uint32_t slots = 0;       ///< Experts of a MoE layer that a GPU keeps; 1 … E.
-  std::uint32_t host_slots = 0;  ///< The same of its host's memory, 1 … E; the SSD has all.
+  std::uint32_t slots = 0;  ///< Experts of a MoE layer that a GPU keeps; 1 … E.
+  /// The same of its host's memory, 1 … E; the store has all. 0 … E with a pool: at 0 a GPU loads
+  /// straight from it.
+  std::uint32_t host_slots = 0;
+  ExpertStore store = ExpertStore::kSsd;
   PrefetchKind prefetch = PrefetchKind::kNone;
   std::uint32_t prefetch_experts = 0;  ///< Of a layer and GPU at most, frequency only.
   /// Both caches begin with the experts that the first steps of the scenario's own routing ask for
@@ -268,6 +282,7 @@ struct MemorySpec {
   WatermarkAction watermark_action = WatermarkAction::kRecord;
   std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
   KvPlacement kv_placement = KvPlacement::kBySequence;
+  KvDecode kv_decode = KvDecode::kPull;
   std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.
   AllocatorKind allocator = AllocatorKind::kPool;
   std::uint64_t page = 0;  ///< Bytes of a page; kPaged only.
@@ -394,6 +409,9 @@ struct SweepPoint {
 /// All points in order (one, with no settings, if there is no [[sweep]]); each is fully validated.
 /// At most 100,000.
 std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& options = {});
+
+/// Place of a key's value: "file:line:column", "--set", or the key itself for a default.
+std::string origin_of(const Scenario& scenario, std::string_view key);
 
 /// "key = value" lines of everything that decides the result: no paths, no origins. Stored in the
 /// run.

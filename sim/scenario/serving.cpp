@@ -117,7 +117,7 @@ void read_batching(Section& workload, Scenario& out) {
   Batching& b = out.workload.serving.batching;
   Section s = workload.section(
       "batching", {"token_budget", "max_sequences", "chunked_prefill", "memory_share", "kv",
-                   "max_waiting", "preemption", "swap_bandwidth", "prefix_caching"});
+                   "max_waiting", "preemption", "swap_bandwidth", "swap_tier", "prefix_caching"});
   b.token_budget = static_cast<std::uint32_t>(s.count("token_budget", 1, kMaxBudget, 8192));
   b.max_sequences = static_cast<std::uint32_t>(s.count("max_sequences", 1, kMaxBudget, 256));
   b.chunked_prefill = s.boolean("chunked_prefill", true);
@@ -144,6 +144,20 @@ void read_batching(Section& workload, Scenario& out) {
     }
   } else if (s.has("swap_bandwidth")) {
     s.fail("swap_bandwidth", "means nothing with preemption = \"recompute\"");
+  }
+  if (s.has("swap_tier")) {
+    constexpr std::array<std::string_view, 2> kTiers{"cpu", "cxl"};
+    b.swap_to_pool = s.choice("swap_tier", kTiers) == 1;
+    if (!b.swaps_over_links()) {
+      s.fail("swap_tier", "means nothing: no pages swap over the links",
+             "set preemption = \"swap\" and no swap_bandwidth");
+    }
+    if (b.swap_to_pool &&
+        std::none_of(out.hardware.devices.begin(), out.hardware.devices.end(),
+                     [](const Device& d) { return d.kind == DeviceKind::kCxl; })) {
+      s.fail("swap_tier", fmt::format("hardware {} has no cxl device", out.hardware.name),
+             "add [[devices]] kind = \"cxl\" and its links");
+    }
   }
   if (s.has("prefix_caching") && s.boolean("prefix_caching")) {
     s.fail("prefix_caching", "unsupported in this version");

@@ -58,6 +58,7 @@ struct Batching {
   /// Of one GPU to and from host memory, per direction; 0: over the hardware's links, beside expert
   /// loads and exchanges.
   BytesPerSecond swap_bandwidth;
+  bool swap_to_pool = false;  ///< Over the links: to a CXL pool in place of the host's memory.
   [[nodiscard]] bool swaps_over_links() const {
     return preemption == Preemption::kSwap && swap_bandwidth.value == 0;
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV pages that travel from a prefill replica to a decode replica over the cluster's links.
+// KV pages that travel from a prefill replica to a decode replica over the cluster's links, under
+// network.model = "bottleneck" and with measured links. Under the other models they share the links
+// with exchanges (sim/loop/exchange_timer.hpp).
 //
 //   duration = path latency + max over links of bytes / bandwidth (twice that when the way is
 //   staged through host memory)

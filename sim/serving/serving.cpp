@@ -83,6 +83,16 @@ struct Engine {
   std::vector<Flight> flight;
   std::uint32_t step = 0;  // that `flight` is of
   bool warmup = false;
+  std::int64_t end = 0;       // of that step, as far as is known
+  std::uint32_t version = 0;  // of its event
+};
+
+/// Pages on their way.
+struct Travel {
+  std::uint32_t id = 0, epoch = 0, from = 0;
+  std::int64_t begin = 0, end = 0;
+  std::uint32_t version = 0;
+  std::vector<std::uint64_t> copies;
 };
 
 enum class EventKind : std::uint8_t {
@@ -98,7 +108,7 @@ struct Event {
   std::int64_t time = 0;
   EventKind kind = EventKind::kArrival;
   std::uint64_t order = 0;
-  std::uint32_t a = 0, b = 0, c = 0;  // engine | request, epoch, rank | user, turn
+  std::uint32_t a = 0, b = 0, c = 0;  // engine, version | travel, version | user, turn
 };
 struct Later {
   bool operator()(const Event& x, const Event& y) const {
@@ -165,7 +175,8 @@ class ServingBatch final : public BatchSource {
   void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
             run::RunData& data) override {
     Engine& engine = engines_[plan.engine];
-    push({end, EventKind::kStepEnd, 0, plan.engine, 0, 0});
+    engine.end = end;
+    push({end, EventKind::kStepEnd, 0, plan.engine, ++engine.version, 0});
     for (const PlannedSequence& q : plan.sequences) {
       processed_ += q.fresh;
       if (requests_[q.id].scheduled < 0) requests_[q.id].scheduled = start;
@@ -175,7 +186,6 @@ class ServingBatch final : public BatchSource {
       begin_ = begin_ < 0 ? start : std::min(begin_, start);
       busy_ps_ += end - start;
     }
-    end_ = std::max(end_, end);
     for (run::Event& e : notes_) {
       e.step = static_cast<std::uint32_t>(step);
       data.events.push_back(std::move(e));
@@ -184,6 +194,7 @@ class ServingBatch final : public BatchSource {
     engine.step = static_cast<std::uint32_t>(step);
     engine.warmup = plan.warmup;
     give_tokens(data);
+    refresh();  // Its exchanges slow down what was under way.
   }
 
   void holders(std::uint32_t gpu, std::vector<std::uint64_t>& tokens) const override {
@@ -284,7 +295,7 @@ class ServingBatch final : public BatchSource {
       }
     }
     ranks_each_ = static_cast<std::uint32_t>(ranks_.size()) / f.replicas;
-    if (f.prefill_replicas > 0) {
+    if (f.prefill_replicas > 0 && !machine_.pages.send) {
       SWITCHYARD_ASSERT(machine_.routes.has_value(), "KV transfers need routes");
       links_.emplace(std::move(*machine_.routes));
     }
@@ -345,11 +356,19 @@ class ServingBatch final : public BatchSource {
   void handle(const Event& e) {
     switch (e.kind) {
       case EventKind::kStepEnd:
-        end_step(e.a);
+        if (e.b == engines_[e.a].version) end_step(e.a);
         break;
-      case EventKind::kTransferEnd:
-        arrived_pages(e.a, e.b, e.c);
+      case EventKind::kTransferEnd: {
+        const auto it = travelling_.find(e.a);
+        if (it == travelling_.end() || it->second.version != e.b) break;
+        const Travel t = std::move(it->second);
+        travelling_.erase(it);
+        travel_ps_ += now_ - t.begin;
+        ++arrived_;
+        for (const std::uint64_t c : t.copies) machine_.pages.forget(c);
+        arrived_pages(t.id, t.epoch, t.from);
         break;
+      }
       case EventKind::kOutageStart:
         engines_[e.a].down = true;
         note(run::EventKind::kFault, e.a, fmt::format("replica {} does not answer", e.a));
@@ -796,6 +815,7 @@ class ServingBatch final : public BatchSource {
     Engine& engine = engines_[e];
     engine.busy = false;
     engine.may_work = true;
+    end_ = std::max(end_, now_);
     for (const Flight& f : engine.flight) {
       Request& r = requests_[f.id];
       if (r.epoch != f.epoch) {
@@ -866,12 +886,49 @@ class ServingBatch final : public BatchSource {
       ++ranks_[to].travelling;
       hold(id, r.computed);
       const std::uint64_t pages = bytes(r.computed);
-      const std::int64_t end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
+      Travel t{id, r.epoch, from, now_, now_ + 1, 0, {}};
+      if (links_) {
+        t.end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
+      } else {
+        for (std::uint32_t i = 0; i < width_ && pages > 0; ++i) {
+          t.copies.push_back(
+              machine_.pages.send(source.home + i, ranks_[to].home + i, pages, now_));
+        }
+        t.end = arrival(t);
+      }
       if (pages > 0) transfers_.push_back({source.home, ranks_[to].home, pages});
       travelled_bytes_ += pages * width_;
-      travel_ps_ += end - now_;
-      ++travels_;
-      push({end, EventKind::kTransferEnd, 0, id, r.epoch, from});
+      const auto number = static_cast<std::uint32_t>(travels_++);
+      push({t.end, EventKind::kTransferEnd, 0, number, 0, 0});
+      travelling_.emplace(number, std::move(t));
+    }
+    refresh();  // The pages slow down what is under way.
+  }
+
+  [[nodiscard]] std::int64_t arrival(const Travel& t) const {
+    std::int64_t end = std::max(t.begin + 1, now_);
+    for (const std::uint64_t c : t.copies) end = std::max(end, machine_.pages.arrival(c));
+    return end;
+  }
+
+  /// Steps and pages that share links with what was added end at other times than was known.
+  void refresh() {
+    if (!machine_.pages.send) return;
+    for (std::uint32_t e = 0; e < engines_.size(); ++e) {
+      Engine& engine = engines_[e];
+      if (!engine.busy) continue;
+      const std::int64_t end = std::max(now_, machine_.pages.step_end(e));
+      if (end == engine.end) continue;
+      if (!engine.warmup) busy_ps_ += end - engine.end;
+      if (engine.warmup) warm_end_ = std::max(warm_end_, end);
+      engine.end = end;
+      push({end, EventKind::kStepEnd, 0, e, ++engine.version, 0});
+    }
+    for (auto& [number, t] : travelling_) {
+      const std::int64_t end = t.copies.empty() ? t.end : arrival(t);
+      if (end == t.end) continue;
+      t.end = end;
+      push({end, EventKind::kTransferEnd, 0, number, ++t.version, 0});
     }
   }
 
@@ -908,8 +965,9 @@ class ServingBatch final : public BatchSource {
   std::priority_queue<Event, std::vector<Event>, Later> events_;
   std::optional<Arrival> pending_;
   std::deque<std::uint32_t> front_, handovers_;
-  std::optional<KvLinks> links_;
-  std::vector<KvTransfer> transfers_;  // since the last plan
+  std::optional<KvLinks> links_;                // pages that travel alone on them
+  std::map<std::uint32_t, Travel> travelling_;  // by number
+  std::vector<KvTransfer> transfers_;           // since the last plan
   bool handover_due_ = false;
   std::array<std::uint64_t, 2> turn_{};
   std::uint64_t order_ = 0, swap_ = 0;
@@ -926,8 +984,8 @@ class ServingBatch final : public BatchSource {
   std::uint64_t in_system_ = 0, entered_ = 0, left_ = 0, over_rate_ = 0, too_long_ = 0,
                 queue_full_ = 0, preemptions_ = 0, retries_ = 0, anew_ = 0, processed_ = 0,
                 sampled_ = 0, lost_samples_ = 0, tokens_out_ = 0, swapped_total_ = 0,
-                travelled_bytes_ = 0, travels_ = 0, steps_planned_ = 0, kv_samples_ = 0,
-                by_mark_ = 0, held_steps_ = 0, mark_events_ = 0;
+                travelled_bytes_ = 0, travels_ = 0, arrived_ = 0, steps_planned_ = 0,
+                kv_samples_ = 0, by_mark_ = 0, held_steps_ = 0, mark_events_ = 0;
   std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
   double kv_use_ = 0, kv_most_ = 0;
   std::vector<std::int64_t> itl_ps_, itl_end_ps_;  // of tokens in the span: gap, when
@@ -945,7 +1003,7 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
   while (!events_.empty()) {
     const Event e = events_.top();
     events_.pop();
-    if (e.kind != EventKind::kStepEnd) continue;
+    if (e.kind != EventKind::kStepEnd || e.b != engines_[e.a].version) continue;
     area_ += static_cast<Wide>(in_system_) * (e.time - now_);
     now_ = e.time;
     end_step(e.a);
@@ -1099,8 +1157,8 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
       static_cast<double>(anew_),
       static_cast<double>(swapped_total_) * 1e-9,
       static_cast<double>(travelled_bytes_) * 1e-9,
-      travels_ == 0 ? run::kNoData
-                    : static_cast<double>(travel_ps_) * 1e-9 / static_cast<double>(travels_),
+      arrived_ == 0 ? run::kNoData
+                    : static_cast<double>(travel_ps_) * 1e-9 / static_cast<double>(arrived_),
       ratio(static_cast<double>(area_), static_cast<double>(end_)),
       ratio(static_cast<double>(busy_ps_) * 1e-12, span * static_cast<double>(engines_.size())),
       ratio(kv_use_, static_cast<double>(kv_samples_)),

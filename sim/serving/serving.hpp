@@ -28,7 +28,9 @@
 //
 // Replicas step by themselves, in the order of simulated time. With prefill replicas, a finished
 // prompt (its first token is out then) waits until a decode rank has pages and sequences for it,
-// its KV pages travel (kv_links.hpp), and it goes on there.
+// its KV pages travel, and it goes on there. Under auto, coflow and flow pages and the exchanges of
+// all replicas share the links (ServingMachine::Pages): a step or a transfer under way ends later
+// when traffic joins it. Under bottleneck and with measured links they do not meet (kv_links.hpp).
 //
 // Health. Every health_interval a replica is asked while it has an outage; `failures` failed checks
 // in a row open its breaker: what it has goes back to the front end as prompts (retry) or fails.
@@ -59,7 +61,19 @@ struct ServingMachine {
   std::vector<std::uint64_t> kv_capacity;  ///< [G] bytes for KV pages.
   /// Bytes of the pages of that many tokens, on each GPU of the sequence's home; ascending.
   std::function<std::uint64_t(std::uint64_t)> kv_bytes;
-  std::optional<cluster::RouteTable> routes;  ///< Needed with prefill replicas.
+  /// Pages of prefill replicas on links that exchanges use too; times in ps of simulated time.
+  struct Pages {
+    /// Bytes from one GPU to another from `now` on; returns the number of the transfer.
+    std::function<std::uint64_t(std::uint32_t from, std::uint32_t to, std::uint64_t bytes,
+                                std::int64_t now)>
+        send;
+    std::function<std::int64_t(std::uint64_t transfer)> arrival;  ///< As known now.
+    std::function<void(std::uint64_t transfer)> forget;           ///< It has arrived.
+    /// End of the step that a replica computes, as known now; not before its done().
+    std::function<std::int64_t(std::uint32_t engine)> step_end;
+  };
+  Pages pages;                                ///< Empty: `routes` times them.
+  std::optional<cluster::RouteTable> routes;  ///< Needed with prefill replicas and no `pages`.
   /// [G] bytes of the watermark; empty with watermark_action = "record".
   std::vector<std::uint64_t> watermark;
   /// What a GPU held at most in its last step beside KV pages; asked with a watermark only.

@@ -196,6 +196,27 @@ TEST(Collective, ABroadcastReachesEveryMemberFromAnyRoot) {
   }
 }
 
+TEST(Collective, ATreeSumsUpAndBringsTheSumDown) {
+  for (const std::uint32_t n : {2U, 3U, 5U, 8U}) {
+    const auto phases =
+        collective(Collective::kAllReduce, CollectiveAlgorithm::kTree, 10, first(n));
+    std::size_t doublings = 0;
+    for (std::uint32_t have = 1; have < n; have *= 2) ++doublings;
+    ASSERT_EQ(phases.size(), 2 * doublings);
+    std::vector<std::set<std::uint32_t>> holds(n);
+    for (std::uint32_t i = 0; i < n; ++i) holds[i] = {i};
+    for (const Phase& phase : phases) {
+      const auto before = holds;
+      for (const Transfer& t : phase) {
+        EXPECT_EQ(t.bytes, 10U);
+        holds[t.dst].insert(before[t.src].begin(), before[t.src].end());
+      }
+    }
+    for (std::uint32_t i = 0; i < n; ++i) EXPECT_EQ(holds[i].size(), n) << i << " of " << n;
+    EXPECT_EQ(total(phases, n), 2ULL * 10 * (n - 1));
+  }
+}
+
 TEST(Collective, HierarchicalAllReduceCrossesServersWithOneBlockPerMember) {
   const Numbers node{0, 0, 0, 0, 1, 1, 1, 1};
   const auto p =
@@ -220,7 +241,7 @@ TEST(Collective, HierarchicalAllReduceCrossesServersWithOneBlockPerMember) {
 TEST(Collective, UnknownPairsOfOperationAndAlgorithmAreRefused) {
   EXPECT_THROW(collective(Collective::kAllGather, CollectiveAlgorithm::kOneShot, 8, first(2)),
                InputError);
-  EXPECT_THROW(collective(Collective::kAllReduce, CollectiveAlgorithm::kTree, 8, first(2)),
+  EXPECT_THROW(collective(Collective::kReduceScatter, CollectiveAlgorithm::kTree, 8, first(2)),
                InputError);
   EXPECT_THROW(collective(Collective::kReduceScatter, CollectiveAlgorithm::kHierarchical, 8,
                           first(2), Numbers{0, 0}),

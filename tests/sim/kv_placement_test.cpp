@@ -59,6 +59,20 @@ TEST(KvReplicated, SendsEveryNewTokenToTheOtherGpusInEachLayer) {
   EXPECT_EQ(sent - alone, steps * 2 * 4 * 7 * 1024);
 }
 
+TEST(KvReplicated, BroadcastsByTheAlgorithmThatIsStated) {
+  const auto took = [](const char* how) {
+    const MemoryRun r = spread({"memory.kv.placement=replicated", "workload.batch=1",
+                                std::string("network.broadcast=") + how});
+    EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+    return collective(r, 0);
+  };
+  // One home, 1,024 B a layer: all at once over its link, or three doublings, or a chain.
+  EXPECT_EQ(took("direct"), 2 * (7 * 1024 * 10 + 2'000'000));
+  EXPECT_EQ(took("tree"), 2 * 3 * (1024 * 10 + 2'000'000));
+  EXPECT_EQ(took("ring"), 2 * (1024 * 10 + 2'000'000));  // The home goes on after its own send.
+  EXPECT_EQ(took("hierarchical"), took("direct"));       // One server.
+}
+
 TEST(KvByToken, KeepsEveryByteThatBySequenceKeeps) {
   const MemoryRun here = spread({"memory.kv.placement=by_sequence", "memory.kv.block=4"});
   for (const char* block : {"memory.kv.block=4", "memory.kv.block=16"}) {
@@ -95,6 +109,61 @@ TEST(KvByToken, StaysInsideOneCopyOfTheExperts) {
     EXPECT_EQ(r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv] > 0, g < 4) << g;
   }
   EXPECT_EQ(collective(r, 0), 2 * (512 * 1024 * 10 + 2'000'000));
+}
+
+TEST(KvMerge, MovesQueriesAndPartsInPlaceOfKeysAndValues) {
+  // Eight heads of 128: a query is 8 x 128 x 2 B, a part 8 x (128 + 2) x 4 B, one of each for every
+  // sequence and holder beside its home; pull moves 128 tokens x 1,024 B.
+  const std::uint64_t query = 2048, part = 4160, pages = 128 * 1024;
+  const MemoryRun here = spread({"memory.kv.placement=by_sequence"});
+  const MemoryRun pull = spread({"memory.kv.decode=pull"});
+  const MemoryRun merge = spread({"memory.kv.decode=merge"});
+  for (const auto& v : merge.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+  const auto sent = [](const MemoryRun& r) { return r.data.steps[0].bytes_sent; };
+  EXPECT_EQ(sent(pull) - sent(here), 2U * 4 * 7 * pages);
+  EXPECT_EQ(sent(merge) - sent(here), 2U * 4 * 7 * (query + part));
+  // The home's own link of 100 GB/s carries seven queries out, then seven parts in.
+  EXPECT_EQ(collective(merge, 0),
+            2 * static_cast<std::int64_t>(7 * query * 10 + 7 * part * 10 + 2 * 2'000'000));
+  EXPECT_EQ(collective(pull, 0), collective(spread(), 0));  // The default.
+  // Every GPU keeps what it kept.
+  EXPECT_EQ(merge.data.totals.gpu_memory[5 * run::kMemoryCategories + kKv],
+            pull.data.totals.gpu_memory[5 * run::kMemoryCategories + kKv]);
+  // Four homes beside four GPUs without sequences: with pull those compute no attention.
+  const auto attention = [](const MemoryRun& r, std::size_t g) {
+    return r.data.totals
+        .gpu_phase_ps[g * run::kPhases + static_cast<std::size_t>(run::Phase::kAttention)];
+  };
+  EXPECT_EQ(attention(pull, 7), 0);
+  EXPECT_GT(attention(merge, 7), 0);
+}
+
+TEST(KvMerge, FollowsTheExperts) {
+  const RoutingTrace trace =
+      test::decode_trace({{{0, 1}, {1, 2}, {1, 3}, {1, 4}}, {{4, 5}, {5, 6}, {6, 7}, {7, 0}}}, 8);
+  const MemoryRun r = run_in_memory(
+      worked_scenario({"memory.kv.placement=by_expert", "memory.kv.decode=merge"}), &trace);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+  // Layer 0: GPU 1 gets two queries, sends two parts, keeps two new tokens of 1,024 B. Layer 1:
+  // four pairs side by side.
+  EXPECT_EQ(collective(r, 0),
+            10 * (2 * 2048 + 2 * 4160 + 2 * 1024) + 10 * (2048 + 4160 + 1024) + 6 * 2'000'000);
+}
+
+TEST(KvMerge, MeansNothingWithoutKeysAndValuesElsewhere) {
+  const auto says = [](std::vector<std::string> settings, const char* part) {
+    settings.emplace_back("memory.kv.decode=merge");
+    try {
+      spread(std::move(settings));
+      ADD_FAILURE() << "accepted, not: " << part;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  says({"memory.kv.placement=by_sequence"}, "lie at its home");
+  says({R"(workload={ kind = "prefill", tokens = 64, steps = 1, )"
+        R"(routing = { synthetic = "uniform" } })"},
+       "no token is decoded");
 }
 
 TEST(KvByToken, SaysWhatItDoesNotTake) {

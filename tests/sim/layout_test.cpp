@@ -255,6 +255,35 @@ TEST(Stages, AndTensorParallelismInsideThem) {
   EXPECT_EQ(wide.data.totals.expert_kept, r.data.totals.expert_kept);
 }
 
+TEST(Stages, ServeRequestsThatArrive) {
+  // Two stages of four GPUs, one layer each: a page of 16 tokens takes 16,384 B on either.
+  const std::vector<std::string> serve{
+      R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { )"
+      R"(per_second = 2000.0, requests = 40 }, lengths = { prompt = 100, output = 12, )"
+      R"(prompt_cv = 0.5 }, batching = { token_budget = 64, max_sequences = 8, )"
+      R"(kv = "1 MB" } })",
+      "parallel.attention=pp", "parallel.dp=4", "parallel.pp=2", "parallel.ep=4"};
+  const MemoryRun r = random_run(serve);
+  EXPECT_EQ(r.data.requests.size(), 40U);
+  std::uint64_t tokens = 0, want = 0;
+  for (const auto& s : r.data.steps) tokens += s.tokens;
+  for (const auto& q : r.data.requests) {
+    EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+    want += q.prompt_tokens + q.output_tokens - 1;
+  }
+  EXPECT_GE(tokens, want);
+  EXPECT_GT(metric(r, "pipeline idle share"), 0);
+  // Both stages hold their layer's pages, and no more than they may.
+  for (std::uint32_t g = 0; g < 8; ++g) {
+    EXPECT_GT(held(r, g, run::MemoryCategory::kKv), 0U) << g;
+    EXPECT_LE(held(r, g, run::MemoryCategory::kKv), 1'000'000U) << g;
+    EXPECT_EQ(held(r, g, run::MemoryCategory::kKv), held(r, g % 4, run::MemoryCategory::kKv)) << g;
+  }
+  std::vector<std::string> replicas = serve;
+  replicas[0].replace(replicas[0].rfind(" }"), 2, ", front_end = { replicas = 2 } }");
+  expect_refused(replicas, "several replicas");
+}
+
 TEST(Stages, AreRefusedWithTheReason) {
   const std::vector<std::string> on{"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4",
                                     "parallel.ep=4"};
@@ -281,8 +310,8 @@ TEST(Stages, AreRefusedWithTheReason) {
       "unsupported with parallel.rebalance");
   expect_refused({"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4", "parallel.ep=4",
                   "workload={kind=\"open\",arrivals={per_second=10,requests=4},lengths={prompt=8,"
-                  "output=2},routing={synthetic=\"uniform\"}}"},
-                 "unsupported with requests that arrive");
+                  "output=2},routing={synthetic=\"uniform\"},front_end={replicas=2}}"},
+                 "parallel.pp = 2 is unsupported with several replicas");
 }
 
 // ---- ep beside tp, sequence parallelism ----

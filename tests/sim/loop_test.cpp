@@ -13,6 +13,7 @@
 #include "engine/trace/trace_parts.hpp"
 #include "sim/cost/cost.hpp"
 #include "sim/loop/dispatch.hpp"
+#include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/memory/ledger.hpp"
 #include "tests/sim/sim_fixture.hpp"
@@ -707,7 +708,7 @@ switchyard::scenario::Scenario mixtral_tp(std::vector<std::string> settings) {
 TEST(TensorParallel, MixtralDecodeReducesTwiceALayer) {
   const std::uint64_t payload = 2ULL * 32 * 16 * 4096 * 2;
   const std::vector<std::pair<std::string, std::uint64_t>> factors{
-      {"ring", 14}, {"direct", 14}, {"one_shot", 56}, {"hierarchical", 14}};
+      {"ring", 14}, {"direct", 14}, {"one_shot", 56}, {"hierarchical", 14}, {"tree", 14}};
   std::int64_t ring = 0;
   for (const auto& [how, factor] : factors) {
     const MemoryRun r =
@@ -782,6 +783,74 @@ TEST(Groups, ARingGoesRoundTheGpusOfAGroupOrIsRefused) {
     EXPECT_NE(message_of([&] { run({one}); }).find("\"ring\" with 2 groups of 4 of the 8 GPUs"),
               std::string::npos)
         << one;
+  }
+}
+
+namespace {
+
+/// Two groups of two GPUs: 0 and 1, 2 and 3, on either side of one cable of 50 GB/s per direction,
+/// which carries what 1 and 3 send to and get from the others.
+std::vector<std::string> one_cable(std::vector<std::string> more) {
+  std::vector<std::string> all{
+      "workload.routing={ synthetic = \"uniform\" }", "parallel.ep=2", "parallel.dp=4",
+      R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
+      R"({ name = "a", kind = "switch" }, { name = "b", kind = "switch" }])",
+      R"(hardware.links=[{ from = "gpu0", to = "a", type = "cable" }, )"
+      R"({ from = "gpu2", to = "a", type = "cable" }, { from = "gpu1", to = "b", type = "cable" }, )"
+      R"({ from = "gpu3", to = "b", type = "cable" }, { from = "a", to = "b", class = "other", )"
+      R"(bandwidth = "50 GB/s", latency = "1 us" }])"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace
+
+TEST(Groups, ShareTheLinksThatTheirRoutesHaveInCommon) {
+  // Both choices of a token are on GPU 1 of its group (GPU 3 for the other): everything of GPUs 0
+  // and 2 crosses the cable, one copy of 2,048 B for each token, there and back.
+  const auto trace =
+      decode_trace({{{4, 5}, {6, 7}, {4, 5}, {6, 7}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}, 8);
+  const auto run = [&](std::vector<std::string> more) {
+    more.emplace_back("workload.routing={ trace = \"t.h5\" }");
+    const MemoryRun r = run_in_memory(worked_scenario(one_cable(std::move(more))), &trace);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+    return r;
+  };
+  const MemoryRun together = run({"network.model=auto"});
+  const auto dispatch = [](const MemoryRun& r, std::size_t layer) {
+    return r.data.layer_steps.dispatch_ps[layer];
+  };
+  // Two copies at 50 GB/s, 20 ps a byte, and three hops; alone it would be one.
+  EXPECT_NEAR(static_cast<double>(dispatch(together, 0)), 2 * 2048 * 20 + 3e6, 2);
+  EXPECT_NEAR(static_cast<double>(dispatch(run({"network.model=auto", "workload.batch=1"}), 0)),
+              2048 * 20 + 3e6, 2);
+  // coflow with several groups: the same sharing.
+  const MemoryRun coflow = run({"network.model=coflow"});
+  ASSERT_EQ(coflow.data.steps.size(), together.data.steps.size());
+  EXPECT_NEAR(static_cast<double>(coflow.data.steps[0].end_ps),
+              static_cast<double>(together.data.steps[0].end_ps), 16);
+  // A ring of two goes to and fro.
+  EXPECT_TRUE(run({"network.model=coflow", "network.algorithm=ring"}).result.violations.empty());
+}
+
+TEST(Groups, ARingThatWouldBeOneIsRefusedWithThePlaceOfItsKey) {
+  const auto s = worked_scenario(one_cable({"network.model=bottleneck", "network.algorithm=ring"}));
+  const std::string message = message_of([&] { sim::check_groups(s); });
+  EXPECT_NE(message.find("\"ring\" with 2 groups of 2 of the 4 GPUs"), std::string::npos) << message;
+  EXPECT_EQ(message.rfind("--set", 0), 0U) << message;
+  sim::check_groups(worked_scenario(one_cable({"network.model=auto", "network.algorithm=ring"})));
+}
+
+TEST(Groups, CoflowTimesGroupsThatShareNothingAsTheClosedForm) {
+  for (const char* ep : {"parallel.ep=2", "parallel.ep=4"}) {
+    std::vector<std::string> all{"workload.routing={ synthetic = \"uniform\" }",
+                                 "workload.batch=64", ep};
+    const MemoryRun closed = run_in_memory(worked_scenario(all), nullptr);
+    all.emplace_back("network.model=coflow");
+    const MemoryRun r = run_in_memory(worked_scenario(all), nullptr);
+    EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+    EXPECT_NEAR(static_cast<double>(r.data.steps[0].end_ps),
+                static_cast<double>(closed.data.steps[0].end_ps), 16);
   }
 }
 

@@ -337,6 +337,94 @@ TEST(Residency, SwappingOverTheLinksSaysWhatItDoesNotTake) {
        "over the links is unsupported with network.measured");
 }
 
+namespace {
+
+/// The two GPUs, their host and a pool behind a port of 4 GB/s.
+std::vector<std::string> pooled(std::vector<std::string> more) {
+  std::vector<std::string> all{
+      R"(hardware.devices=[{ name = "gpu", count = 2, kind = "gpu", type = "toy" }, )"
+      R"({ name = "cpu", kind = "cpu", memory = "1 GB" }, )"
+      R"({ name = "pool", kind = "cxl", memory = "1 GB" }])",
+      R"(hardware.links=[{ from = "gpu[0-1]", to = "cpu", type = "pcie" }, )"
+      R"({ from = "pool", to = "cpu", class = "cxl", bandwidth = "4 GB/s", latency = "0.2 us" }])"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace
+
+TEST(Residency, ACxlPoolStandsBehindOrInPlaceOfHostMemory) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun all =
+      run_in_memory(offload(pooled({"memory.residency={ policy = \"all\" }"})), &trace);
+  const auto run = [&](const std::string& tiers) {
+    const MemoryRun r = run_in_memory(
+        offload(pooled(
+            {"memory.residency={ policy = \"lru\", slots = 2, store = \"cxl\"" + tiers + " }"})),
+        &trace);
+    EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+    return r;
+  };
+  // Straight from the pool: its port decides, and both hops' latency.
+  const std::int64_t from_pool = kExpertBytes * 250 + 1'200'000;
+  const MemoryRun straight = run("");
+  EXPECT_EQ(duration(straight, 0), duration(all, 0) + 4 * from_pool);
+  EXPECT_EQ(duration(straight, 1), duration(all, 1));
+  EXPECT_DOUBLE_EQ(metric(straight, "experts from CXL pool"), 1);
+  std::size_t events = 0;
+  for (const run::Event& e : straight.data.events) {
+    events += e.text.find("4 from the CXL pool") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(events, 1U);
+  // Host memory keeps two of a layer: the first step takes them from the pool, as above. A GPU
+  // that lets go of one finds it in host memory.
+  EXPECT_EQ(duration(run(", host_slots = 2"), 0), duration(all, 0) + 4 * from_pool);
+  const MemoryRun warm = run(", host_slots = 4, initial = \"hot\", profile_steps = 1");
+  EXPECT_EQ(duration(warm, 0), duration(all, 0));
+}
+
+TEST(Residency, PagesSwapToAPool) {
+  const std::string few = "token_budget = 64, kv = \"262144 B\", preemption = \"swap\"";
+  const auto run = [&](const std::string& tier) {
+    const MemoryRun r = run_in_memory(
+        replicas(few + tier, pooled({"memory.residency={ policy = \"all\" }"})), nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    return r;
+  };
+  const MemoryRun host = run(""), pool = run(", swap_tier = \"cxl\"");
+  ASSERT_GT(metric(pool, "preemptions"), 0);
+  // Host memory is one link away, the pool two.
+  EXPECT_NEAR(static_cast<double>(on_links(host)), metric(host, "KV swapped") * 1e9, 1);
+  EXPECT_NEAR(static_cast<double>(on_links(pool)), 2 * metric(pool, "KV swapped") * 1e9, 1);
+}
+
+TEST(Residency, APoolSaysWhatItDoesNotTake) {
+  const auto says = [](std::vector<std::string> more, const char* part) {
+    EXPECT_NE(message(more).find(part), std::string::npos) << message(more);
+  };
+  says({"memory.residency={ policy = \"lru\", slots = 2, store = \"cxl\" }"},
+       "hardware offload has no cxl device");
+  says(
+      pooled({"memory.residency={ policy = \"lru\", slots = 2, store = \"cxl\", host_slots = 8 }"}),
+      "host memory keeps every expert");
+  says(pooled({"memory.residency={ policy = \"all\", store = \"cxl\" }"}),
+       "means nothing while every expert is resident");
+  std::vector<std::string> small =
+      pooled({"memory.residency={ policy = \"lru\", slots = 2, store = \"cxl\" }",
+              "workload.routing={ synthetic = \"uniform\" }"});
+  small[0].replace(small[0].rfind("1 GB"), 4, "1 MB");
+  says(small, "pool has 976.56 KiB");
+  for (const char* batching :
+       {"swap_tier = \"cxl\"", "preemption = \"swap\", swap_tier = \"cxl\""}) {
+    try {
+      (void)run_in_memory(replicas(batching, {"memory.residency={ policy = \"all\" }"}), nullptr);
+      ADD_FAILURE() << "accepted: " << batching;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find("swap_tier"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST(Residency, ADegradedLinkCarriesLoadsAtItsShare) {
   const RoutingTrace trace = test::decode_trace(kOneToken, 8);
   const MemoryRun cold = run_in_memory(offload(), &trace);

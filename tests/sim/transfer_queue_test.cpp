@@ -191,6 +191,73 @@ TEST(TransferQueue, EqualsTheParallelTasksOfSimGrid) {
   }
 }
 
+TEST(TransferQueue, KeepsExchangesThatLaterTrafficSlowsDown) {
+  // Two chains of exchanges are timed before anybody knows of the copies: in the end everything
+  // ends as if all had been known from the start.
+  constexpr std::uint32_t kGpus = 4;
+  const cluster::RouteTable routes = pcie(kGpus, SimTime::from_us(2));
+  network::NetworkModel coflow(network::Model::kCoflow, network::Algorithm::kDirect, routes);
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    Draw draw(seed);
+    TransferQueue q(routes, kGpus, Sharing::kTask, true);
+    std::vector<Activity> batch;
+    std::vector<TransferQueue::Id> exchanges, copies;
+    for (std::uint32_t chain = 0; chain < 2; ++chain) {
+      std::int64_t begin = static_cast<std::int64_t>(draw.below(500)) * 1'000'000;
+      TransferQueue::Timed before;
+      for (int x = 0; x < 4; ++x) {
+        std::vector<Transfer> transfers{
+            {2 * chain, 2 * chain + 1, 500'000 + draw.below(9'000'000)},
+            {2 * chain + 1, 2 * chain, 500'000 + draw.below(9'000'000)},
+            {2 * chain, (2 * chain + 2) % kGpus, 500'000 + draw.below(5'000'000)}};
+        Activity a;
+        a.transfers = transfers;
+        a.start = SimTime::from_ps(begin);
+        TransferQueue::Exchange e = exchange(transfers, begin, kGpus);
+        if (x > 0) {
+          a.start = SimTime();
+          a.after.push_back(static_cast<std::uint32_t>(batch.size() - 1));
+          e.after.push_back({before.id, 0, begin});
+        }
+        batch.push_back(a);
+        before = q.run(std::vector{e})[0];
+        exchanges.push_back(before.id);
+        begin = before.end_ps;
+      }
+    }
+    std::int64_t ready = 0;
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      ready += static_cast<std::int64_t>(draw.below(900)) * 1'000'000;
+      Activity a;
+      const std::uint32_t lane = i % kGpus;
+      const std::uint64_t bytes = 500'000 + draw.below(9'000'000);
+      a.transfers.push_back({kGpus + draw.below(2), lane, bytes});
+      a.start = SimTime::from_ps(ready);
+      if (i >= kGpus) a.after.push_back(static_cast<std::uint32_t>(batch.size() - kGpus));
+      batch.push_back(a);
+      q.advance(ready);
+      copies.push_back(q.add(lane, a.transfers[0].src, lane, bytes, ready));
+    }
+    const std::vector<network::ActivityResult> want = coflow.run(batch);
+    const auto check = [&](const char* when) {
+      for (std::size_t i = 0; i < exchanges.size(); ++i) {
+        expect_near(q.exchange_end(exchanges[i]), want[i].end.ps(),
+                    fmt::format("{}, seed {}, exchange {}", when, seed, i));
+      }
+      for (std::size_t i = 0; i < copies.size(); ++i) {
+        expect_near(q.end(copies[i]), want[exchanges.size() + i].end.ps(),
+                    fmt::format("{}, seed {}, copy {}", when, seed, i));
+      }
+    };
+    check("at once");
+    // What has ended is still known, until it is forgotten.
+    std::vector<std::uint64_t> bytes(routes.links(), 0);
+    q.count_bytes(ready + 3 * kMs, bytes);
+    check("later");
+    q.forget_exchanges(exchanges.back());
+  }
+}
+
 TEST(TransferQueue, EqualsTheFlowsOfSimGridWithPairs) {
   constexpr std::uint32_t kGpus = 5;
   const cluster::RouteTable routes = pcie(kGpus);

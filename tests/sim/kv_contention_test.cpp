@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV pages of prefill replicas and the exchanges of steps on the same links, in the step loop. One
+// process per case.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "engine/base/error.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using test::MemoryRun;
+using test::run_in_memory;
+using test::worked_scenario;
+
+constexpr std::int64_t kUs = 1'000'000;
+/// Pages of 16 tokens of two layers, 1,024 B each, at 1 GB/s.
+constexpr std::int64_t kPages = 16 * 2 * 1024 * 1000;
+
+/// GPUs 0 and 1 prefill behind a switch of their own. GPUs 2 and 3 decode; between them is a cable
+/// of 1 GB/s, and what goes from GPUs 0 and 1 to GPU 3 crosses it, too. A dispatched copy is 1 MiB
+/// long and takes longer than the pages; a combined one is short and goes the other way.
+scenario::Scenario apart(std::vector<scenario::TracedRequest> requests, const std::string& model,
+                         std::vector<std::string> more = {}) {
+  std::vector<std::string> settings{
+      R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { )"
+      R"(per_second = 1.0, requests = 1 }, lengths = { prompt = 1, output = 1 }, )"
+      R"(front_end = { replicas = 2, prefill_replicas = 1 } })",
+      "parallel.ep=2",
+      "parallel.dp=4",
+      "network.model=" + model,
+      "network.payload={ header = \"1 MiB\" }",
+      R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
+      R"({ name = "p", kind = "switch" }, { name = "a", kind = "switch" }, )"
+      R"({ name = "b", kind = "switch" }])",
+      R"(hardware.links=[{ from = "gpu[0-1]", to = "p", type = "cable" }, )"
+      R"({ from = "p", to = "a", type = "cable" }, { from = "gpu2", to = "a", type = "cable" }, )"
+      R"({ from = "gpu3", to = "b", type = "cable" }, { from = "a", to = "b", class = "other", )"
+      R"(bandwidth = "1 GB/s", latency = "1 us" }])"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  scenario::Scenario s = worked_scenario(settings);
+  auto trace = std::make_shared<scenario::RequestTrace>();
+  trace->requests = std::move(requests);
+  s.workload.kind = scenario::WorkloadKind::kTrace;
+  s.workload.serving.arrivals.trace = trace;
+  s.workload.serving.arrivals.requests = 0;
+  return s;
+}
+
+/// Request 0 decodes on GPU 2; request 1 comes at `us` and goes on on GPU 3.
+MemoryRun two(std::int64_t us, const std::string& model) {
+  const MemoryRun r =
+      run_in_memory(apart({{SimTime(), 16, 30}, {SimTime::from_us(us), 16, 3}}, model), nullptr);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+  return r;
+}
+double metric(const MemoryRun& r, const std::string& name) {
+  for (const run::Metric& m : r.data.metrics) {
+    if (m.name == name) return m.value;
+  }
+  ADD_FAILURE() << "no metric " << name;
+  return 0;
+}
+/// The decode step under way when the second prompt is done.
+std::size_t step_at(const MemoryRun& r, std::int64_t time) {
+  for (std::size_t i = 0; i < r.data.steps.size(); ++i) {
+    const run::StepScalars& s = r.data.steps[i];
+    if (s.engine == 1 && s.start_ps <= time && time < s.end_ps) return i;
+  }
+  return r.data.steps.size();
+}
+
+}  // namespace
+
+TEST(KvContention, AStepUnderWayAndPagesThatJoinItDelayEachOtherByTheSame) {
+  // Half a link each for a time L costs both L / 2, whichever ends first. Under bottleneck neither
+  // knows of the other.
+  int inside = 0, partly = 0, beside = 0;
+  for (std::int64_t us = 10'000; us < 14'000; us += 130) {
+    const MemoryRun alone = two(us, "bottleneck"), shared = two(us, "auto");
+    const std::int64_t done = alone.data.requests[1].first_token_ps;
+    ASSERT_EQ(shared.data.requests[1].first_token_ps, done);
+    const std::size_t n = step_at(alone, done);
+    if (n == alone.data.steps.size()) continue;  // Between two steps.
+    const run::StepScalars &a = alone.data.steps[n], &s = shared.data.steps[n];
+    ASSERT_EQ(s.start_ps, a.start_ps);
+    const std::int64_t delay = s.end_ps - a.end_ps;
+    // Mean of two transfers, the first of which met nobody.
+    const double longer =
+        2e9 * (metric(shared, "KV transfer mean") - metric(alone, "KV transfer mean"));
+    EXPECT_GE(delay, 0) << us;
+    EXPECT_LE(delay, kPages + 2) << us;
+    inside += delay >= kPages - 2 ? 1 : 0;
+    beside += delay == 0 ? 1 : 0;
+    partly += delay > 2 && delay < kPages - 2 ? 1 : 0;
+    // The pages may also meet the next dispatch; in the step under way they cannot meet less.
+    EXPECT_GE(longer, static_cast<double>(delay) - 4) << us;
+    if (delay >= kPages - 2) {
+      EXPECT_NEAR(longer, static_cast<double>(kPages), 4) << us;
+    }
+    // Every GPU's phases fill the longer step (conservation), the excess as waiting.
+    EXPECT_EQ(s.phase_ps[static_cast<std::size_t>(run::Phase::kWait)] -
+                  a.phase_ps[static_cast<std::size_t>(run::Phase::kWait)],
+              delay);
+  }
+  EXPECT_GT(inside, 3);
+  EXPECT_GT(beside + partly, 0);
+}
+
+TEST(KvContention, AutoGivesTheTimesOfCoflow) {
+  for (const std::int64_t us : {10'000, 10'700, 11'300, 12'900}) {
+    const MemoryRun a = two(us, "auto"), c = two(us, "coflow");
+    ASSERT_EQ(a.data.steps.size(), c.data.steps.size());
+    for (std::size_t i = 0; i < a.data.steps.size(); ++i) {
+      const auto want = static_cast<double>(c.data.steps[i].end_ps);
+      EXPECT_NEAR(static_cast<double>(a.data.steps[i].end_ps), want, 1 + 1e-9 * want) << i;
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(a.data.requests[i].end_ps, c.data.requests[i].end_ps);
+    }
+  }
+}
+
+TEST(KvContention, ManyRequestsStaySoundUnderEveryModel) {
+  std::vector<scenario::TracedRequest> requests;
+  for (std::uint32_t i = 0; i < 24; ++i) {
+    requests.push_back({SimTime::from_us(3'000 * i), 16 + 40 * (i % 3), 2 + i % 7});
+  }
+  std::vector<double> mean;
+  for (const char* model : {"bottleneck", "auto", "coflow", "flow"}) {
+    const MemoryRun r = run_in_memory(apart(requests, model, {"run.detail=tokens"}), nullptr);
+    // Under bottleneck pages and exchanges take the same link for themselves: a link may carry more
+    // than it can, and the run says so.
+    for (const auto& v : r.result.violations) {
+      if (model == std::string("bottleneck") && v.check == "floor") continue;
+      ADD_FAILURE() << model << ": " << v.check << " " << v.where << ": " << v.message;
+    }
+    for (const run::RequestRecord& q : r.data.requests) {
+      EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished) << model;
+    }
+    for (std::size_t i = 1; i < r.data.steps.size(); ++i) {
+      EXPECT_LE(r.data.steps[i].start_ps, r.data.steps[i].end_ps);
+      for (std::size_t j = 0; j < i; ++j) {
+        if (r.data.steps[j].engine != r.data.steps[i].engine) continue;
+        EXPECT_LE(r.data.steps[j].end_ps, r.data.steps[i].start_ps) << model << " " << i;
+      }
+    }
+    mean.push_back(metric(r, "KV transfer mean"));
+  }
+  for (std::size_t i = 1; i < mean.size(); ++i) EXPECT_GT(mean[i], mean[0]);
+}
+
+}  // namespace switchyard::sim
