@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.hpp"
-#include "engine/h5/container.hpp"
 
 namespace switchyard::gui {
 namespace {

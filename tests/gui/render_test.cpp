@@ -20,6 +20,7 @@
 #include "engine/base/error.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/render.hpp"
+#include "gui/stepspanes.hpp"
 #include "gui/theme.hpp"
 #include "sim/run/run_file.hpp"
 #include "tests/gui/demo_run.hpp"
@@ -164,6 +165,38 @@ TEST(Render, CsvHoldsTheStepsOfTheWindow) {
     ++rows;
   }
   EXPECT_EQ(rows, 10);
+}
+
+// Memory over so many steps is read in the background: the picture waits for it.
+TEST(Render, AMemoryPictureOfALongRunIsComplete) {
+  run::Inventory inv;
+  inv.gpus.push_back({"gpu", 0, 1, {1}, {1}});
+  run::RunMeta meta;
+  meta.detail = run::Detail::kSteps;
+  run::RunData data = run::make_run(meta, inv);
+  run::StepRecord step = run::make_step(inv);
+  for (std::uint32_t s = 0; s < static_cast<std::uint32_t>(kReadSteps) + 100; ++s) {
+    step.scalars.start_ps = s;
+    step.scalars.end_ps = s + 1;
+    step.gpu_memory[0] = 1000;
+    step.gpu_memory_peak[0] = 1000;
+    run::append_step(data, step);
+  }
+  run::write_run("memory_long.h5", data);
+  RenderOptions o = options(QStringLiteral("memory_long.png"));
+  o.run = "memory_long.h5";
+  o.panel = QStringLiteral("memory");
+  o.size = QSize(600, 200);
+  render(o);
+  const QImage image(o.output);
+  const QRgb filled = themeFor(false).series[0].rgb() & 0xffffffU;
+  int pixels = 0;
+  for (int y = 0; y < image.height(); ++y) {
+    for (int x = 0; x < image.width(); ++x) {
+      pixels += (image.pixel(x, y) & 0xffffffU) == filled ? 1 : 0;
+    }
+  }
+  EXPECT_GT(pixels, 600 * 200 / 4) << "the picture was taken before the numbers were read";
 }
 
 TEST(Render, RefusesWhatMakesNoSenseAndLeavesNoFile) {

@@ -151,6 +151,35 @@ TEST(DiffVerb, PrintsTheTableOfTheTwoFiles) {
   EXPECT_THROW((void)cli::run_diff({"a.h5", "missing.h5", TableFormat::kCsv, true}), InputError);
 }
 
+TEST(DiffVerb, SeveralSeedsPrintMedianAndRange) {
+  const auto file = [](const char* name, std::uint64_t seed, const char* factor,
+                       std::uint32_t steps) {
+    RunData r = with_metrics(sample_run(steps, Detail::kSteps));
+    r.meta.seed = seed;
+    r.meta.scenario_text = std::string("policy.capacity.factor = ") + factor + "\n";
+    write_run(name, r);
+  };
+  file("a1.h5", 1, "1.5", 10);
+  file("a2.h5", 2, "1.5", 14);
+  file("a3.h5", 3, "1.5", 11);
+  file("b1.h5", 1, "2.0", 12);
+  file("third.h5", 1, "3.0", 12);
+  const auto diff = [](std::vector<std::string> more) {
+    return cli::run_diff({"a1.h5", "b1.h5", TableFormat::kCsv, true, std::move(more)});
+  };
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(diff({"a2.h5", "a3.h5"}), 0);
+  const std::string csv = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(csv.rfind("kind,name,unit,A,A range,B,B range,B-A,B/A,better\n"
+                      "input,policy.capacity.factor,,1.5,,2.0,,,,\n"
+                      "metric,measured steps,,9,8 .. 12,10,10 .. 10,1,1.11111,noise\n",
+                      0),
+            0U)
+      << csv;
+  EXPECT_THROW((void)diff({"third.h5"}), InputError);
+  EXPECT_THROW((void)diff({"a1.h5"}), InputError) << "the same seed twice";
+}
+
 TEST(InspectRun, ShowsRunMetricsAndConservation) {
   write_run("a.h5", with_metrics(sample_run(10, Detail::kLayers)));
   const std::vector<Table> tables = cli::inspect_run("a.h5");
