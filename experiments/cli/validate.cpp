@@ -10,6 +10,7 @@
 #include "engine/base/nearest_name.hpp"
 #include "engine/trace/trace.hpp"
 #include "experiments/cli/sim.hpp"
+#include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
 #include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
@@ -82,6 +83,9 @@ int run_validate(const ValidateOptions& options) {
           validation::deepseek_table({validation::run_deepseek_prefill(scenarios_root()),
                                       validation::run_deepseek_decode(scenarios_root())}));
     }
+  }
+  if (options.data.empty() && calibration.device == "h800") {
+    tables.push_back(validation::deepep_table(validation::run_deepep_h800(scenarios_root())));
   }
   fmt::print("{}", render_all(tables, options.format));
   return 0;

@@ -38,7 +38,7 @@ tdp = "700 W"
 peak = { fp32 = "67 TFLOP/s", bf16 = "989 TFLOP/s", fp8 = "1978 TFLOP/s" }
 [hardware.link_types.nvlink]
 class = "nvlink4"
-bandwidth = "160 GB/s"
+bandwidth = "{}"
 latency = "3 us"
 [hardware.link_types.pcie]
 class = "pcie5"
@@ -49,9 +49,12 @@ class = "ib"
 latency = "2.5 us"
 )";
 
-std::string scenario_text(std::uint32_t gpus, const std::string& nic, const std::string& workload,
-                          const std::string& network) {
-  std::string text = fmt::format("{}bandwidth = \"{}\"\n", kHardware, nic);
+std::string scenario_text(std::uint32_t gpus, const std::string& nvlink, const std::string& nic,
+                          const std::string& workload, const std::string& network) {
+  std::string text(kHardware);
+  const std::string_view hole = "{}";
+  text.replace(text.find(hole), hole.size(), nvlink);
+  text += fmt::format("bandwidth = \"{}\"\n", nic);
   const auto device = [&](const char* name, std::uint32_t count, const char* kind,
                           std::uint32_t per_node, const char* more) {
     text += fmt::format("[[hardware.devices]]\nname = \"{}\"\ncount = {}\nkind = \"{}\"\n", name,
@@ -154,7 +157,7 @@ struct Case {
 
 Throughput compare(const std::filesystem::path& scenarios, const Case& c) {
   const auto text = [&](const std::string& network) {
-    return scenario_text(c.gpus, c.nic, c.workload, network);
+    return scenario_text(c.gpus, "160 GB/s", c.nic, c.workload, network);
   };
   const Step serial = run_step(scenarios, text(c.network), c.phase);
   Throughput out;
@@ -188,6 +191,18 @@ Throughput run_deepseek_decode(const std::filesystem::path& scenarios) {
        "dispatch = \"per_expert\"\npayload = { dispatch = \"fp8\", combine = \"bf16\", "
        "scale_block = 128, header = \"16 B\" }",
        "two_batch = true"});
+}
+
+scenario::HardwareSpec h800_servers(const std::filesystem::path& scenarios, std::uint32_t gpus,
+                                    const std::string& nvlink, const std::string& nic) {
+  scenario::ReadOptions options;
+  options.require_trace = false;
+  options.presets_root = scenarios.string();
+  return scenario::read_scenario_text(
+             scenario_text(gpus, nvlink, nic,
+                           fmt::format("kind = \"decode\"\nbatch = {}\ncontext = 1", gpus), ""),
+             (scenarios / "h800_servers.toml").string(), options)
+      .hardware;
 }
 
 Table deepseek_table(const std::vector<Throughput>& results) {

@@ -22,12 +22,14 @@
 // quantisation kernels, copies of experts.
 #pragma once
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "engine/base/table.hpp"
 #include "sim/run/run_data.hpp"
+#include "sim/scenario/hardware.hpp"
 
 namespace switchyard::validation {
 
@@ -44,6 +46,10 @@ struct Throughput {
 /// bad or the run breaks a conservation law.
 Throughput run_deepseek_prefill(const std::filesystem::path& scenarios);
 Throughput run_deepseek_decode(const std::filesystem::path& scenarios);
+
+/// Servers of eight H800, a NIC of each GPU on one switch; rates per direction, "50 GB/s".
+scenario::HardwareSpec h800_servers(const std::filesystem::path& scenarios, std::uint32_t gpus,
+                                    const std::string& nvlink, const std::string& nic);
 
 Table deepseek_table(const std::vector<Throughput>& results);
 

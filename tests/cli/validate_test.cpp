@@ -15,6 +15,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
 #include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
@@ -268,6 +269,46 @@ TEST(DeepSeekV3, DecodeOnH800IsWithinTheGoal) {
   // The phases are the whole step: 128 tokens a GPU.
   EXPECT_NEAR(128 / std::accumulate(r.seconds.begin(), r.seconds.end(), 0.0), r.serial,
               1e-6 * r.serial);
+}
+
+TEST(DeepEpOnH800, TheLinksGiveTheRowsThatWereNotFitted) {
+  const validation::DeepEpCase c = validation::run_deepep_h800(source_path("scenarios"));
+  ASSERT_EQ(c.rows.size(), 20U);
+  std::vector<double> low, normal;
+  for (const validation::DeepEpRow& r : c.rows) {
+    EXPECT_GE(r.simulated_us, r.floor_us);
+    if (r.judged) (r.kernel == "low_latency" ? low : normal).push_back(std::abs(r.error()));
+  }
+  ASSERT_GE(low.size(), 5U);
+  ASSERT_GE(normal.size(), 3U);
+  EXPECT_LE(validation::summarise(low).worst, 0.10);
+  EXPECT_LE(validation::summarise(normal).median, 0.10);
+  // By hand, 32 GPUs: 24 of 32 copies of 7408 B leave over the NIC, 128 x 8 of them.
+  for (const validation::DeepEpRow& r : c.rows) {
+    if (r.kernel != "low_latency" || r.ep != 32 || r.phase != "dispatch") continue;
+    EXPECT_NEAR(r.floor_us, 128.0 * 8 * 0.75 * 7408 / 50e9 * 1e6, 0.1);
+  }
+  // The published rate of 32 GPUs, 58 GB/s, is of 4 (1 - C(192, 8) / C(256, 8)) = 3.6142 copies a
+  // token.
+  for (const validation::DeepEpRow& r : c.rows) {
+    if (r.kernel != "normal" || r.ep != 32 || r.phase != "dispatch") continue;
+    EXPECT_NEAR(r.measured_us, 4096 * 3.6142 * 7392 / 58e9 * 1e6, 1);
+  }
+}
+
+TEST(DeepEpOnH800, ABadTableIsRefused) {
+  const fs::path root = fresh_folder("deepep");
+  fs::create_directories(root / "validation" / "h800_deepep");
+  write_file(root / "validation" / "h800_deepep" / "published.csv",
+             "kernel,ep,tokens,phase,bandwidth_GBps,latency_us\nnormal,12,4096,dispatch,153,0\n");
+  try {
+    (void)validation::run_deepep_h800(root);
+    FAIL() << "accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("published.csv:2: not a row of DeepEP's table"),
+              std::string::npos)
+        << e.what();
+  }
 }
 
 TEST(DeepSeekV3, ABadKernelTableIsRefused) {
