@@ -14,7 +14,9 @@ using scenario::kAnyTarget;
 namespace {
 
 bool of_link(FaultKind k) { return k == FaultKind::kLinkDown || k == FaultKind::kLinkDegraded; }
-bool of_expert(FaultKind k) { return k == FaultKind::kSlowExpert || k == FaultKind::kBitFlip; }
+bool of_expert(FaultKind k) {
+  return k == FaultKind::kSlowExpert || k == FaultKind::kBitFlip || k == FaultKind::kMisSharding;
+}
 
 }  // namespace
 
@@ -116,6 +118,17 @@ bool FaultClock::damaged(std::uint32_t layer, std::uint32_t expert) const {
   });
 }
 
+std::vector<FaultClock::BadGather> FaultClock::bad_gathers(std::uint32_t layer) const {
+  std::vector<BadGather> out;
+  for (const Active& a : active_) {
+    const FaultRule& r = s_.faults.events[a.rule];
+    if (r.kind == FaultKind::kGatherFailure && (r.layer == kAnyTarget || r.layer == layer)) {
+      out.push_back({&r, a.target});
+    }
+  }
+  return out;
+}
+
 void FaultClock::refresh() {
   const std::size_t gpus = s_.hardware.gpu_count();
   gpu_factor_.assign(gpus, 1);
@@ -123,7 +136,8 @@ void FaultClock::refresh() {
   stall_ps_.assign(gpus, 0);
   leak_.assign(gpus, 0);
   touches_.assign(gpus, 0);
-  any_slow_expert_ = any_damaged_ = false;
+  clock_.assign(gpus, 1);
+  any_slow_expert_ = any_damaged_ = any_bad_gather_ = false;
   for (const Active& a : active_) {
     const FaultRule& r = s_.faults.events[a.rule];
     switch (r.kind) {
@@ -152,6 +166,16 @@ void FaultClock::refresh() {
         break;
       case FaultKind::kKvLeak:
         leak_[a.target] += r.bytes;
+        break;
+      case FaultKind::kHotGpu:
+        clock_[a.target] *= r.factor;
+        touches_[a.target] = 1;
+        break;
+      case FaultKind::kGatherFailure:
+        any_bad_gather_ = true;
+        break;
+      case FaultKind::kMisSharding:
+        touches_[r.gpu] = 1;
         break;
     }
     if (of_link(r.kind)) {

@@ -28,9 +28,9 @@ class FaultClock {
   /// Advances to a step that begins at `now_ps`; steps in order. What ends comes before what
   /// begins, each in the order of the rules, then of the targets.
   std::vector<FaultChange> advance(std::uint64_t step, std::int64_t now_ps);
-  /// Ends faults early (a repair); true when there was one. slow_expert and bit_flip of an expert
-  /// in one layer (index; a rule for all layers goes on in the others, and is over when each layer
-  /// has been repaired); a loss or leak of a GPU, a cable that is down.
+  /// Ends faults early (a repair); true when there was one. slow_expert, bit_flip and mis_sharding
+  /// of an expert in one layer (index; a rule for all layers goes on in the others, and is over
+  /// when each layer has been repaired); a loss or leak of a GPU, a cable that is down.
   bool repair_expert(std::uint32_t layer, std::uint32_t expert);
   bool repair(scenario::FaultKind kind, std::uint32_t target);
   /// Whether a fault of this kind is there: a GPU may have several causes to be gone.
@@ -44,6 +44,15 @@ class FaultClock {
   [[nodiscard]] const std::vector<double>& link_factor() const { return link_factor_; }
   [[nodiscard]] bool damaged(std::uint32_t layer, std::uint32_t expert) const;
   [[nodiscard]] bool any_damaged() const { return any_damaged_; }
+  /// Share of its clock that a GPU has, (0, 1].
+  [[nodiscard]] double clock(std::uint32_t gpu) const { return clock_[gpu]; }
+  /// Rules of the gathers of a layer that fail now, in the order in which they began.
+  struct BadGather {
+    const scenario::FaultRule* rule = nullptr;
+    std::uint32_t gpu = 0;
+  };
+  [[nodiscard]] std::vector<BadGather> bad_gathers(std::uint32_t layer) const;
+  [[nodiscard]] bool any_bad_gather() const { return any_bad_gather_; }
   /// Added to the host's time of this step.
   [[nodiscard]] std::int64_t stall_ps(std::uint32_t gpu) const { return stall_ps_[gpu]; }
   /// Not given back at the end of this step.
@@ -65,11 +74,11 @@ class FaultClock {
   const scenario::Scenario& s_;
   std::vector<Active> active_;
   std::vector<std::uint8_t> done_;  // [rule] a scheduled fault that has begun
-  std::vector<double> gpu_factor_, link_factor_;
+  std::vector<double> gpu_factor_, link_factor_, clock_;
   std::vector<std::int64_t> stall_ps_;
   std::vector<std::uint64_t> leak_;
   std::vector<std::uint8_t> touches_;
-  bool any_slow_expert_ = false, any_damaged_ = false;
+  bool any_slow_expert_ = false, any_damaged_ = false, any_bad_gather_ = false;
 };
 
 }  // namespace switchyard::sim

@@ -236,6 +236,14 @@ class Examiner {
         cure = "checks of the weights more often (faults.check_every)";
       } else if (is("kv_leak")) {
         cure = "monitor.alarms on runtime_memory with action = \"reclaim\"";
+      } else if (is("hot_gpu")) {
+        cure =
+            "fewer tokens on the GPU (monitor.alarms on gpu_busy with action = \"migrate_kv\") "
+            "until it has cooled";
+      } else if (is("gather_failure")) {
+        cure = "a shorter time-out; where tries go on failing, the GPU out of service";
+      } else if (is("mis_sharding")) {
+        cure = "checks of weights and places more often (faults.check_every), and before the start";
       } else if (is("host_stall")) {
         cure = "launches that do not wait for the host (captured graphs)";
       } else if (is("link_degraded")) {

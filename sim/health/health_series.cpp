@@ -53,6 +53,10 @@ HealthSample sample_step(const run::StepRecord& r, std::uint32_t step, const run
       share(static_cast<double>(sc.assignments - sc.dropped),
             static_cast<double>(sc.tokens) * static_cast<double>(inv.moe_layers.size()) *
                 inv.experts));
+  set(HealthSignal::kSparsityRatio,
+      share(
+          static_cast<double>(sc.assignments - sc.dropped),
+          static_cast<double>(sc.tokens) * static_cast<double>(inv.moe_layers.size()) * inv.top_k));
   if (r.gpu_memory_peak.size() == gpus) {
     double full = -1, slack = -1;
     for (std::uint32_t g = 0; g < gpus; ++g) {
@@ -79,10 +83,17 @@ HealthSample sample_step(const run::StepRecord& r, std::uint32_t step, const run
     set(HealthSignal::kLinkSpread, std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
   }
   if (r.gpu_phase_ps.size() == std::size_t{gpus} * run::kPhases && duration > 0) {
-    double wait = 0;
+    double wait = 0, most = -1;
     for (std::uint32_t g = 0; g < gpus; ++g) {
-      wait += static_cast<double>(
-          r.gpu_phase_ps[g * run::kPhases + static_cast<std::size_t>(run::Phase::kWait)]);
+      const auto phase = [&](std::size_t p) {
+        return static_cast<double>(r.gpu_phase_ps[g * run::kPhases + p]);
+      };
+      double busy = 0;
+      for (std::size_t p = 0; p < run::kPhases; ++p) busy += phase(p);
+      busy -= phase(static_cast<std::size_t>(run::Phase::kWait));
+      wait += phase(static_cast<std::size_t>(run::Phase::kWait));
+      busy = share(busy, static_cast<double>(duration));
+      if (busy > most) set(HealthSignal::kGpuBusy, most = busy, {.gpu = g});
     }
     set(HealthSignal::kWaitShare, wait / (static_cast<double>(duration) * gpus),
         {.gpu = sc.straggler_gpu});

@@ -3,9 +3,12 @@
 //
 // At the end of a step the rules look at it; what they ask for happens before the next step.
 //   policy      routing follows the rule's policy while the alarm stands (of several: the last
-//   rule) migrate_kv  the longest sequence of the fullest GPU goes to the emptiest one of the same
-//   engine;
-//               its pages travel over the links before the step
+//               rule)
+//   migrate_kv  the longest sequence of the GPU that the alarm names goes to the emptiest one
+//               (signal memory), or to the one that was busy for the least time in the last step
+//               (gpu_busy); its pages travel over the links before the step
+//   shed        new requests are rejected while the alarm stands (of several rules: any), and each
+//               time the action is taken the newest `drop` of those that wait and have not begun
 //   reclaim     what leaked is freed on every GPU
 //   reload      the holders of the slow or damaged expert load it from host memory
 //
@@ -71,14 +74,14 @@ void Simulator::watch(std::uint64_t step) {
       sink_.data().events.push_back(std::move(e));
     }
     alarms_ += c.kind == AlarmChange::Kind::kRaised ? 1 : 0;
-    const bool acts =
-        r.action == AlarmAction::kPolicy ? true : c.kind != AlarmChange::Kind::kCleared;
+    const bool acts = r.action == AlarmAction::kPolicy || r.action == AlarmAction::kShed ||
+                      c.kind != AlarmChange::Kind::kCleared;
     if (r.action != AlarmAction::kRecord && acts) pending_.push_back(std::move(c));
   }
 }
 
 void Simulator::take_actions(std::uint64_t step) {
-  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  const std::int64_t now = engine_time();
   bool policies = false;
   for (const AlarmChange& c : pending_) {
     const AlarmRule& r = s_.alarms[c.rule];
@@ -90,6 +93,9 @@ void Simulator::take_actions(std::uint64_t step) {
         break;
       case AlarmAction::kMigrateKv:
         migrate_kv(step, c);
+        break;
+      case AlarmAction::kShed:
+        shed(step, c);
         break;
       case AlarmAction::kReclaim: {
         std::uint64_t freed = 0;
@@ -127,11 +133,40 @@ void Simulator::take_actions(std::uint64_t step) {
                             : std::string("the scenario's policy is in force again"));
 }
 
+void Simulator::shed(std::uint64_t step, const AlarmChange& change) {
+  const AlarmRule& r = s_.alarms[change.rule];
+  bool on = false;
+  for (std::size_t i = 0; i < s_.alarms.size(); ++i) {
+    on = on || (s_.alarms[i].action == AlarmAction::kShed && board_->raised(i));
+  }
+  const bool cleared = change.kind == AlarmChange::Kind::kCleared;
+  const std::uint64_t dropped = batch_->shed(on, cleared ? 0 : r.drop);
+  std::string text =
+      fmt::format("alarm \"{}\": new requests are {}", r.name, on ? "rejected" : "admitted again");
+  if (dropped > 0) text += fmt::format(", {} that waited are rejected", dropped);
+  event(run::EventKind::kPolicyAction, engine_time(), step, run::kNone,
+        static_cast<double>(dropped), std::move(text));
+}
+
 void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
-  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  const std::int64_t now = engine_time();
   const std::uint32_t from = group_first(change.place.gpu);
+  const bool busy = s_.alarms[change.rule].signal == scenario::HealthSignal::kGpuBusy;
   const auto level = [&](std::uint32_t g) {
-    return static_cast<double>(ledger_.live(g)) / static_cast<double>(ledger_.capacity(g));
+    if (!busy) {
+      return static_cast<double>(ledger_.live(g)) / static_cast<double>(ledger_.capacity(g));
+    }
+    double most = 0;  // Of the group, in the step that raised the alarm: the last one.
+    for (std::uint32_t i = g; i < g + s_.parallel.tp; ++i) {
+      double works = 0;
+      for (std::size_t p = 0; p < run::kPhases; ++p) {
+        if (p != at(run::Phase::kWait)) {
+          works += static_cast<double>(record_.gpu_phase_ps[i * run::kPhases + p]);
+        }
+      }
+      most = std::max(most, works);
+    }
+    return most;
   };
   std::uint32_t to = run::kNone;
   for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.tp) {
@@ -143,7 +178,8 @@ void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
                                                : batch_->move_one(from, to);
   if (moved.empty()) {
     event(run::EventKind::kPolicyAction, now, step, from, 0,
-          fmt::format("alarm \"{}\": no sequence to move, or no emptier GPU", name));
+          fmt::format("alarm \"{}\": no sequence to move, or no {} GPU", name,
+                      busy ? "idler" : "emptier"));
     return;
   }
   for (const MovedSequence& m : moved) {

@@ -33,6 +33,8 @@ std::vector<std::vector<std::vector<std::uint16_t>>> Simulator::local_experts() 
 void Simulator::relocate_experts() {
   const std::vector<std::uint32_t> dropped = loads_->residency.relocate(local_experts());
   for (std::uint32_t g = 0; g < gpus_; ++g) {
+    // What a lost GPU held has been freed with it.
+    if (lost_[g] != 0) continue;
     ledger_.release(g, MemoryCategory::kExperts, dropped[g] * loads_->bytes_each, ready_[g]);
   }
 }

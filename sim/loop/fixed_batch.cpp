@@ -23,8 +23,15 @@ class FixedBatch final : public BatchSource {
     }
   }
 
-  bool next(std::uint64_t step, StepPlan& plan) override {
+  bool await(std::uint64_t step, StepPlan& plan) override {
     if (step == steps()) return false;
+    plan.engine = plan.first_gpu = 0;
+    plan.last_gpu = gpus_;
+    plan.earliest_ps = 0;
+    return true;
+  }
+
+  bool plan(std::uint64_t step, StepPlan& plan) override {
     const scenario::Workload& w = s_.workload;
     plan = StepPlan{};
     plan.last_gpu = gpus_;
@@ -118,8 +125,6 @@ class FixedBatch final : public BatchSource {
       }
     }
   }
-
-  [[nodiscard]] bool can_move() const override { return true; }
 
   std::vector<MovedSequence> evacuate(std::uint32_t gpu, std::span<const std::uint32_t> to,
                                       bool keep_kv) override {

@@ -13,12 +13,21 @@
 //   restart  everybody waits for faults.restart and until the GPU's weights are loaded; GPUs lost
 //            in the same step restart side by side. A cable without which the GPU is cut off is
 //            repaired meanwhile.
-// A GPU is back when the last of its causes is over (its loss, every cable that cut it off).
-// Loads from host memory run side by side: bytes / faults.reload each, or in closed form over the
-// links from the nearest CPU of each GPU. They delay the GPUs that load, so the next exchange.
+// Requests that arrive: those with pages on a lost GPU compute them again on the survivors, or fail
+// (workload.front_end.on_failure); those that only wait go to the others; pages that healthy GPUs
+// of the group hold travel where there is room. Experts that arrive take room from KV pages:
+// requests lose theirs as if pages had run out, and those that no longer fit at all fail. When the
+// GPU is back, new requests go there. With several replicas only restart: the GPU's replica does
+// not work for detection + restart + load, the others go on, and the front end's health checks
+// decide what becomes of its requests; those with pages on the GPU compute them again wherever they
+// go on. With memory.residency the survivors load what they have now when it is asked for. A GPU is
+// back when the last of its causes is over (its loss, every cable that cut it off). Loads from host
+// memory run side by side: bytes / faults.reload each, or in closed form over the links from the
+// nearest CPU of each GPU. They delay the GPUs that load, so the next exchange.
 //
 // A damaged expert (bit_flip) is found by the check of every faults.check_every steps and loaded
-// anew by its holders. A step checks before its faults begin, so damage runs in one step at least.
+// anew by its holders; one on a wrong GPU (mis_sharding, exchange_faults.cpp) goes to its own. A
+// step checks before its faults begin, so damage runs in one step at least.
 //
 // Not modelled: loads from host memory beside other traffic, spare GPUs, time to agree on the new
 // layout (part of faults.detection).
@@ -83,6 +92,19 @@ std::string Simulator::describe(const FaultChange& c) const {
                          format_time(r.stall));
     case FaultKind::kKvLeak:
       return fmt::format("{} {}: {} B a step", text, s_.hardware.gpu(c.target).name, r.bytes);
+    case FaultKind::kHotGpu:
+      return fmt::format("{} {}: {:.4g} of its clock", text, s_.hardware.gpu(c.target).name,
+                         r.factor);
+    case FaultKind::kGatherFailure:
+      text += fmt::format(" {}", s_.hardware.gpu(c.target).name);
+      if (r.layer != scenario::kAnyTarget) text += fmt::format(", MoE layer {}", r.layer);
+      return fmt::format("{}: {} tr{} of a combine fail{}, {} each", text, r.tries,
+                         r.tries == 1 ? "y" : "ies", r.tries == 1 ? "s" : "",
+                         format_time(r.timeout));
+    case FaultKind::kMisSharding:
+      text += fmt::format(" expert {}", r.expert);
+      if (r.layer != scenario::kAnyTarget) text += fmt::format(" of MoE layer {}", r.layer);
+      return fmt::format("{}: its weights lie on {}", text, s_.hardware.gpu(r.gpu).name);
     case FaultKind::kGpuLoss:
       break;
   }
@@ -95,14 +117,21 @@ void Simulator::reset_healing() {
   host_load_.assign(gpus_, 0);
   travel_.assign(std::size_t{gpus_} * gpus_, 0);
   leaving_.assign(gpus_, 0);
+  arriving_.assign(gpus_, 0);
   healing_.clear();
 }
 
+std::int64_t Simulator::engine_time() const {
+  return *std::max_element(ready_.begin() + plan_.first_gpu, ready_.begin() + plan_.last_gpu);
+}
+
 void Simulator::begin_faults(std::uint64_t step) {
-  const std::int64_t now = *std::max_element(ready_.begin(), ready_.end());
+  const std::int64_t now = engine_time();
   std::vector<std::uint32_t> lost, back;
   bool wires = false;
-  if (faults_->any_damaged() && step % s_.faults.check_every == 0) check_weights(step, now);
+  if ((faults_->any_damaged() || !astray_.empty()) && step % s_.faults.check_every == 0) {
+    check_weights(step, now);
+  }
   for (const FaultChange& c : faults_->advance(step, now)) {
     const FaultRule& r = s_.faults.events[c.rule];
     faults_seen_ += c.begins ? 1 : 0;
@@ -120,10 +149,14 @@ void Simulator::begin_faults(std::uint64_t step) {
       }
     }
     if (!of_link && c.target < gpus_ && r.expert == scenario::kAnyTarget) e.gpu = c.target;
-    if (r.expert != scenario::kAnyTarget) {
-      e.expert = r.expert;
-      if (r.layer != scenario::kAnyTarget) e.layer = r.layer;
+    if (r.kind == FaultKind::kMisSharding) {
+      e.gpu = r.gpu;
+      for (std::uint32_t l = 0; l < layers_ && c.begins; ++l) {
+        if (r.layer == scenario::kAnyTarget || r.layer == l) mislay(l, r.expert, r.gpu);
+      }
     }
+    if (r.expert != scenario::kAnyTarget) e.expert = r.expert;
+    if (r.layer != scenario::kAnyTarget) e.layer = r.layer;
     e.value = r.factor;
     e.text = describe(c) + (c.begins ? "" : ": over");
     sink_.data().events.push_back(std::move(e));
@@ -133,12 +166,13 @@ void Simulator::begin_faults(std::uint64_t step) {
       hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
     }
   }
+  set_clocks();
   if (wires) rewire(lost, back);
   // Losses first: sequences that come home must not leave pages behind on a GPU that goes now.
   const std::vector<std::uint8_t> before = lost_;
   std::vector<MovedSequence> moved;
   if (s_.faults.reaction == FaultReaction::kRestart) {
-    restart_gpus(lost);
+    restart_gpus(step, lost);
   } else {
     lose_gpus(step, lost, moved);
   }
@@ -147,7 +181,10 @@ void Simulator::begin_faults(std::uint64_t step) {
   std::map<std::uint32_t, MovedSequence> trips;
   for (const MovedSequence& m : moved) trips.try_emplace(m.id, m).first->second.to = m.to;
   for (const auto& [id, trip] : trips) carry_kv(trip);
-  if (lost_ != before) place_again(step);
+  if (lost_ != before) {
+    place_again();
+    batch_->set_kv_rooms(kv_rooms());
+  }
 }
 
 /// Routes over what the cables are now. A cable without which a GPU is cut off takes it out.
@@ -216,24 +253,37 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
   }
 }
 
-void Simulator::restart_gpus(const std::vector<std::uint32_t>& gpus) {
+void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t>& gpus) {
   for (auto it = gpus.begin(); it != gpus.end(); ++it) {
     const std::uint32_t gpu = *it;
     if (std::find(gpus.begin(), it, gpu) != it) continue;  // Of two causes.
-    hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps() + s_.faults.restart.ps());
-    hang_gpu_ = gpu;
+    const std::uint64_t before = host_load_[gpu];
     host_load_[gpu] =
         ledger_.live(gpu, MemoryCategory::kWeights) + ledger_.live(gpu, MemoryCategory::kExperts);
     // The shards of a sequence's pages are of no use without the lost one.
-    const bool all_pages = sharded();
-    const std::vector<std::uint32_t> unit = unit_of(gpu);
-    for (const std::uint32_t g : unit) {
-      if (g == gpu || all_pages) {
-        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
-      }
+    const std::uint32_t home = group_first(gpu);
+    for (std::uint32_t g = home; g < home + s_.parallel.tp; ++g) {
+      ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
     }
-    batch_->lose_kv(all_pages ? unit.front() : gpu);
+    batch_->lose_kv(home);
     faults_->repair(FaultKind::kGpuLoss, gpu);
+    const std::int64_t hang = s_.faults.detection.ps() + s_.faults.restart.ps();
+    if (replicas() > 1) {
+      // Its replica goes on when the GPU has its weights; the others, and the front end, find out
+      // by themselves.
+      const std::int64_t load = host_load_ps()[gpu], now = engine_time();
+      host_load_[gpu] = before;
+      const std::uint32_t engine = gpu / (gpus_ / replicas());
+      batch_->outage(engine, now + hang + load);
+      recovery_ps_ += hang + load;
+      event(
+          run::EventKind::kPolicyAction, now, step, gpu, 0,
+          fmt::format("healing: {} restarts, replica {} is away for {}", s_.hardware.gpu(gpu).name,
+                      engine, format_time(SimTime::from_ps(hang + load))));
+      continue;
+    }
+    hang_ps_ = std::max(hang_ps_, hang);
+    hang_gpu_ = gpu;
     healing_.push_back(fmt::format("{} restarts", s_.hardware.gpu(gpu).name));
   }
 }
@@ -329,7 +379,7 @@ void Simulator::carry_kv(const MovedSequence& m) {
 
 /// Copies of experts for the GPUs that are there: those of the first placement, and for an expert
 /// without any one more.
-void Simulator::place_again(std::uint64_t step) {
+void Simulator::place_again() {
   if (layers_ == 0 || s_.parallel.ep != gpus_ || s_.faults.reaction == FaultReaction::kRestart)
     return;
   placement::Placement next = whole_;
@@ -357,8 +407,16 @@ void Simulator::place_again(std::uint64_t step) {
       ++taken[best];
     }
   }
+  if (loads_) {
+    // Nothing moves: a GPU asks for what it has now when it is asked for it.
+    placement_ = std::move(next);
+    map_ = ExpertMap(gpus_, placement_);
+    ++moves_;
+    relocate_experts();
+    healing_.push_back("experts are loaded by the GPUs that have them now when asked for");
+    return;
+  }
   const std::uint64_t each = expert_bytes();
-  std::vector<std::uint64_t> arriving(gpus_, 0);
   std::uint64_t from_host = 0, over_links = 0;
   for (std::uint32_t l = 0; l < layers_; ++l) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
@@ -376,7 +434,7 @@ void Simulator::place_again(std::uint64_t step) {
         const auto more = copies(wants, r) - copies(had, r);
         if (more < 0) leaving_[r] += static_cast<std::uint64_t>(-more) * each;
         if (more <= 0) continue;
-        arriving[r] += static_cast<std::uint64_t>(more);
+        arriving_[r] += static_cast<std::uint64_t>(more) * each;
         if (source == run::kNone) {
           host_load_[r] += each;
           ++from_host;
@@ -387,11 +445,6 @@ void Simulator::place_again(std::uint64_t step) {
       }
     }
   }
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    ledger_.allocate(g, MemoryCategory::kExperts, arriving[g] * each, ready_[g],
-                     static_cast<std::uint32_t>(step),
-                     fmt::format("{} experts arrive", arriving[g]));
-  }
   placement_ = std::move(next);
   map_ = ExpertMap(gpus_, placement_);
   ++moves_;
@@ -400,9 +453,10 @@ void Simulator::place_again(std::uint64_t step) {
 }
 
 void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
-  std::uint64_t found = 0;
+  std::uint64_t found = 0, misplaced = 0;
   for (std::uint32_t l = 0; l < layers_; ++l) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
+      misplaced += bring_home(l, e, true) ? 1 : 0;
       if (!faults_->damaged(l, e)) continue;
       ++found;
       reload_expert(l, e);
@@ -410,13 +464,21 @@ void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
   }
   for (std::uint32_t e = 0; e < experts_; ++e) {
     faults_->repair(FaultKind::kBitFlip, e);
+    faults_->repair(FaultKind::kMisSharding, e);
   }
+  if (misplaced > 0) {
+    healing_.push_back(fmt::format("{} misplaced expert{} (layer x expert) brought to {} own GPU",
+                                   misplaced, misplaced == 1 ? "" : "s",
+                                   misplaced == 1 ? "its" : "their"));
+  }
+  if (found == 0) return;
   event(run::EventKind::kPolicyAction, now, step, run::kNone, static_cast<double>(found),
         fmt::format("check of weights: {} damaged expert{} (layer x expert) loaded anew", found,
                     found == 1 ? "" : "s"));
 }
 
 void Simulator::reload_expert(std::uint32_t layer, std::uint32_t expert) {
+  bring_home(layer, expert, false);
   for (std::uint32_t i = 0; i < map_.row(layer).copies(expert); ++i) {
     for (std::uint32_t q = 0; q < gpus_ / s_.parallel.ep; ++q) {
       const std::uint32_t g = map_.gpu_of(layer, expert, q * s_.parallel.ep, i);
@@ -475,12 +537,20 @@ void Simulator::wait(std::uint32_t gpu, std::int64_t ps) {
 
 /// The time of what begin_faults() found out, before the step's own work.
 void Simulator::pay_faults(std::uint64_t step) {
-  const std::int64_t begin = *std::max_element(ready_.begin(), ready_.end());
+  const std::int64_t begin = engine_time();
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    // After the plan gave up the pages that no longer fit.
+    if (arriving_[g] == 0) continue;
+    ledger_.allocate(g, MemoryCategory::kExperts, arriving_[g], ready_[g],
+                     static_cast<std::uint32_t>(step),
+                     fmt::format("{} experts arrive", arriving_[g] / expert_bytes()));
+  }
   if (hang_ps_ > 0) {
-    for (std::uint32_t g = 0; g < gpus_; ++g) wait(g, hang_ps_);
-    // What the step would have computed; the recomputation is no part of it.
+    for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) wait(g, hang_ps_);
+    // What the step would have computed; the recomputation is no part of it. Of requests that
+    // arrive the step is planned when the hang is over.
     for (const PlannedSequence& q : plan_.sequences) {
-      lost_tokens_ += std::min(q.fresh, s_.workload.tokens);
+      if (!s_.workload.serves()) lost_tokens_ += std::min(q.fresh, s_.workload.tokens);
     }
     if (hang_gpu_ < gpus_) straggler_ps_[kByFault][hang_gpu_] += hang_ps_;
     note_critical(run::kNone, run::Phase::kWait, hang_gpu_, StragglerReason::kFault, begin,
@@ -490,10 +560,21 @@ void Simulator::pay_faults(std::uint64_t step) {
     const std::vector<std::int64_t> ps = host_load_ps();
     const auto last =
         static_cast<std::uint32_t>(std::max_element(ps.begin(), ps.end()) - ps.begin());
-    note_critical(run::kNone, run::Phase::kWait, last, StragglerReason::kExpertLoadFromHost,
-                  ready_[last], ps[last]);
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
-      if (ps[g] > 0) wait(g, ps[g]);
+    if (of_engine(last)) {
+      note_critical(run::kNone, run::Phase::kWait, last, StragglerReason::kExpertLoadFromHost,
+                    ready_[last], ps[last]);
+    }
+    for (std::uint32_t first = 0, each = gpus_ / replicas(); first < gpus_; first += each) {
+      if (of_engine(first)) continue;
+      // Another replica: its next step begins later.
+      const auto from = ready_.begin() + first, beyond = from + each;
+      const std::int64_t load = *std::max_element(ps.begin() + first, ps.begin() + first + each);
+      if (load > 0)
+        std::fill(from, beyond, std::max(*std::max_element(from, beyond), begin) + load);
+    }
+    for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+      if (ps[g] == 0) continue;
+      wait(g, ps[g]);
       straggler_ps_[kByFault][g] += ps[g];
     }
     healing_.push_back(
@@ -511,7 +592,7 @@ void Simulator::pay_faults(std::uint64_t step) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (leaving_[g] > 0) ledger_.release(g, MemoryCategory::kExperts, leaving_[g], ready_[g]);
   }
-  const std::int64_t end = *std::max_element(ready_.begin(), ready_.end());
+  const std::int64_t end = engine_time();
   recovery_ps_ += end - begin;
   if (!healing_.empty()) {
     event(run::EventKind::kPolicyAction, begin, step, hang_gpu_, static_cast<double>(bytes),
@@ -522,6 +603,7 @@ void Simulator::pay_faults(std::uint64_t step) {
 
 /// What a step leaves behind: leaked pages, assignments that ran on damaged weights.
 void Simulator::end_faults(std::uint64_t step) {
+  end_gathers(step);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (faults_->leak(g) == 0 || out_[g] != 0 || !of_engine(g)) continue;
     ledger_.allocate(g, MemoryCategory::kRuntime, faults_->leak(g), ready_[g],
@@ -540,14 +622,37 @@ void Simulator::end_faults(std::uint64_t step) {
 void Simulator::note_faults(SimulationResult& result) {
   std::vector<run::Metric>& m = sink_.data().metrics;
   m.push_back({"faults", static_cast<double>(faults_seen_), ""});
-  m.push_back({"tokens lost", static_cast<double>(lost_tokens_), ""});
+  if (!s_.workload.serves()) {
+    m.push_back({"tokens lost", static_cast<double>(lost_tokens_), ""});
+  }
   m.push_back({"recovery time", static_cast<double>(recovery_ps_) * 1e-9, "ms"});
   m.push_back({"assignments on damaged weights", static_cast<double>(damaged_), ""});
+  const auto any = [&](FaultKind k) {
+    return std::any_of(s_.faults.events.begin(), s_.faults.events.end(),
+                       [&](const FaultRule& r) { return r.kind == k; });
+  };
+  if (any(FaultKind::kGatherFailure)) {
+    m.push_back({"failed gathers", static_cast<double>(failed_tries_), ""});
+    m.push_back({"time of failed gathers", static_cast<double>(gather_ps_) * 1e-9, "ms"});
+    m.push_back({"assignments lost in gathers", static_cast<double>(lost_in_gathers_), ""});
+    if (lost_in_gathers_ > 0) {
+      result.notes.push_back(
+          fmt::format("{} assignments were computed and came to nothing: their gathers failed more "
+                      "than {} times",
+                      lost_in_gathers_, s_.faults.retries));
+    }
+  }
+  if (any(FaultKind::kMisSharding)) {
+    m.push_back({"assignments sent on", static_cast<double>(rows_sent_on_), ""});
+  }
   if (faults_seen_ > 0) {
-    result.notes.push_back(
-        fmt::format("{} fault{}: {} tokens of steps that hung were computed twice, {} of recovery",
-                    faults_seen_, faults_seen_ == 1 ? "" : "s", lost_tokens_,
-                    format_time(SimTime::from_ps(recovery_ps_))));
+    const std::string twice =
+        s_.workload.serves()
+            ? std::string()
+            : fmt::format(" {} tokens of steps that hung were computed twice,", lost_tokens_);
+    result.notes.push_back(fmt::format("{} fault{}:{} {} of recovery", faults_seen_,
+                                       faults_seen_ == 1 ? "" : "s", twice,
+                                       format_time(SimTime::from_ps(recovery_ps_))));
   }
   if (damaged_ > 0) {
     result.notes.push_back(

@@ -213,6 +213,18 @@ OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
     }
     record_.expert_time_ps[std::size_t{moe} * experts_ + row.expert[c]] += t;
   }
+  for (const SentOn& x : sent_on_) {
+    if (x.gpu != g) continue;
+    std::int64_t t = 0;
+    for (const auto& wave : traffic_.waves) t += cost_[g].expert_alone(wave[g][x.local]).ps();
+    if (slow && t > 0) {
+      const SimTime more = SimTime::from_seconds(static_cast<double>(t) * 1e-12 *
+                                                 (faults_->expert_factor(moe, x.expert) - 1));
+      total.time += more;
+      t += more.ps();
+    }
+    record_.expert_time_ps[std::size_t{moe} * experts_ + x.expert] += t;
+  }
   return total;
 }
 
@@ -297,9 +309,12 @@ void Simulator::moe_front(std::uint32_t moe) {
                       reads_scores(policy_) ? RoutingSource::Need::kScored
                       : plain               ? RoutingSource::Need::kChosen
                                             : RoutingSource::Need::kRanked);
+  if (s_.memory.sample_every.ps() > 0) sample_by_clock();
   decide_layer(moe, index);
   traffic_builder_.build(moe, tokens_, decision_, traffic_);
   check_traffic(moe);
+  sent_on_.clear();
+  if (!astray_.empty()) send_on(moe);
   if (kv_by_expert()) keep_kv(moe);
   if (sharded() && !wide()) {
     // Every GPU has the group's tokens already; an all-reduce adds up what their experts gave.
@@ -353,6 +368,9 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
              out.dispatch_ps, out.dispatch_floor_ps);
     if (packs) pack(run::Phase::kDispatch, false);
+    if (!sent_on_.empty()) {
+      exchange(run::Phase::kDispatch, moe, {there_}, out.dispatch_ps, out.dispatch_floor_ps);
+    }
     shared_experts(before_dispatch_);
     if (loads_) await_experts(moe);
     if (s_.memory.loading.by_layer) await_layer(moe);
@@ -363,9 +381,13 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     }
     out.expert_ps += slowest;
 
+    if (!sent_on_.empty()) {
+      exchange(run::Phase::kCombine, moe, {back_}, out.combine_ps, out.combine_floor_ps);
+    }
     if (packs) pack(run::Phase::kCombine, true);
-    exchange(inside ? run::Phase::kCollective : run::Phase::kCombine, moe, traffic_.combine,
-             out.combine_ps, out.combine_floor_ps);
+    const run::Phase home = inside ? run::Phase::kCollective : run::Phase::kCombine;
+    if (faults_ != nullptr && faults_->any_bad_gather()) failed_gathers(moe, home);
+    exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps);
     if (packs) pack(run::Phase::kCombine, false);
   }
   moe_finish(moe);
@@ -377,6 +399,9 @@ void Simulator::moe_finish(std::uint32_t moe) {
     // A wide ep has the residual of its own rows only, whatever is divided elsewhere.
     work(g, run::Phase::kCombine, cost_[g].combine_sum(rows_of_[g], wide() ? 1 : shares()));
     ledger_.release(g, MemoryCategory::kBuffers, buffers_[g], ready_[g]);
+    if (!sent_on_.empty()) {
+      ledger_.release(g, MemoryCategory::kBuffers, relay_bytes_[g], ready_[g]);
+    }
     ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g]);
   }
   if (wide() && !s_.parallel.sequence_parallel) collective(moe, gather_);

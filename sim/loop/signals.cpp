@@ -24,6 +24,11 @@ void Simulator::begin_signals(SignalTable* table) {
                      "by themselves",
                      "use one part");
   }
+  if (s_.memory.sample_every.ps() > 0) {
+    throw InputError("signals",
+                     "unsupported with memory.sample_every: the table has one sample a step",
+                     "leave it out");
+  }
   *table = SignalTable{};
   // An alarm may change the policy later; the table has one shape.
   signal_queues_ = reads_queue_levels(policy_);

@@ -101,16 +101,20 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                         cycled ? trace->header.layer_count() : layers_);
     describe_requests(trace);
   }
+  check_sampling();
   make_expert_loads(trace);
   place_context_kv(trace);
   make_router_units();
   if (s_.faults.on()) {
     faults_ = std::make_unique<FaultClock>(s_);
     whole_ = placement_;
+    check_mis_sharding();
   }
   lost_.assign(gpus_, 0);
   out_.assign(gpus_, 0);
   leaked_.assign(gpus_, 0);
+  clock_.assign(gpus_, 1);
+  relay_bytes_.assign(gpus_, 0);
   ready_.assign(gpus_, 0);
   path_.assign(gpus_, PhaseTimes{});
   node_ = nodes(s_);
@@ -154,6 +158,35 @@ void Simulator::refuse_unsupported() const {
   }
   if (std::max(s_.host.per_step.ps(), s_.host.per_sequence.ps()) > kLongestSettingPs) {
     throw InputError("host", "per_step and per_sequence must be at most 1 h");
+  }
+}
+
+/// Who reads memory levels, and whether they are what memory.sample_every says.
+void Simulator::check_sampling() const {
+  if (s_.memory.sample_every.ps() == 0) return;
+  const auto reads = [](const RoutingPolicy& p) {
+    return p.load_aware.u == LoadLevel::kTotal || p.load_aware.u == LoadLevel::kElastic;
+  };
+  const auto reads_at_start = [](const RoutingPolicy& p) {
+    return p.soft_balance.needs_memory() || p.decode_rebalance.on();
+  };
+  bool any = reads(policy_), at_start = reads_at_start(policy_);
+  for (const scenario::AlarmRule& r : s_.alarms) {
+    if (r.action != scenario::AlarmAction::kPolicy) continue;
+    any = any || reads(r.policy);
+    at_start = at_start || reads_at_start(r.policy);
+  }
+  if (!any) {
+    throw InputError("memory.sample_every",
+                     "means nothing: no policy has load_aware.u = \"total\" or \"elastic\"",
+                     "set policy.load_aware.u");
+  }
+  if (at_start) {
+    throw InputError(
+        "memory.sample_every",
+        "unsupported with policy.soft_balance and policy.decode_rebalance: their levels "
+        "are those at the start of a step",
+        "use load_aware alone");
   }
 }
 
@@ -335,30 +368,16 @@ void Simulator::make_batch() {
   const bool acts = std::any_of(s_.alarms.begin(), s_.alarms.end(), [](const auto& rule) {
     return rule.action != scenario::AlarmAction::kRecord;
   });
-  if (s_.workload.serving.front_end.replicas > 1 && (s_.faults.on() || acts)) {
-    throw InputError(s_.faults.on() ? "faults" : "alarms",
-                     "faults and acting alarms with several replicas are unsupported",
-                     "use workload.front_end.outages, or one replica");
+  if (replicas() > 1 && acts) {
+    throw InputError("alarms", "acting alarms with several replicas are unsupported",
+                     "use action = \"record\", or one replica");
   }
   ServingMachine machine;
   // A sequence is at home on the same GPUs of every stage: the scheduler sees those of the first
   // one, with the least room and the largest pages of all stages.
   machine.gpus = s_.parallel.stage_gpus();
   const std::uint32_t homes = machine.gpus;
-  const scenario::Batching& b = s_.workload.serving.batching;
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    const auto share =
-        static_cast<std::uint64_t>(b.memory_share * static_cast<double>(ledger_.capacity(g)));
-    // Slots of an expert cache that are still empty are not free for the KV cache.
-    const std::uint64_t used =
-        ledger_.live(g) + (loads_ ? loads_->residency.room(g) * loads_->bytes_each : 0);
-    const std::uint64_t room = b.kv > 0 ? b.kv : share > used ? share - used : 0;
-    if (g < homes) {
-      machine.kv_capacity.push_back(room);
-    } else {
-      machine.kv_capacity[g % homes] = std::min(machine.kv_capacity[g % homes], room);
-    }
-  }
+  machine.kv_capacity = kv_rooms();
   machine.kv_bytes = [this](std::uint64_t tokens) {
     const std::size_t layers = s_.model.layers.size();
     std::uint64_t most = 0;
@@ -400,6 +419,30 @@ void Simulator::make_batch() {
     }
   }
   batch_ = make_serving(s_, std::move(machine));
+}
+
+/// Bytes that weights and what else is there leave for KV pages on each GPU of a stage; of several
+/// stages the least.
+std::vector<std::uint64_t> Simulator::kv_rooms() const {
+  const scenario::Batching& b = s_.workload.serving.batching;
+  const std::uint32_t homes = s_.parallel.stage_gpus();
+  std::vector<std::uint64_t> rooms;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    const auto share =
+        static_cast<std::uint64_t>(b.memory_share * static_cast<double>(ledger_.capacity(g)));
+    // Slots of an expert cache that are still empty are not free for the KV cache. What leaked is
+    // for the watermark and the watchdog to see.
+    std::uint64_t used = ledger_.live(g) - ledger_.live(g, MemoryCategory::kKv) - leaked_[g] +
+                         (loads_ ? loads_->residency.room(g) * loads_->bytes_each : 0);
+    if (!arriving_.empty()) used += arriving_[g] - std::min(arriving_[g] + used, leaving_[g]);
+    const std::uint64_t room = b.kv > 0 ? b.kv : share > used ? share - used : 0;
+    if (g < homes) {
+      rooms.push_back(room);
+    } else {
+      rooms[g % homes] = std::min(rooms[g % homes], room);
+    }
+  }
+  return rooms;
 }
 
 void Simulator::describe_requests(const RoutingTrace* trace) {
@@ -705,29 +748,28 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   make_board(inv);
   sink_.data().serving = s_.workload.serves();
 
+  reset_healing();
   bool due = false;
   std::uint64_t step = 0;
   std::int64_t end = 0;
   for (;; ++step) {
     const bool heals = faults_ != nullptr || board_ != nullptr;
-    const auto heal = [&] {
-      reset_healing();
-      if (faults_ != nullptr) begin_faults(step);
-      if (board_ != nullptr) take_actions(step);
-    };
-    const bool moves = batch_->can_move();
-    if (heals && moves && step < batch_->steps()) heal();
-    if (!batch_->next(step, plan_)) break;
-    if (staged()) plan_.last_gpu = gpus_;  // The scheduler plans for the first stage.
-    settle_step(plan_.engine);
-    if (heals && !moves) {
-      // Only the plan tells whether there is one more step, and when: faults after the last one
-      // are none, and those of an idle time have begun when the step does.
+    bool more = false;
+    do {
+      more = batch_->await(step, plan_);
+      if (!more) break;
+      if (staged()) plan_.last_gpu = gpus_;  // The scheduler plans for the first stage.
+      settle_step(plan_.engine);
+      if (!heals) continue;
+      // Faults after the last step are none; those of an idle time have begun when the step does.
       for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
         ready_[g] = std::max(ready_[g], plan_.earliest_ps);
       }
-      heal();
-    }
+      if (faults_ != nullptr) begin_faults(step);
+      if (board_ != nullptr) take_actions(step);
+    } while (!batch_->plan(step, plan_));
+    if (!more) break;
+    if (staged()) plan_.last_gpu = gpus_;
     begin_step(step, inv);
     describe_new();
     compose_step();
@@ -742,6 +784,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     end_signals();
     if (faults_ != nullptr) end_faults(step);
     if (board_ != nullptr) watch(step);
+    if (heals) reset_healing();
     due = rebalance_due();
     end = std::max(end, record_.scalars.end_ps);
     const std::int64_t from = record_.scalars.start_ps, to = record_.scalars.end_ps;

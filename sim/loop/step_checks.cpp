@@ -11,6 +11,24 @@ namespace switchyard::sim {
 
 /// Memory levels as the policies of this step see them.
 void Simulator::sample_memory() {
+  step_start_ = static_cast<double>(ready_[plan_.first_gpu]) * 1e-12;
+  if (s_.memory.sample_every.ps() > 0) {
+    sample_by_clock();
+  } else {
+    measure_memory();
+  }
+}
+
+/// memory.sample_every: a new sample when the engine's clock has passed a multiple of it since the
+/// last one. It is of the moment at which it is first asked for: a decision or a step's start.
+void Simulator::sample_by_clock() {
+  const std::int64_t every = s_.memory.sample_every.ps(), now = engine_time();
+  if (now < next_sample_ps_) return;
+  measure_memory();
+  next_sample_ps_ = (now / every + 1) * every;
+}
+
+void Simulator::measure_memory() {
   memory_used_.resize(gpus_);
   memory_elastic_.resize(gpus_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -25,7 +43,6 @@ void Simulator::sample_memory() {
     // A GPU that its weights fill has no room left for anything.
     memory_elastic_[g] = capacity > fixed ? (live - fixed) / (capacity - fixed) : 1.0;
   }
-  step_start_ = static_cast<double>(ready_[plan_.first_gpu]) * 1e-12;
 }
 
 std::int64_t Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {

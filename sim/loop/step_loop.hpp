@@ -91,6 +91,13 @@ class Simulator {
   void await_layer(std::uint32_t moe);
   void note_start_up(SimulationResult& result);
   void make_batch();
+  [[nodiscard]] std::vector<std::uint64_t> kv_rooms() const;
+  /// That step by themselves.
+  [[nodiscard]] std::uint32_t replicas() const {
+    return s_.workload.serves() ? s_.workload.serving.front_end.replicas : 1;
+  }
+  /// When the step that was found, or the next one, begins on its engine.
+  [[nodiscard]] std::int64_t engine_time() const;
   void note_allocator(SimulationResult& result);
   void begin_step(std::uint64_t step, const run::Inventory& inv);
   void compute_layers();
@@ -161,6 +168,9 @@ class Simulator {
   void pack(run::Phase phase, bool sender);
   void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
   void sample_memory();
+  void sample_by_clock();
+  void measure_memory();
+  void check_sampling() const;
   // signals.cpp
   void begin_signals(SignalTable* table);
   /// What the policy sees in the step that is about to be computed.
@@ -273,6 +283,7 @@ class Simulator {
   void watch(std::uint64_t step);
   void take_actions(std::uint64_t step);
   void migrate_kv(std::uint64_t step, const health::AlarmChange& change);
+  void shed(std::uint64_t step, const health::AlarmChange& change);
   // healing.cpp
   void reset_healing();
   void begin_faults(std::uint64_t step);
@@ -284,12 +295,25 @@ class Simulator {
   /// added to `moved`.
   void lose_gpus(std::uint64_t step, const std::vector<std::uint32_t>& gpus,
                  std::vector<MovedSequence>& moved);
-  void restart_gpus(const std::vector<std::uint32_t>& gpus);
+  void restart_gpus(std::uint64_t step, const std::vector<std::uint32_t>& gpus);
   void return_gpu(std::uint64_t step, std::uint32_t gpu, std::vector<MovedSequence>& moved);
-  void place_again(std::uint64_t step);
+  void place_again();
   void check_weights(std::uint64_t step, std::int64_t now);
   void reload_expert(std::uint32_t layer, std::uint32_t expert);
   void carry_kv(const MovedSequence& moved);
+  /// Cost models of the GPUs whose clock changed.
+  void set_clocks();
+  /// mis_sharding begins or is found: weights of `expert` in `layer` lie on another GPU than its
+  /// own, in the ledger and for expert_work().
+  void mislay(std::uint32_t layer, std::uint32_t expert, std::uint32_t gpu);
+  bool bring_home(std::uint32_t layer, std::uint32_t expert, bool over_links);
+  /// Rows of experts that lie elsewhere go from their own GPU's work to that GPU's.
+  void send_on(std::uint32_t moe);
+  /// Tries of the layer's combine that fail, before the one that does not. What is given up is
+  /// taken out of traffic_.combine.
+  void failed_gathers(std::uint32_t moe, run::Phase phase);
+  void end_gathers(std::uint64_t step);
+  void check_mis_sharding() const;
   void wait(std::uint32_t gpu, std::int64_t ps);
   [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
   [[nodiscard]] std::uint64_t backbone_bytes(std::uint32_t stage = 0) const;
@@ -348,6 +372,7 @@ class Simulator {
   std::vector<double> memory_used_, memory_elastic_;  // [G]
   std::vector<std::uint32_t> first_gpu_, gpu_of_expert_;
   double step_start_ = 0;                // seconds
+  std::int64_t next_sample_ps_ = 0;      // memory.sample_every: no new sample before
   const RoutingTrace* trace_ = nullptr;  // null: synthetic
   SignalTable* signals_ = nullptr;       // null: nobody wants them
   bool signal_queues_ = false, signal_longest_ = false;
@@ -360,6 +385,20 @@ class Simulator {
   std::map<std::size_t, std::uint32_t> cut_off_;  // Cable that is down → GPU without it.
   std::vector<std::uint64_t> leaked_;             // [G] bytes.
   std::uint64_t faults_seen_ = 0, lost_tokens_ = 0, damaged_ = 0;
+  std::vector<double> clock_;  // [G] that cost_ is of.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> astray_;  // layer, expert → GPU
+  // Of the layer under way: rows that lie elsewhere, and what travels once more for them.
+  struct SentOn {
+    std::uint32_t expert, gpu;  // GPU that has the weights,
+    std::size_t local;          // and their place among its rows.
+  };
+  std::vector<SentOn> sent_on_;
+  std::vector<std::uint64_t> there_, back_;  // [G][G] bytes
+  std::uint64_t rows_sent_on_ = 0, failed_tries_ = 0, lost_in_gathers_ = 0;
+  std::int64_t gather_ps_ = 0;
+  std::uint64_t step_tries_ = 0, step_lost_ = 0;  // of the step under way
+  std::int64_t step_gather_ps_ = 0;
+  std::vector<std::uint64_t> relay_bytes_;  // [G]
   std::int64_t recovery_ps_ = 0;
   // Alarms: null without.
   std::unique_ptr<health::AlarmBoard> board_;
@@ -369,7 +408,7 @@ class Simulator {
   // Of the step about to begin: what healing takes.
   std::int64_t hang_ps_ = 0;
   std::uint32_t hang_gpu_ = run::kNone;
-  std::vector<std::uint64_t> host_load_, travel_, leaving_;  // [G], [G][G], [G] bytes.
+  std::vector<std::uint64_t> host_load_, travel_, leaving_, arriving_;  // [G], [G][G], [G], [G] B
   std::vector<std::string> healing_;
 
   // State of the step under way.

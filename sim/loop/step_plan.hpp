@@ -72,24 +72,39 @@ struct MovedSequence {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  // Faults and alarms, between done() of a step and next() of the following one. A source that
-  // cannot move sequences is never asked to.
-  [[nodiscard]] virtual bool can_move() const { return false; }
+  // A step is found (await), then faults and alarms do what they do, then it is planned.
+  /// Goes on to where the next step begins: engine, first_gpu, last_gpu and earliest_ps of the
+  /// plan, which is reused. False when the run is over.
+  virtual bool await(std::uint64_t step, StepPlan& plan) = 0;
+  /// Plans the step that await() found; false when there is nothing to do for it after all.
+  virtual bool plan(std::uint64_t step, StepPlan& plan) = 0;
+  /// Both, where nothing comes between; false when the run is over.
+  bool next(std::uint64_t step, StepPlan& plan) {
+    do {
+      if (!await(step, plan)) return false;
+    } while (!this->plan(step, plan));
+    return true;
+  }
+
+  // Faults and alarms, between await() and plan().
   /// The sequences at home on `gpu` go to the GPUs of `to`, each to the one with the fewest. With
   /// keep_kv their pages go with them (the plan frees and allocates them); without, the caller has
-  /// freed them and the tokens are computed again.
-  virtual std::vector<MovedSequence> evacuate(std::uint32_t, std::span<const std::uint32_t>, bool) {
-    return {};
-  }
+  /// freed them and the tokens are computed again. Until come_home() nobody goes to `gpu`.
+  virtual std::vector<MovedSequence> evacuate(std::uint32_t gpu, std::span<const std::uint32_t> to,
+                                              bool keep_kv) = 0;
   /// The pages of `gpu` are gone (the caller has freed them): its sequences compute them again.
-  virtual void lose_kv(std::uint32_t) {}
-  /// Sequences that evacuate() took from `gpu` come home with their pages.
-  virtual std::vector<MovedSequence> come_home(std::uint32_t) { return {}; }
+  virtual void lose_kv(std::uint32_t gpu) = 0;
+  /// `gpu` is back. Sequences that evacuate() took from it may come home with their pages.
+  virtual std::vector<MovedSequence> come_home(std::uint32_t gpu) = 0;
   /// The longest sequence of `from` goes to `to` with its pages; empty: there is none.
-  virtual std::vector<MovedSequence> move_one(std::uint32_t, std::uint32_t) { return {}; }
-
-  /// Plans the next step; false when the run is over. `plan` is reused and holds the last one.
-  virtual bool next(std::uint64_t step, StepPlan& plan) = 0;
+  virtual std::vector<MovedSequence> move_one(std::uint32_t from, std::uint32_t to) = 0;
+  /// Requests that arrive: bytes for KV pages on every GPU from now on, [G].
+  virtual void set_kv_rooms(const std::vector<std::uint64_t>&) {}
+  /// Requests that arrive: the engine does not work in [now, until).
+  virtual void outage(std::uint32_t /*engine*/, std::int64_t /*until_ps*/) {}
+  /// Requests that arrive: while on, new ones are rejected; `drop` of those that wait and have not
+  /// begun are, too, the newest first. Returns how many of those.
+  virtual std::uint64_t shed(bool /*on*/, std::uint64_t /*drop*/) { return 0; }
   /// The planned step ran from start to end (ps of simulated time). `data` takes tokens and events.
   virtual void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
                     run::RunData& data) = 0;

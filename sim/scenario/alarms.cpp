@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kLongestWindow = 4096;
 constexpr std::uint64_t kMostRules = 1000;
+constexpr std::uint64_t kMostDropped = 1'000'000'000;
 
 const HealthSignalInfo& info(HealthSignal s) { return kHealthSignals[static_cast<std::size_t>(s)]; }
 
@@ -68,7 +69,7 @@ std::vector<AlarmRule> alarms_from(Context& context, const Node* list, const std
   for (std::size_t i = 0; i < list->children.size(); ++i) {
     Section s(context, &list->children[i], fmt::format("{}[{}]", path, i),
               {"name", "signal", "above", "below", "clear", "window", "statistic", "action",
-               "repeat", "policy"},
+               "repeat", "policy", "drop"},
               parent);
     AlarmRule r;
     r.where = list->children[i].where();
@@ -109,6 +110,14 @@ std::vector<AlarmRule> alarms_from(Context& context, const Node* list, const std
       s.fail("repeat", fmt::format("means nothing with action = \"{}\"",
                                    kAlarmActionNames[static_cast<std::size_t>(r.action)]));
     }
+    if (r.action == AlarmAction::kShed) {
+      r.drop = s.count("drop", 0, kMostDropped, 0);
+      if (r.drop == 0 && s.has("repeat")) {
+        s.fail("repeat", "means nothing with action = \"shed\" and drop = 0");
+      }
+    } else if (s.has("drop")) {
+      s.fail("drop", "means nothing without action = \"shed\"");
+    }
     if (r.action != AlarmAction::kRecord && r.action != AlarmAction::kPolicy) {
       r.repeat = static_cast<std::uint32_t>(s.count("repeat", 0, kLongestWindow, 0));
     }
@@ -116,9 +125,10 @@ std::vector<AlarmRule> alarms_from(Context& context, const Node* list, const std
       s.fail("action", "\"reload\" needs an alarm that names an expert",
              "use signal = \"expert_latency\"");
     }
-    if (r.action == AlarmAction::kMigrateKv && r.signal != HealthSignal::kMemory) {
-      s.fail("action", "\"migrate_kv\" needs an alarm that names a full GPU",
-             "use signal = \"memory\"");
+    if (r.action == AlarmAction::kMigrateKv && r.signal != HealthSignal::kMemory &&
+        r.signal != HealthSignal::kGpuBusy) {
+      s.fail("action", "\"migrate_kv\" needs an alarm that names a full GPU or a busy one",
+             "use signal = \"memory\" or \"gpu_busy\"");
     }
     const Node* file = s.find("policy");
     if (r.action == AlarmAction::kPolicy) {
@@ -151,6 +161,8 @@ std::vector<AlarmRule> default_alarms(double watermark) {
           rule("load CV", H::kLoadCv, true, 0.3, 16, S::kMean),
           rule("cold expert", H::kColdExpert, false, 0.3, 16, S::kMean),
           rule("sick expert", H::kExpertLatency, true, 2.5, 4, S::kMean),
+          rule("sparsity, high", H::kSparsityRatio, true, 2, 16, S::kMean),
+          rule("sparsity, low", H::kSparsityRatio, false, 0.8, 16, S::kMean),
           rule("drops", H::kDropShare, true, 0, 1, S::kMean),
           rule("memory", H::kMemory, true, watermark, 1, S::kMax),
           rule("leak", H::kRuntimeMemory, true, 0.01, 64, S::kGrowth),

@@ -42,8 +42,10 @@ enum class HealthSignal : std::uint8_t {
   kLinkUse,
   kLinkSpread,
   kWaitShare,
+  kSparsityRatio,
+  kGpuBusy,
 };
-inline constexpr std::size_t kHealthSignalCount = 15;
+inline constexpr std::size_t kHealthSignalCount = 17;
 enum class SignalUnit : std::uint8_t { kTime, kShare, kRatio, kCount, kBits };
 
 struct HealthSignalInfo {
@@ -74,6 +76,11 @@ inline constexpr std::array<HealthSignalInfo, kHealthSignalCount> kHealthSignals
     {"link_use", SignalUnit::kShare, false, "bytes / (bandwidth step time), busiest link"},
     {"link_spread", SignalUnit::kShare, false, "std over links of that share"},
     {"wait_share", SignalUnit::kShare, false, "time GPUs wait for others / (GPUs step time)"},
+    {"sparsity_ratio", SignalUnit::kRatio, false,
+     "experts that ran per token and layer / the model's top k (expert parameters of a token / "
+     "param_narrow)"},
+    {"gpu_busy", SignalUnit::kShare, false,
+     "time a GPU computes or exchanges / step time, busiest GPU"},
 }};
 
 enum class AlarmStatistic : std::uint8_t { kMean, kMax, kMin, kP95, kGrowth };
@@ -84,12 +91,14 @@ inline constexpr std::array<std::string_view, 5> kAlarmStatisticNames{"mean", "m
 enum class AlarmAction : std::uint8_t {
   kRecord,  ///< Nothing but the event.
   kPolicy,  ///< Routes with another policy until the alarm is cleared (k3, reroute, temperature).
-  kMigrateKv,  ///< Moves sequences from the fullest GPU to the emptiest; KV travels over the links.
+  kMigrateKv,  ///< Moves a sequence from the GPU that the alarm names (the fullest, the busiest) to
+               ///< the emptiest or idlest; KV travels over the links.
   kReclaim,    ///< Frees leaked memory (a watchdog restarts what leaked).
   kReload,     ///< Loads the expert anew that the alarm names (a slow or damaged one).
+  kShed,       ///< Rejects new requests until the alarm is cleared, and some that wait.
 };
-inline constexpr std::array<std::string_view, 5> kAlarmActionNames{"record", "policy", "migrate_kv",
-                                                                   "reclaim", "reload"};
+inline constexpr std::array<std::string_view, 6> kAlarmActionNames{
+    "record", "policy", "migrate_kv", "reclaim", "reload", "shed"};
 
 struct AlarmRule {
   std::string name;  ///< For people; default: the signal's name. Unique.
@@ -102,13 +111,15 @@ struct AlarmRule {
   AlarmAction action = AlarmAction::kRecord;
   /// Steps after which the action is taken again while the alarm stands; 0: once.
   std::uint32_t repeat = 0;
-  RoutingPolicy policy;  ///< kPolicy only.
-  std::string where;     ///< Place of the rule, for messages.
+  std::uint64_t drop = 0;  ///< kShed: waiting requests to reject each time the action is taken.
+  RoutingPolicy policy;    ///< kPolicy only.
+  std::string where;       ///< Place of the rule, for messages.
 };
 
 /// What the articles call healthy (M39), without actions: gate entropy p95 > 3.2 bits, load_cv >
 /// 0.3, an expert below 30 % of the mean or slower than 2.5x it, any drop, memory above the
-/// watermark, a link above 90 %, growth of unexplained memory by 1 % of a GPU in 64 steps.
+/// watermark, a link above 90 %, expert parameters per token outside param_narrow x [0.8, 2],
+/// growth of unexplained memory by 1 % of a GPU in 64 steps.
 std::vector<AlarmRule> default_alarms(double watermark);
 
 /// "0.35", "12.5 %", "431 us": a signal's value with its unit.

@@ -27,14 +27,19 @@ std::uint32_t named(const Section& s, std::string_view key, const std::string& t
 }
 
 /// What moves sequences or experts cannot follow every layout; each refusal says which.
-void check_loss(const Section& s, const Scenario& out) {
+void check_loss(const Section& s, bool down, const Scenario& out) {
   const Parallel& p = out.parallel;
   const auto refuse = [&](bool on, const std::string& what, const std::string& hint) {
     if (on) s.fail("kind", fmt::format("unsupported with {}", what), hint);
   };
-  const WorkloadKind w = out.workload.kind;
-  refuse(w != WorkloadKind::kDecode && w != WorkloadKind::kPrefill,
-         "this workload.kind: only a fixed batch can move its sequences", "use decode or prefill");
+  const FrontEnd& f = out.workload.serving.front_end;
+  const bool replicas = out.workload.serves() && f.replicas > 1;
+  refuse(replicas && f.prefill_replicas > 0, "workload.front_end.prefill_replicas",
+         "use prefill_replicas = 0");
+  refuse(replicas && out.faults.reaction == FaultReaction::kMigrate,
+         "several replicas and reaction = \"migrate\": each has its own copy of all",
+         "use faults.reaction = \"restart\"");
+  refuse(replicas && down, "several replicas: all would hang", "fail a GPU instead");
   refuse(out.network.algorithm != ExchangeAlgorithm::kDirect,
          "network.algorithm other than \"direct\": its relays may be the lost GPU", "use direct");
   refuse(out.network.dispatch == DispatchKind::kPerNode,
@@ -45,7 +50,15 @@ void check_loss(const Section& s, const Scenario& out) {
          "set rebalance.signal = \"off\"");
   refuse(out.policy.groups.by == GroupBy::kPlacement, "policy.groups.by = \"placement\"",
          "use groups by id");
-  refuse(out.memory.residency.on(), "memory.residency", "keep all experts on the GPUs");
+  const bool caches = out.memory.residency.on();
+  refuse(caches && down, "memory.residency: its loads would need new routes", "fail a GPU instead");
+  refuse(caches && out.memory.residency.policy == ResidencyPolicy::kStatic &&
+             out.faults.reaction == FaultReaction::kMigrate,
+         "memory.residency.policy = \"static\" and reaction = \"migrate\": a static cache never "
+         "keeps what moves",
+         "use lru or lfu");
+  refuse(caches && p.ep < out.hardware.gpu_count() && !replicas,
+         "memory.residency and ep below the number of GPUs", "use ep = GPUs");
   if (out.faults.reaction != FaultReaction::kMigrate) return;
   const std::string restart = "use faults.reaction = \"restart\"";
   refuse(p.attention == AttentionPlacement::kHub,
@@ -56,15 +69,37 @@ void check_loss(const Section& s, const Scenario& out) {
          "reaction = \"migrate\" and one group of GPUs: nobody is left", restart);
 }
 
+/// What cuts a layer's combine or its experts into parts, or leaves out the owner of an expert.
+void check_exchange_fault(const Section& s, const FaultRule& r, const Scenario& out) {
+  const Parallel& p = out.parallel;
+  const auto refuse = [&](bool on, const std::string& what, const std::string& hint) {
+    if (on) s.fail("kind", fmt::format("unsupported with {}", what), hint);
+  };
+  refuse(out.network.chunks > 1 || out.network.two_batch,
+         "network.chunks and network.two_batch: the exchange is in parts", "use one part");
+  refuse(p.pp > 1, "parallel.pp: other GPUs have other layers", "use pp = 1");
+  if (r.kind != FaultKind::kMisSharding) return;
+  refuse(p.attention == AttentionPlacement::kTp && p.ep == p.tp,
+         "attention = \"tp\" and ep = tp: nothing is dispatched", "use a wider ep");
+  refuse(p.rebalance.signal != RebalanceSignal::kOff, "parallel.rebalance",
+         "set rebalance.signal = \"off\"");
+  refuse(out.memory.residency.on(), "memory.residency: experts have no fixed GPU",
+         "keep all experts on the GPUs");
+  refuse(out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked,
+         "policy.soft.cost = \"stacked\"", "use cost = \"gathered\"");
+  refuse(out.workload.serves() && out.workload.serving.front_end.replicas > 1, "several replicas",
+         "use workload.front_end.replicas = 1");
+}
+
 }  // namespace
 
 void read_faults(Context& context, const Node& root, Scenario& out) {
   const Node* table = root.find("faults");
   if (table == nullptr) return;
-  Section s(
-      context, table, "faults",
-      {"detection", "reaction", "restart", "reload", "recompute_chunk", "check_every", "events"},
-      root);
+  Section s(context, table, "faults",
+            {"detection", "reaction", "restart", "reload", "recompute_chunk", "check_every",
+             "retries", "events"},
+            root);
   FaultSpec& f = out.faults;
   f.detection = s.duration("detection", SimTime());
   f.reaction = static_cast<FaultReaction>(s.choice("reaction", kFaultReactionNames, 0));
@@ -79,9 +114,15 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
   } else {
     context.record("faults.reload", "over the hardware's links", "default");
   }
+  if (s.has("recompute_chunk") && out.workload.serves()) {
+    s.fail("recompute_chunk", "means nothing with requests that arrive",
+           "workload.batching.token_budget bounds a step");
+  }
   f.recompute_chunk =
       static_cast<std::uint32_t>(s.count("recompute_chunk", 1, kMaxStep, f.recompute_chunk));
   f.check_every = static_cast<std::uint32_t>(s.count("check_every", 1, kMaxStep, f.check_every));
+  constexpr std::uint64_t kMostRetries = 1000;
+  f.retries = static_cast<std::uint32_t>(s.count("retries", 0, kMostRetries, f.retries));
   const Node* list = s.find("events");
   if (list == nullptr) s.fail("events", "is missing", "write [[faults.events]]");
   if (list->kind != Node::Kind::kArray || list->children.empty()) {
@@ -98,7 +139,7 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
   for (std::size_t i = 0; i < list->children.size(); ++i) {
     Section e(context, &list->children[i], fmt::format("faults.events[{}]", i),
               {"kind", "step", "time", "probability", "lasts", "gpu", "link", "layer", "expert",
-               "factor", "stall", "bytes"},
+               "factor", "stall", "bytes", "timeout", "tries"},
               *table);
     FaultRule r;
     r.where = list->children[i].where();
@@ -123,20 +164,21 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
     using K = FaultKind;
     const bool random = r.probability > 0;
     const bool of_gpu = r.kind == K::kGpuLoss || r.kind == K::kSlowGpu || r.kind == K::kHostStall ||
-                        r.kind == K::kKvLeak;
+                        r.kind == K::kKvLeak || r.kind == K::kHotGpu || r.kind == K::kGatherFailure;
     const bool of_link = r.kind == K::kLinkDown || r.kind == K::kLinkDegraded;
-    const bool of_expert = r.kind == K::kSlowExpert || r.kind == K::kBitFlip;
-    if (takes("lasts", r.kind != K::kBitFlip &&
+    const bool astray = r.kind == K::kMisSharding;
+    const bool of_expert = r.kind == K::kSlowExpert || r.kind == K::kBitFlip || astray;
+    if (takes("lasts", r.kind != K::kBitFlip && !astray &&
                            !(r.kind == K::kGpuLoss && f.reaction == FaultReaction::kRestart)) &&
         e.has("lasts")) {
       r.lasts = static_cast<std::uint32_t>(e.count("lasts", 1, kMaxStep));
     }
     if (r.kind == K::kHostStall && r.lasts == 0) r.lasts = 1;
-    if (takes("gpu", of_gpu)) {
+    if (takes("gpu", of_gpu || astray)) {
       // A random fault may hit every GPU; a stall of the host without a GPU is one of all.
       if (e.has("gpu")) {
         r.gpu = named(e, "gpu", e.text("gpu"), gpus, "GPU");
-      } else if (!random && r.kind != K::kHostStall) {
+      } else if (astray || (!random && r.kind != K::kHostStall)) {
         e.fail("gpu", "is missing");
       }
     }
@@ -148,17 +190,33 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
                fmt::format("e.g. \"{}\"", links.empty() ? "" : links.front()));
       }
     }
-    takes("layer", of_expert);
+    const bool of_layer = of_expert || r.kind == K::kGatherFailure;
+    takes("layer", of_layer);
     takes("expert", of_expert);
-    if (of_expert) {
+    if (of_layer) {
       if (layers == 0) e.fail("kind", "the model has no MoE layer");
-      r.expert = static_cast<std::uint32_t>(e.count("expert", 0, out.model.num_experts - 1));
+      if (of_expert) {
+        r.expert = static_cast<std::uint32_t>(e.count("expert", 0, out.model.num_experts - 1));
+      }
       if (e.has("layer")) r.layer = static_cast<std::uint32_t>(e.count("layer", 0, layers - 1));
     }
-    if (takes("factor",
-              r.kind == K::kSlowGpu || r.kind == K::kSlowExpert || r.kind == K::kLinkDegraded)) {
-      r.factor = r.kind == K::kLinkDegraded ? e.number("factor", {0, 1, true})
-                                            : e.number("factor", {1, kLargestFactor});
+    const bool share = r.kind == K::kLinkDegraded || r.kind == K::kHotGpu;
+    if (takes("factor", share || r.kind == K::kSlowGpu || r.kind == K::kSlowExpert)) {
+      r.factor = share ? e.number("factor", {0, 1, true}) : e.number("factor", {1, kLargestFactor});
+      if (r.kind == K::kHotGpu && r.factor == 1) e.violated("factor", "factor < 1");
+    }
+    if (takes("timeout", r.kind == K::kGatherFailure)) {
+      r.timeout = e.duration("timeout");
+      if (r.timeout.ps() <= 0) e.violated("timeout", "timeout > 0");
+      if (r.timeout > SimTime::from_us(3'600'000'000)) e.violated("timeout", "timeout <= 1 h");
+    }
+    if (takes("tries", r.kind == K::kGatherFailure)) {
+      r.tries = static_cast<std::uint32_t>(e.count("tries", 1, kMostRetries + 1, 1));
+    }
+    if (r.kind == K::kGatherFailure || astray) check_exchange_fault(e, r, out);
+    if (r.kind == K::kHotGpu && out.cost.calibration) {
+      e.fail("kind", "unsupported with cost.calibration: its times are of the full clock",
+             "use slow_gpu, or no calibration");
     }
     if (takes("stall", r.kind == K::kHostStall)) {
       r.stall = e.duration("stall");
@@ -173,16 +231,34 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
       e.fail("kind", "unsupported with network.model = \"flow\" or \"coflow\"",
              "supported: auto, bottleneck");
     }
-    if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, out);
-    if (r.kind == K::kBitFlip && out.workload.kind != WorkloadKind::kDecode &&
-        out.workload.kind != WorkloadKind::kPrefill) {
-      e.fail("kind", "unsupported with this workload.kind", "use decode or prefill");
+    if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, r.kind == K::kLinkDown, out);
+    if (r.kind == K::kLinkDegraded && out.workload.serves() &&
+        out.workload.serving.front_end.prefill_replicas > 0) {
+      e.fail("kind",
+             "unsupported with workload.front_end.prefill_replicas: pages would not feel it",
+             "use prefill_replicas = 0");
     }
     if (r.kind == K::kBitFlip && out.memory.residency.on()) {
       e.fail("kind", "unsupported with memory.residency: every load brings sound weights",
              "keep all experts on the GPUs");
     }
     f.events.push_back(std::move(r));
+  }
+  const auto has = [&](FaultKind k) {
+    return std::any_of(f.events.begin(), f.events.end(),
+                       [&](const FaultRule& r) { return r.kind == k; });
+  };
+  if (s.has("retries") && !has(FaultKind::kGatherFailure)) {
+    s.fail("retries", "means nothing without a gather_failure");
+  }
+  for (const FaultRule& r : f.events) {
+    if (r.kind == FaultKind::kMisSharding &&
+        (has(FaultKind::kGpuLoss) || has(FaultKind::kLinkDown))) {
+      throw InputError(r.where,
+                       "mis_sharding beside gpu_loss or link_down is unsupported: experts move "
+                       "then",
+                       "use scenarios of their own");
+    }
   }
   const bool reloads = std::any_of(f.events.begin(), f.events.end(), [](const FaultRule& r) {
     return r.kind == FaultKind::kGpuLoss || r.kind == FaultKind::kLinkDown ||

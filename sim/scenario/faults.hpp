@@ -19,10 +19,23 @@
 //   bit_flip       expert, layer         the expert's weights are damaged until a check finds it
 //   host_stall     stall                 the host adds stall to the step on gpu, or everywhere
 //   kv_leak        gpu, bytes            bytes are not given back at the end of every step
+//   hot_gpu        gpu, factor           the GPU's clock is at factor (< 1): its arithmetic takes
+//                                        1 / factor times as long, its memory and launches do not
+//   gather_failure gpu, timeout, tries,  the first `tries` tries of the layer's combine fail at the
+//                  layer                 GPU; the exchange is repeated (retries, below)
+//   mis_sharding   expert, layer, gpu    the expert's weights lie on that GPU in place of its own,
+//                                        which sends the rows on, until a check finds it
+//
+// gather_failure: a try that fails is the whole exchange, then `timeout` in which all that take
+// part wait; then it is repeated, at most faults.retries times. If the last one fails as well, the
+// group's tokens get nothing from experts on other GPUs in that layer, and it is counted how many
+// assignments that are.
+// A bad placement and damaged weights are found by the same check, every faults.check_every steps.
+// The articles name these three without figures; what they cost is ours.
 //
 // Not modelled: faults inside a step (they take effect when a step begins; the step that hangs is
-// counted as lost and run again), wrong numbers that a bit flip produces (only how many assignments
-// it touched).
+// counted as lost and run again), wrong numbers that a bit flip or a lost gather produces (only how
+// many assignments it touched), a clock that changes with the load, the power of a hot GPU.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -43,11 +56,14 @@ enum class FaultKind : std::uint8_t {
   kSlowExpert,
   kBitFlip,
   kHostStall,
-  kKvLeak
+  kKvLeak,
+  kHotGpu,
+  kGatherFailure,
+  kMisSharding
 };
-inline constexpr std::array<std::string_view, 8> kFaultKindNames{
-    "gpu_loss",    "slow_gpu", "link_down",  "link_degraded",
-    "slow_expert", "bit_flip", "host_stall", "kv_leak"};
+inline constexpr std::array<std::string_view, 11> kFaultKindNames{
+    "gpu_loss",   "slow_gpu", "link_down", "link_degraded",  "slow_expert", "bit_flip",
+    "host_stall", "kv_leak",  "hot_gpu",   "gather_failure", "mis_sharding"};
 
 /// What follows the loss of a GPU.
 enum class FaultReaction : std::uint8_t {
@@ -75,6 +91,8 @@ struct FaultRule {
   double factor = 1;
   SimTime stall;
   std::uint64_t bytes = 0;
+  SimTime timeout;          ///< gather_failure: after each try that fails, > 0.
+  std::uint32_t tries = 1;  ///< gather_failure: tries that fail, > 0.
   std::string where;
 };
 
@@ -84,7 +102,8 @@ struct FaultSpec {
   SimTime restart;        ///< kRestart: until the GPU runs again, without loading its weights.
   BytesPerSecond reload;  ///< Weights from host memory to a GPU; 0: over the hardware's links.
   std::uint32_t recompute_chunk = 2048;  ///< Tokens per sequence and step when KV is computed anew.
-  std::uint32_t check_every = 16;        ///< Steps between two checks of weights (bit_flip).
+  std::uint32_t check_every = 16;        ///< Steps between two checks of weights and their places.
+  std::uint32_t retries = 3;  ///< Repetitions of an exchange that fails (gather_failure).
   std::vector<FaultRule> events;
   [[nodiscard]] bool on() const { return !events.empty(); }
 };

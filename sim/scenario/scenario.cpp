@@ -1513,8 +1513,8 @@ void read_loading(Section& memory, Scenario& out) {
 
 void read_memory(Context& context, const Node& root, Scenario& out) {
   Section s(context, root.find("memory"), "memory",
-            {"watermark", "watermark_action", "reserve", "kv", "allocator", "page", "residency",
-             "loading"},
+            {"watermark", "watermark_action", "sample_every", "reserve", "kv", "allocator", "page",
+             "residency", "loading"},
             root);
   MemorySpec& m = out.memory;
   m.watermark = s.percent("watermark", 0.92);
@@ -1522,6 +1522,16 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
     s.violated("watermark", "0 % < watermark <= 100 %");
   }
   m.watermark_action = static_cast<WatermarkAction>(s.choice("watermark_action", kActionNames, 0));
+  if (s.has("sample_every")) {
+    m.sample_every = s.duration("sample_every");
+    if (m.sample_every.ps() <= 0) s.violated("sample_every", "sample_every > 0");
+    if (out.workload.serves() && out.workload.serving.front_end.replicas > 1) {
+      s.fail("sample_every", "unsupported with several replicas: each has a clock of its own",
+             "use workload.front_end.replicas = 1");
+    }
+  } else {
+    context.record("memory.sample_every", "at the start of a step", "default");
+  }
   if (m.watermark_action != WatermarkAction::kRecord && !out.workload.serves()) {
     s.fail("watermark_action", "means nothing: a fixed batch admits and preempts nobody",
            "set workload.kind to open, closed or trace, or use \"record\"");
@@ -1752,8 +1762,6 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
              "use groups by block");
     }
     if (r.action == AlarmAction::kMigrateKv) {
-      refuse(out.workload.serves(), "is unsupported with this workload.kind",
-             "use decode or prefill");
       refuse(out.memory.kv_placement != KvPlacement::kBySequence,
              "needs memory.kv.placement = \"by_sequence\"", "");
       refuse(out.hardware.gpu_count() / out.parallel.tp < 2, "has no other GPU to move to", "");
@@ -1763,12 +1771,14 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
                           [](const FaultRule& f) { return f.kind == FaultKind::kKvLeak; }),
              "means nothing: nothing leaks", "add a fault of kind = \"kv_leak\"");
     }
+    if (r.action == AlarmAction::kShed) {
+      refuse(!out.workload.serves(), "needs requests that arrive",
+             "use workload.kind = open, closed or trace");
+    }
     if (r.action == AlarmAction::kReload) {
       refuse(!out.faults.on(), "means nothing without faults", "add e.g. kind = \"slow_expert\"");
       refuse(out.memory.residency.on(), "is unsupported with memory.residency",
              "keep all experts on the GPUs");
-      refuse(out.workload.serves(), "is unsupported with this workload.kind",
-             "use decode or prefill");
       refuse(out.faults.reload.value == 0 &&
                  std::none_of(out.hardware.devices.begin(), out.hardware.devices.end(),
                               [](const Device& d) { return d.kind == DeviceKind::kCpu; }),

@@ -281,6 +281,9 @@ struct MemorySpec {
   double watermark = 0.92;  ///< Share of a GPU's memory; a crossing is recorded. (0, 1].
   WatermarkAction watermark_action = WatermarkAction::kRecord;
   std::uint64_t reserve = 0;  ///< Bytes per GPU the framework keeps for itself.
+  /// How often the memory levels that policy.load_aware sees are measured (M04; the article's value
+  /// is 1 ms); 0: at the start of every step.
+  SimTime sample_every;
   KvPlacement kv_placement = KvPlacement::kBySequence;
   KvDecode kv_decode = KvDecode::kPull;
   std::uint32_t kv_block = 16;  ///< Tokens per KV page, > 0.

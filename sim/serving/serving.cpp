@@ -65,6 +65,7 @@ struct Rank {
   // Requests whose pages travel here. They count: a whole batch is handed over before any arrives.
   std::uint32_t travelling = 0;
   bool held_back = false;  // by the watermark, when it last planned
+  bool gone = false;       // its GPU is lost
   [[nodiscard]] std::size_t queue() const { return waiting.size() + running.size() + travelling; }
 };
 
@@ -77,6 +78,7 @@ struct Engine {
   bool prefill = false;  // hands finished prompts over
   bool busy = false, down = false, open = false, checked = false;
   bool may_work = false;
+  std::uint32_t outages = 0;  // under way
   std::uint32_t failures = 0;
   std::uint64_t swapped_bytes = 0;  // before the next step, largest of its ranks
   std::vector<KvSwap> swaps;        // the same over the links
@@ -148,7 +150,7 @@ class ServingBatch final : public BatchSource {
     }
   }
 
-  bool next(std::uint64_t step, StepPlan& plan) override {
+  bool await(std::uint64_t step, StepPlan& plan) override {
     if (w_.max_steps != 0 && step == w_.max_steps) return false;
     for (;;) {
       while (!events_.empty() && events_.top().time <= now_) {
@@ -160,7 +162,13 @@ class ServingBatch final : public BatchSource {
       for (std::uint32_t e = 0; e < engines_.size(); ++e) {
         Engine& engine = engines_[e];
         if (engine.busy || engine.down || !engine.may_work) continue;
-        if (plan_step(e, step, plan)) return true;
+        if (has_work(e)) {
+          plan.engine = e;
+          plan.first_gpu = e * gpus_each_;
+          plan.last_gpu = plan.first_gpu + gpus_each_;
+          plan.earliest_ps = now_;
+          return true;
+        }
         engine.may_work = false;
       }
       if (events_.empty()) {
@@ -170,6 +178,126 @@ class ServingBatch final : public BatchSource {
       area_ += static_cast<Wide>(in_system_) * (events_.top().time - now_);
       now_ = events_.top().time;
     }
+  }
+
+  bool plan(std::uint64_t step, StepPlan& plan) override {
+    const std::uint32_t e = plan.engine;
+    if (engines_[e].down) return false;  // A fault has taken it.
+    if (plan_step(e, step, plan)) return true;
+    engines_[e].may_work = false;
+    return false;
+  }
+
+  std::vector<MovedSequence> evacuate(std::uint32_t gpu, std::span<const std::uint32_t>,
+                                      bool keep_kv) override {
+    const std::uint32_t at = rank_of(gpu);
+    if (at == kNoRank) return {};
+    ranks_[at].gone = true;
+    if (!keep_kv) {
+      std::erase_if(kv_, [&](const KvChange& c) { return c.gpu == gpu; });  // Freed already.
+    }
+    std::vector<MovedSequence> moved;
+    for (const std::uint32_t id : requests_of(at)) {
+      moved.push_back(move_away(id, choose(false, nullptr), keep_kv, keep_kv));
+    }
+    return moved;
+  }
+
+  void lose_kv(std::uint32_t gpu) override {
+    const std::uint32_t at = rank_of(gpu);
+    if (at == kNoRank) return;
+    std::erase_if(kv_, [&](const KvChange& c) { return c.gpu == gpu; });  // Freed already.
+    // Of several replicas the front end does not know: its requests stay until a check fails.
+    const bool fail = engines_.size() == 1 && w_.front_end.on_failure == scenario::OnFailure::kFail;
+    for (const std::uint32_t id : requests_of(at)) {
+      Request& r = requests_[id];
+      if (r.held == 0) continue;
+      forget_pages(id);
+      ranks_[at].running.erase(key(id));
+      ranks_[at].waiting.erase(key(id));
+      if (fail) {
+        r.rank = kNoRank;
+        leave(id, run::RequestOutcome::kFailed);
+      } else {
+        enqueue(id, at);
+      }
+    }
+  }
+
+  std::vector<MovedSequence> come_home(std::uint32_t gpu) override {
+    const std::uint32_t at = rank_of(gpu);
+    if (at != kNoRank) ranks_[at].gone = false;
+    return {};  // New requests go there.
+  }
+
+  std::vector<MovedSequence> move_one(std::uint32_t from, std::uint32_t to) override {
+    const std::uint32_t at = rank_of(from), other = rank_of(to);
+    if (at == kNoRank || other == kNoRank || ranks_[other].gone) return {};
+    std::uint32_t longest = UINT32_MAX;
+    for (const std::uint32_t id : requests_of(at)) {
+      const Request& r = requests_[id];
+      if (r.held == 0 || !has_room(ranks_[other], r)) continue;
+      if (longest == UINT32_MAX || r.held > requests_[longest].held) longest = id;
+    }
+    if (longest == UINT32_MAX) return {};
+    return {move_away(longest, other, true, true)};
+  }
+
+  void set_kv_rooms(const std::vector<std::uint64_t>& rooms) override {
+    least_capacity_ = UINT64_MAX;
+    for (Rank& k : ranks_) {
+      if (k.gone) continue;
+      k.capacity = UINT64_MAX;
+      for (std::uint32_t i = k.home; i < k.home + width_; ++i) {
+        k.capacity = std::min(k.capacity, rooms[i]);
+      }
+      least_capacity_ = std::min(least_capacity_, k.capacity);
+    }
+    for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
+      Rank& k = ranks_[at];
+      if (k.gone) continue;
+      for (const std::uint32_t id : requests_of(at)) {
+        const Request& r = requests_[id];
+        if (bytes(std::uint64_t{r.prompt} + r.output - 1) <= k.capacity) continue;
+        k.running.erase(key(id));
+        k.waiting.erase(key(id));
+        drop_pages(id);
+        requests_[id].rank = kNoRank;
+        ++no_room_;
+        leave(id, run::RequestOutcome::kFailed);
+      }
+      // Those that came last make room for the others.
+      swap_ = 0;
+      while (k.used > k.capacity && !k.running.empty()) preempt(k, k.running.rbegin()->id);
+      engines_[k.engine].swapped_bytes = std::max(engines_[k.engine].swapped_bytes, swap_);
+    }
+  }
+
+  void outage(std::uint32_t e, std::int64_t until) override {
+    handle({now_, EventKind::kOutageStart, 0, e, 0, 0});
+    push({until, EventKind::kOutageEnd, 0, e, 0, 0});
+  }
+
+  std::uint64_t shed(bool on, std::uint64_t drop) override {
+    sheds_ = on;
+    std::uint64_t dropped = 0;
+    while (on && dropped < drop) {
+      // The newest that waits anywhere and has not begun.
+      std::uint32_t newest = UINT32_MAX;
+      for (const Rank& k : ranks_) {
+        for (const Key& w : k.waiting) {
+          const Request& r = requests_[w.id];
+          if (r.scheduled < 0 && (newest == UINT32_MAX || w.id > newest)) newest = w.id;
+        }
+      }
+      if (newest == UINT32_MAX) break;
+      ranks_[requests_[newest].rank].waiting.erase(key(newest));
+      requests_[newest].rank = kNoRank;
+      leave(newest, run::RequestOutcome::kRejected);
+      ++turned_away_;
+      ++dropped;
+    }
+    return dropped;
   }
 
   void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
@@ -370,6 +498,7 @@ class ServingBatch final : public BatchSource {
         break;
       }
       case EventKind::kOutageStart:
+        if (engines_[e.a].outages++ > 0) break;  // Away until the last one is over.
         engines_[e.a].down = true;
         note(run::EventKind::kFault, e.a, fmt::format("replica {} does not answer", e.a));
         if (!engines_[e.a].checked) {
@@ -379,6 +508,7 @@ class ServingBatch final : public BatchSource {
         }
         break;
       case EventKind::kOutageEnd:
+        if (--engines_[e.a].outages > 0) break;
         engines_[e.a].down = false;
         engines_[e.a].may_work = true;
         note(run::EventKind::kFault, e.a, fmt::format("replica {} answers again", e.a));
@@ -469,6 +599,80 @@ class ServingBatch final : public BatchSource {
     return ids.size();
   }
 
+  // ---- faults and alarms ----
+
+  [[nodiscard]] bool has_work(std::uint32_t e) const {
+    for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; ++i) {
+      if (!ranks_[i].running.empty() || !ranks_[i].waiting.empty()) return true;
+    }
+    return false;
+  }
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t gpu) const {
+    for (std::uint32_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].home == gpu) return i;
+    }
+    return kNoRank;
+  }
+  /// By number, so that nothing depends on the order in which others left.
+  [[nodiscard]] std::vector<std::uint32_t> requests_of(std::uint32_t rank) const {
+    std::vector<std::uint32_t> ids;
+    for (const std::uint32_t id : requests_live_) {
+      if (requests_[id].rank == rank) ids.push_back(id);
+    }
+    std::sort(ids.begin(), ids.end());
+    return ids;
+  }
+  [[nodiscard]] bool has_room(const Rank& k, const Request& r) const {
+    return k.used + bytes(r.held) <= (k.queue() > 0 ? below_mark(k) : k.capacity) &&
+           k.queue() < w_.batching.max_sequences;
+  }
+  /// Its pages are gone, with the ledger's entries of them.
+  void forget_pages(std::uint32_t id) {
+    Request& r = requests_[id];
+    Rank& k = ranks_[r.rank];
+    k.used -= bytes(r.held);
+    k.resident.erase(id);
+    r.held = 0;
+    lost_pages_ += 1;
+    anew_ += r.computed;
+    r.computed = r.in_step = 0;
+    ++r.epoch;
+  }
+  /// The same, and the next plan frees them.
+  void drop_pages(std::uint32_t id) {
+    Request& r = requests_[id];
+    if (r.held > 0) hold(id, 0);
+    anew_ += r.computed;
+    r.computed = r.in_step = 0;
+    r.swapped = false;
+    ++r.epoch;
+  }
+  /// A request goes to another rank, with its pages where it may keep them and there is room.
+  /// `listed`: the ledger still has its pages here.
+  MovedSequence move_away(std::uint32_t id, std::uint32_t to, bool keep, bool listed) {
+    Request& r = requests_[id];
+    Rank& k = ranks_[r.rank];
+    MovedSequence m{id, k.home, ranks_[to].home, 0};
+    k.running.erase(key(id));
+    k.waiting.erase(key(id));
+    if (r.held > 0 && keep && has_room(ranks_[to], r)) {
+      m.tokens = r.held;
+      hold(id, 0);
+      r.rank = to;
+      hold(id, m.tokens);
+    } else if (r.held > 0) {
+      if (listed) kv_.push_back({k.home, r.held, 0});
+      forget_pages(id);
+      r.rank = kNoRank;
+      if (w_.front_end.on_failure == scenario::OnFailure::kFail) {
+        leave(id, run::RequestOutcome::kFailed);
+        return m;
+      }
+    }
+    enqueue(id, to);
+    return m;
+  }
+
   // ---- front end ----
 
   void arrive(const Arrival& a, std::uint32_t user, std::uint32_t turn) {
@@ -483,6 +687,10 @@ class ServingBatch final : public BatchSource {
     requests_.push_back(r);
     // The last token sampled is never computed.
     const std::uint64_t most = std::uint64_t{a.prompt} + a.output - 1;
+    if (sheds_) {
+      ++shed_;
+      return reject(id);
+    }
     if (!within_rate(a.tier)) {
       ++over_rate_;
       return reject(id);
@@ -551,7 +759,7 @@ class ServingBatch final : public BatchSource {
       const auto engine = static_cast<std::uint32_t>(from + place % count);
       const auto rank = static_cast<std::uint32_t>(engine * ranks_each_ + place / count);
       const Rank& k = ranks_[rank];
-      if (engines_[engine].open) continue;
+      if (engines_[engine].open || k.gone) continue;
       if (room != nullptr) {
         const std::uint64_t most = k.queue() > 0 ? below_mark(k) : k.capacity;
         if (k.used + bytes(room->computed) > most || k.queue() >= w_.batching.max_sequences) {
@@ -797,6 +1005,7 @@ class ServingBatch final : public BatchSource {
     if (!plan.warmup) {
       for (std::uint32_t i = 0; i < ranks_each_; ++i) {
         const Rank& k = ranks_[e * ranks_each_ + i];
+        if (k.gone || k.capacity == 0) continue;
         const double use = static_cast<double>(k.used) / static_cast<double>(k.capacity);
         kv_use_ += use;
         kv_most_ = std::max(kv_most_, use);
@@ -985,7 +1194,9 @@ class ServingBatch final : public BatchSource {
                 queue_full_ = 0, preemptions_ = 0, retries_ = 0, anew_ = 0, processed_ = 0,
                 sampled_ = 0, lost_samples_ = 0, tokens_out_ = 0, swapped_total_ = 0,
                 travelled_bytes_ = 0, travels_ = 0, arrived_ = 0, steps_planned_ = 0,
-                kv_samples_ = 0, by_mark_ = 0, held_steps_ = 0, mark_events_ = 0;
+                kv_samples_ = 0, by_mark_ = 0, held_steps_ = 0, mark_events_ = 0, lost_pages_ = 0,
+                no_room_ = 0, shed_ = 0, turned_away_ = 0;
+  bool sheds_ = false;  // an alarm has new requests rejected
   std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
   double kv_use_ = 0, kv_most_ = 0;
   std::vector<std::int64_t> itl_ps_, itl_end_ps_;  // of tokens in the span: gap, when
@@ -1039,6 +1250,10 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
   say(over_rate_, "rejected, tier over its rate");
   say(too_long_, "rejected, pages beyond the KV memory of a rank");
   say(queue_full_, "rejected, queue full");
+  say(shed_, "rejected, load shed while an alarm stood");
+  say(turned_away_, "rejected while they waited, load shed by an alarm");
+  say(lost_pages_, "requests that lost their pages with a GPU");
+  say(no_room_, "failed, pages beyond what the GPUs that are left have room for");
   say(retries_, "requests started again on another replica");
   if (preemptions_ > kMostPreemptionEvents) {
     notes.push_back(fmt::format("{} preemptions; the first {} are events", preemptions_,
@@ -1122,9 +1337,10 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
     violations.push_back(fmt::format("{} tokens sampled, answers have {}", sampled_,
                                      static_cast<double>(generated)));
   }
-  if (entered_ != left_ - outcomes[2] + in_system_) {
+  const std::uint64_t out = left_ - outcomes[2] + turned_away_;
+  if (entered_ != out + in_system_) {
     violations.push_back(fmt::format("{} requests entered, {} left, {} are in the system", entered_,
-                                     left_ - outcomes[2], in_system_));
+                                     out, in_system_));
   }
   std::vector<double> itl_ms;
   itl_ms.reserve(itl_ps_.size());
@@ -1170,6 +1386,15 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::string_view(definitions[i].name) == "SLO attainment") add_limits(data);
     data.metrics.push_back({definitions[i].name, values[i], definitions[i].unit});
+  }
+  if (s_.faults.on()) {
+    data.metrics.push_back(
+        {"requests that lost their pages", static_cast<double>(lost_pages_), ""});
+  }
+  if (std::any_of(s_.alarms.begin(), s_.alarms.end(), [](const scenario::AlarmRule& r) {
+        return r.action == scenario::AlarmAction::kShed;
+      })) {
+    data.metrics.push_back({"requests shed", static_cast<double>(shed_ + turned_away_), ""});
   }
   if (!machine_.watermark.empty()) {
     data.metrics.push_back(

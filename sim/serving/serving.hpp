@@ -36,6 +36,15 @@
 // in a row open its breaker: what it has goes back to the front end as prompts (retry) or fails.
 // The first check it answers closes it. A step under way when an outage begins ends as planned.
 //
+// Lost GPUs (sim/loop/healing.cpp). Requests with pages on one compute them again at other ranks,
+// or fail (front_end.on_failure); its rank takes no requests until the GPU is back. Pages of
+// healthy GPUs that leave service go along where the new rank has room. With several replicas the
+// requests stay with their replica, pages lost, until it is back or its breaker opens. A room for
+// pages that shrinks is made by preemption; a request that no longer fits its rank fails.
+//
+// Shedding (alarm action). While the alarm stands, new requests are rejected; when the action is
+// taken, also the newest `drop` of those that wait and have never been in a step.
+//
 // Checks: ∫N dt = Σ time in system (Little's law of a finite run, exact) · arrived = finished +
 // rejected + failed + unfinished · tokens computed = Σ prompt + answer − 1 + computed anew · tokens
 // sampled = Σ answers.

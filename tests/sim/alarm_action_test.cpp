@@ -102,6 +102,31 @@ TEST(AlarmActions, MigrationMovesASequenceWithItsPagesOverTheLinks) {
   EXPECT_EQ(count(run_of(rule), run::EventKind::kPolicyAction, "no emptier GPU"), 1U);
 }
 
+TEST(AlarmActions, MigrationTakesASequenceFromAHotGpu) {
+  // Expert kernels of GPU 2 at a thousandth of the clock: it computes while the others wait.
+  const std::vector<std::string> hot{
+      R"(faults.events=[{kind="hot_gpu",gpu="gpu2",factor=0.001,step=0}])"};
+  const MemoryRun r =
+      run_of(R"({signal="gpu_busy",above="90 %",window=2,action="migrate_kv"})", hot);
+  EXPECT_EQ(count(r, run::EventKind::kPolicyAction, "sequence 2 moves from gpu2 to"), 1U);
+  const std::uint64_t one = 1040 * 2048ULL;
+  EXPECT_EQ(memory(r, 1, 2, run::MemoryCategory::kKv), 2 * one);
+  EXPECT_EQ(memory(r, 3, 2, run::MemoryCategory::kKv), one);
+}
+
+TEST(AlarmActions, TheSparsityRatioIsOneWhereEveryTokenGetsItsExperts) {
+  const std::string low = R"({signal="sparsity_ratio",below=1,window=1})";
+  EXPECT_EQ(count(run_of(low), run::EventKind::kAlarm, "raised"), 0U);
+  const MemoryRun r = run_of(low, {"policy.capacity.rule=share", "policy.capacity.factor=1.0",
+                                   "policy.capacity.reroute=none"});
+  // 16 tokens, 2 layers, 2 experts each: 64 without drops.
+  ASSERT_EQ(count(r, run::EventKind::kAlarm, "raised"), 1U);
+  const auto raised =
+      std::find_if(r.data.events.begin(), r.data.events.end(),
+                   [](const run::Event& e) { return e.kind == run::EventKind::kAlarm; });
+  EXPECT_DOUBLE_EQ(raised->value, 1 - static_cast<double>(r.data.steps[0].dropped) / 64);
+}
+
 TEST(AlarmActions, AWatchdogReclaimsWhatLeaked) {
   const MemoryRun leak = run_of("{signal=\"step_time\",above=\"1 h\"}", kLeak);
   EXPECT_EQ(memory(leak, 5, 7, run::MemoryCategory::kRuntime), 5'000'000'000U);
@@ -131,6 +156,86 @@ TEST(AlarmActions, AReloadCuresASickExpert) {
   EXPECT_LT(phase(r, 2), phase(sick, 2));
 }
 
+namespace {
+
+/// A step's routing as a text.
+std::string kept(const MemoryRun& r, std::uint32_t step) {
+  std::string out;
+  for (std::uint32_t l = 0; l < 2; ++l) {
+    for (std::uint32_t e = 0; e < 8; ++e) {
+      out += std::to_string(r.data.layer_experts[l].kept[step * 8 + e]) + " ";
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST(MemorySamples, HoldUntilTheNextOneIsDue) {
+  // GPU 7 loses 16 GB of its 80 a step; load_aware turns tokens away from it.
+  const std::string leak = R"(faults.events=[{kind="kv_leak",gpu="gpu7",bytes="16 GB",step=0}])";
+  const std::vector<std::string> aware{"policy.load_aware.u=total", "policy.load_aware.lambda=4",
+                                       "workload.batch=64"};
+  const auto with = [&](const std::string& more, bool leaks) {
+    std::vector<std::string> set = aware;
+    if (leaks) set.push_back(leak);
+    if (!more.empty()) set.push_back(more);
+    return run_of(R"({signal="step_time",above="1 h"})", set);
+  };
+  const MemoryRun sound = with("", false), each = with("", true);
+  const MemoryRun once = with("memory.sample_every=10 s", true);
+  // Two steps of the healthy run are shorter than this, four are longer.
+  const std::int64_t step = sound.data.steps[0].end_ps - sound.data.steps[0].start_ps;
+  const MemoryRun some = with("memory.sample_every=" + std::to_string(step * 5 / 2) + " ps", true);
+  for (std::uint32_t s = 0; s < 6; ++s) EXPECT_EQ(kept(once, s), kept(sound, s)) << s;
+  EXPECT_EQ(kept(each, 0), kept(sound, 0));
+  EXPECT_NE(kept(each, 2), kept(sound, 2));
+  EXPECT_EQ(kept(some, 1), kept(sound, 1));
+  EXPECT_NE(kept(some, 4), kept(sound, 4));
+}
+
+TEST(MemorySamples, AreAlsoTakenInsideAStep) {
+  // One prompt of 4,096 tokens: 8,388,608 B of KV pages on GPU 0, there when the first layer
+  // decides, but not when the step begins. A small memory makes that a tenth.
+  const std::vector<std::string> prompt{"workload.kind=prefill",
+                                        "workload.batch=1",
+                                        "workload.context=0",
+                                        "workload.tokens=4096",
+                                        "hardware.gpu_types.toy.memory=\"100 MB\"",
+                                        "policy.load_aware.u=total",
+                                        "policy.load_aware.lambda=4"};
+  std::vector<std::string> inside = prompt;
+  inside.emplace_back("memory.sample_every=1 ns");
+  const std::string none = R"({signal="step_time",above="1 h"})";
+  const MemoryRun start = run_of(none, prompt), now = run_of(none, inside);
+  EXPECT_NE(kept(start, 0), kept(now, 0));
+  EXPECT_LT(now.data.layer_experts[0].kept[0], start.data.layer_experts[0].kept[0]);
+}
+
+TEST(MemorySamples, AreRefusedWhereNobodyReadsThem) {
+  const auto says = [](std::vector<std::string> more) {
+    more.emplace_back("memory.sample_every=1 ms");
+    try {
+      (void)run_of(R"({signal="step_time",above="1 h"})", std::move(more));
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(says({}).find("means nothing: no policy has load_aware.u"), std::string::npos);
+  EXPECT_NE(says({"policy.load_aware.u=queue", "policy.capacity.rule=share",
+                  "policy.capacity.factor=1.0"})
+                .find("means nothing: no policy has load_aware.u"),
+            std::string::npos);
+  EXPECT_NE(says({"policy.load_aware.u=total", "policy.decode_rebalance.level=0.85"})
+                .find("their levels are those at the start of a step"),
+            std::string::npos)
+      << says({"policy.load_aware.u=total", "policy.decode_rebalance.level=0.85"});
+  EXPECT_NE(refusal(R"({signal="step_time",above="1 h"})", {"memory.sample_every=0 ms"})
+                .find("Violated: sample_every > 0"),
+            std::string::npos);
+}
+
 TEST(AlarmActions, APolicyIsRefusedForWhatTheScenariosOwnIs) {
   write_file("by_place.toml", "[groups]\nby = \"placement\"\n");
   const std::string rule =
@@ -153,6 +258,12 @@ TEST(AlarmActions, APolicyIsRefusedForWhatTheScenariosOwnIs) {
 TEST(AlarmActions, AreRefusedWhereTheyMeanNothing) {
   EXPECT_NE(refusal(R"({signal="runtime_memory",above="1 %",action="reclaim"})")
                 .find("monitor.alarms[0].action = \"reclaim\" means nothing: nothing leaks"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({signal="step_time",above="1 ms",action="shed"})")
+                .find("needs requests that arrive"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({signal="step_time",above="1 ms",drop=3})")
+                .find("monitor.alarms[0].drop = 3: means nothing without action"),
             std::string::npos);
   EXPECT_NE(refusal(R"({signal="step_time",above="1 ms",action="migrate_kv"})")
                 .find("needs an alarm that names a full GPU"),

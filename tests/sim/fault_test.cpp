@@ -391,6 +391,108 @@ TEST(BitFlip, OfACheckStepIsFoundByTheNextCheck) {
   EXPECT_EQ(metric(r, "assignments on damaged weights"), static_cast<double>(kept));
 }
 
+TEST(HotGpu, SlowsArithmeticAndNeitherMemoryNorLaunches) {
+  const MemoryRun healthy = run_of("");
+  // Decode waits for memory: at half the clock nothing changes.
+  const MemoryRun half = run_of(R"({kind="hot_gpu",gpu="gpu5",factor=0.5,step=2,lasts=2})");
+  for (std::uint32_t s = 0; s < 8; ++s) EXPECT_EQ(duration(half, s), duration(healthy, s)) << s;
+  // The head of 2 rows: 2 · 2 · 1024 · 8192 FLOP at 1 TFLOP/s are 33.554432 us, its bytes
+  // (1024 · 8192 · 2 + 2 · (2048 + 4 · 8192)) at 1 TB/s 16.846848 us.
+  const MemoryRun hot = run_of(R"({kind="hot_gpu",gpu="gpu5",factor=0.01,step=2,lasts=2})");
+  EXPECT_NEAR(
+      static_cast<double>(phase(hot, 2, 5, Phase::kHead) - phase(healthy, 2, 5, Phase::kHead)),
+      16'707'584.0, 2);
+  EXPECT_EQ(phase(hot, 2, 4, Phase::kHead), phase(healthy, 2, 4, Phase::kHead));
+  EXPECT_EQ(phase(hot, 4, 5, Phase::kHead), phase(healthy, 4, 5, Phase::kHead));
+  EXPECT_EQ(hot.data.steps[2].straggler_gpu, 5U);
+  EXPECT_EQ(hot.data.steps[2].straggler_reason, run::StragglerReason::kFault);
+}
+
+TEST(GatherFailure, IsTheWholeExchangeAndATimeOutForEachTry) {
+  const MemoryRun healthy = run_of("", {"network.dispatch=per_expert"});
+  const MemoryRun r =
+      run_of(R"({kind="gather_failure",gpu="gpu2",layer=1,timeout="50 us",tries=2,step=3,lasts=1})",
+             {"network.dispatch=per_expert"});
+  EXPECT_EQ(metric(r, "failed gathers"), 2) << events_of(r);
+  EXPECT_EQ(metric(r, "assignments lost in gathers"), 0);
+  const auto combine = [](const MemoryRun& m, std::size_t step, std::size_t layer) {
+    return m.data.layer_steps.combine_ps[step * 2 + layer];
+  };
+  EXPECT_EQ(combine(r, 3, 1), 3 * combine(healthy, 3, 1));
+  EXPECT_EQ(combine(r, 3, 0), combine(healthy, 3, 0));
+  EXPECT_EQ(combine(r, 4, 1), combine(healthy, 4, 1));
+  EXPECT_EQ(duration(r, 3), duration(healthy, 3) + 2 * (50 * kUs + combine(healthy, 3, 1)));
+  EXPECT_EQ(duration(r, 4), duration(healthy, 4));
+  EXPECT_EQ(r.data.steps[3].straggler_gpu, 2U);
+  EXPECT_EQ(r.data.steps[3].straggler_reason, run::StragglerReason::kFault);
+  EXPECT_NEAR(metric(r, "time of failed gathers"),
+              0.1 + 2e-9 * static_cast<double>(combine(healthy, 3, 1)), 1e-9);
+}
+
+TEST(GatherFailure, IsGivenUpAfterItsRetries) {
+  const MemoryRun healthy = run_of("", {"network.dispatch=per_expert"});
+  const MemoryRun r =
+      run_of(R"({kind="gather_failure",gpu="gpu2",timeout="50 us",tries=5,step=3,lasts=1})",
+             {"network.dispatch=per_expert", "faults.retries=1"});
+  EXPECT_EQ(metric(r, "failed gathers"), 2 * 2);
+  // Each assignment to another GPU is one copy of 2,048 B each way, in both layers.
+  const std::uint64_t remote = healthy.data.steps[3].bytes_sent / (2 * 2048);
+  EXPECT_GT(remote, 0U);
+  EXPECT_EQ(metric(r, "assignments lost in gathers"), static_cast<double>(remote));
+  EXPECT_EQ(r.data.steps[3].bytes_sent, remote * 2048 * (1 + 2));
+  EXPECT_EQ(r.data.steps[4].bytes_sent, healthy.data.steps[4].bytes_sent);
+}
+
+TEST(GatherFailure, HoldsItsGroupOnly) {
+  const std::vector<std::string> two{"parallel.ep=4"};
+  const MemoryRun healthy = run_of("", two);
+  const MemoryRun r =
+      run_of(R"({kind="gather_failure",gpu="gpu2",timeout="50 us",step=3,lasts=1})", two);
+  EXPECT_EQ(metric(r, "failed gathers"), 2);
+  EXPECT_GE(phase(r, 3, 1, Phase::kWait), 100 * kUs);
+  EXPECT_EQ(phase(r, 3, 5, Phase::kCombine), phase(healthy, 3, 5, Phase::kCombine));
+}
+
+TEST(MisSharding, SendsRowsOnUntilACheckBringsTheWeightsHome) {
+  const std::vector<std::string> often{"faults.check_every=4"};
+  const MemoryRun healthy = run_of("");
+  const MemoryRun r = run_of(R"({kind="mis_sharding",expert=3,layer=0,gpu="gpu6",step=1})", often);
+  std::uint64_t rows = 0;
+  for (std::uint32_t s = 0; s < 8; ++s) {
+    const std::uint64_t here = r.data.layer_experts[0].kept[s * 8 + 3];
+    const std::uint64_t more = s >= 1 && s < 4 ? here * 2 * 2048 : s == 4 ? kExpert : 0;
+    rows += s >= 1 && s < 4 ? here : 0;
+    EXPECT_EQ(r.data.steps[s].bytes_sent, healthy.data.steps[s].bytes_sent + more) << s;
+  }
+  EXPECT_GT(rows, 0U);
+  EXPECT_EQ(metric(r, "assignments sent on"), static_cast<double>(rows));
+  EXPECT_EQ(memory(r, 2, 3, run::MemoryCategory::kExperts), kExpert);
+  EXPECT_EQ(memory(r, 2, 6, run::MemoryCategory::kExperts), 3 * kExpert);
+  EXPECT_EQ(memory(r, 5, 3, run::MemoryCategory::kExperts), 2 * kExpert);
+  EXPECT_EQ(memory(r, 5, 6, run::MemoryCategory::kExperts), 2 * kExpert);
+  // The kernel itself is as long there as here.
+  EXPECT_EQ(r.data.totals.expert_time_ps[3], healthy.data.totals.expert_time_ps[3]);
+  EXPECT_GT(duration(r, 2), duration(healthy, 2));
+  EXPECT_EQ(duration(r, 6), duration(healthy, 6));
+  EXPECT_NE(events_of(r).find("1 misplaced expert"), std::string::npos) << events_of(r);
+}
+
+TEST(MisSharding, OfTheRightGpuOrOfACopyIsRefused) {
+  const auto says = [](std::vector<std::string> more) {
+    try {
+      (void)test::run_in_memory(
+          faulty(R"({kind="mis_sharding",expert=3,gpu="gpu3",step=1})", std::move(more)), nullptr);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(says({}).find("gpu3 is where expert 3 belongs"), std::string::npos) << says({});
+  const std::vector<std::string> twice{"parallel.placement=eplb",
+                                       "parallel.placement_options.redundant=8"};
+  EXPECT_NE(says(twice).find("unsupported with several copies"), std::string::npos) << says(twice);
+}
+
 TEST(HostStall, AddsToTheHostOfOneGpuOrOfAll) {
   const MemoryRun healthy = run_of("");
   const MemoryRun one = run_of(R"({kind="host_stall",gpu="gpu1",stall="50 us",step=3})");
@@ -439,6 +541,20 @@ TEST(FaultKeys, AreRefusedWithTheirPlace) {
             "--set: faults.events[0].factor = 0.5. Violated: 1 <= factor <= 1000000");
   EXPECT_EQ(refusal(R"({kind="slow_gpu",gpu="gpu3",step=1,factor=2,link="gpu0--switch"})"),
             "--set: faults.events[0].link = \"gpu0--switch\": means nothing for a slow_gpu");
+  EXPECT_EQ(refusal(R"({kind="gather_failure",gpu="gpu3",step=1})"),
+            "--set: faults.events[0].timeout is missing");
+  EXPECT_EQ(refusal(R"({kind="hot_gpu",gpu="gpu3",step=1,factor=1.5})"),
+            "--set: faults.events[0].factor = 1.5. Violated: 0 < factor <= 1");
+  EXPECT_NE(refusal(R"({kind="hot_gpu",gpu="gpu3",step=1,factor=0.5})", {"faults.retries=2"})
+                .find("faults.retries = 2: means nothing without a gather_failure"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal(R"({kind="gather_failure",gpu="gpu3",timeout="1 us",step=1})", {"network.chunks=2"})
+          .find("the exchange is in parts"),
+      std::string::npos);
+  EXPECT_NE(refusal(R"({kind="mis_sharding",expert=1,gpu="gpu3",step=1},)" + kLoss)
+                .find("mis_sharding beside gpu_loss"),
+            std::string::npos);
   EXPECT_NE(refusal(kLoss, {"parallel.attention=hub"})
                 .find("unsupported with reaction = \"migrate\" "
                       "and attention = \"hub\""),

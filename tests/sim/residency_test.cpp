@@ -453,6 +453,26 @@ TEST(Residency, FaultsOfGpusAndHostsGoOnBesideIt) {
   }
 }
 
+TEST(Residency, SurvivorsLoadTheExpertsOfALostGpuWhenAskedFor) {
+  const std::vector<std::string> set{"workload.routing={ synthetic = \"uniform\" }",
+                                     "workload.batch=8", "workload.steps=8"};
+  std::vector<std::string> lossy = set;
+  lossy.emplace_back(
+      "faults.events=[{ kind = \"gpu_loss\", gpu = \"gpu1\", step = 3, lasts = 3 }]");
+  const MemoryRun healthy = run_in_memory(offload(set), nullptr);
+  const MemoryRun r = run_in_memory(offload(lossy), nullptr);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+  const auto experts = [](const MemoryRun& m, std::size_t step, std::size_t gpu) {
+    return m.data.gpus.memory[(step * 2 + gpu) * run::kMemoryCategories +
+                              static_cast<std::size_t>(run::MemoryCategory::kExperts)];
+  };
+  EXPECT_GT(experts(r, 2, 1), 0U);
+  EXPECT_EQ(experts(r, 4, 1), 0U);
+  EXPECT_GT(experts(r, 7, 1), 0U);
+  EXPECT_GT(metric(r, "experts loaded per step"), metric(healthy, "experts loaded per step"));
+  for (const run::StepScalars& s : r.data.steps) EXPECT_EQ(s.assignments, s.tokens * 4);
+}
+
 TEST(Residency, CopiesOfAnExpertAreCachedWhereTheyServe) {
   const std::vector<std::string> set{
       "workload.routing={ synthetic = \"zipf\", s = 1.5 }", "workload.batch=16", "workload.steps=6",
@@ -522,7 +542,9 @@ TEST(Residency, SaysWhatItDoesNotTake) {
        "a static cache never keeps what moves");
   const std::string fault = "faults.events=[{ step = 1, kind = ";
   says({fault + "\"bit_flip\", expert = 2 }]"}, "every load brings sound weights");
-  says({fault + "\"gpu_loss\", gpu = \"gpu1\" }]"}, "unsupported with memory.residency");
+  says({fault + "\"gpu_loss\", gpu = \"gpu1\" }]", "memory.residency.policy=static",
+        "memory.residency.initial=hot"},
+       "a static cache never keeps what moves");
   says({fault + "\"link_down\", link = \"gpu1--cpu\" }]"}, "unsupported with memory.residency");
   says({fault + "\"slow_expert\", expert = 2, factor = 2 }]",
         "monitor.alarms=[{ signal = \"expert_latency\", above = 2, action = \"reload\" }]"},

@@ -746,18 +746,6 @@ TEST(ServingScenario, RefusesWhatMakesNoSense) {
   expect({"workload.slo.ttft=\"1 s\""}, "means nothing with kind = \"decode\"");
 }
 
-TEST(ServingScenario, FaultsWithSeveralReplicasAreRefused) {
-  const std::string e = message_of([&] {
-    run_in_memory(
-        worked_scenario({open_workload("per_second = 4.0, requests = 10", "prompt = 8, output = 2",
-                                       ", front_end = { replicas = 2 }"),
-                         "parallel.ep=4",
-                         "faults.events=[{kind=\"host_stall\",stall=\"1 ms\",step=2}]"}),
-        nullptr);
-  });
-  EXPECT_NE(e.find("several replicas are unsupported"), std::string::npos) << e;
-}
-
 TEST(ServingScenario, AModelThatFillsTheMemoryIsAnError) {
   const std::string e = message_of([&] {
     run_in_memory(
