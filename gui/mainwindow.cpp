@@ -393,10 +393,9 @@ QAction* MainWindow::add(QMenu* menu, const QString& text, const QList<QKeySeque
 
 void MainWindow::makeActions() {
   QMenu* file = menuBar()->addMenu(tr("&File"));
-  QAction* open =
-      add(file, tr("&Open run…"), {QKeySequence(Qt::CTRL | Qt::Key_O)},
-          tr("Open a run file that switchyard sim wrote; two to compare; more: other seeds"),
-          [this] { chooseFile(Role::kShow); });
+  QAction* open = add(file, tr("&Open run…"), {QKeySequence(Qt::CTRL | Qt::Key_O)},
+                      tr("Open a run file, two to compare, or more seeds of the two"),
+                      [this] { chooseFile(Role::kShow); });
   QAction* second = add(
       file, tr("&Add run to compare…"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_O)},
       tr("Open a run as B, beside the one that is shown"), [this] { chooseFile(Role::kCompare); });
