@@ -21,6 +21,7 @@
 #include "engine/nn/trace_run.hpp"
 #include "engine/parallel/communicator.hpp"
 #include "experiments/cli/interrupt.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/signals.hpp"
 #include "experiments/cli/sim.hpp"
@@ -161,6 +162,10 @@ int run_couple(const CoupleOptions& options) {
   if (launched_as_job()) {
     throw InputError("couple", "unsupported on several processes", "run it without mpirun");
   }
+  require_own_output("-o", options.output,
+                     {{"the scenario", options.scenario},
+                      {"the prompt file", options.prompts},
+                      {"the model", options.model}});
   const RoundFolder folder(options.keep);
   const auto read_for = [&](std::uint32_t round) {
     scenario::ReadOptions read;

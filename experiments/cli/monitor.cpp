@@ -21,6 +21,7 @@ constexpr double kWatermark = 0.92;
 int run_monitor(const MonitorOptions& options) {
   std::vector<scenario::AlarmRule> rules;
   run::RunData run;
+  bool violated = false;
   std::optional<health::RecordedRun> file;
   if (options.input.ends_with(".toml")) {
     scenario::ReadOptions read;
@@ -40,7 +41,12 @@ int run_monitor(const MonitorOptions& options) {
       hash = trace_file_hash(s.workload.routing.trace_path);
     }
     const auto sink = sim::memory_sink();
-    sim::simulate(s, trace ? &*trace : nullptr, hash, *sink);
+    const sim::SimulationResult result = sim::simulate(s, trace ? &*trace : nullptr, hash, *sink);
+    for (const run::Violation& v : result.violations) {
+      fmt::print(stderr, "conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
+    }
+    for (const std::string& note : result.notes) fmt::print(stderr, "note: {}\n", note);
+    violated = !result.violations.empty();
     run = std::move(sink->data());
   } else {
     if (options.trace || !options.settings.empty()) {
@@ -54,7 +60,7 @@ int run_monitor(const MonitorOptions& options) {
   const health::MonitorReport report = file ? health::monitor_run(*file, rules, options.input)
                                             : health::monitor_run(run, rules, options.input);
   fmt::print("{}", render_all(report.tables, options.format));
-  return options.fail_on_alarm && report.raised > 0 ? 1 : 0;
+  return violated || (options.fail_on_alarm && report.raised > 0) ? 1 : 0;
 }
 
 }  // namespace switchyard::cli

@@ -14,6 +14,7 @@
 #include "engine/base/file_hash.hpp"
 #include "engine/base/hash.hpp"
 #include "engine/trace/trace_parts.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/signals.hpp"
 #include "sim/loop/simulator.hpp"
@@ -79,6 +80,13 @@ int run_sim(const SimOptions& options) {
     trace = open_trace(path);
     trace_hash = trace_file_hash(path);
   }
+  const std::filesystem::path trace_path = trace ? scenario.workload.routing.trace_path : "";
+  require_own_output("-o", options.output,
+                     {{"the scenario", options.scenario}, {"the routing trace", trace_path}});
+  require_own_output("--signals-out", options.signals,
+                     {{"the scenario", options.scenario},
+                      {"the routing trace", trace_path},
+                      {"the run (-o)", options.output}});
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
   std::uint64_t last_percent = 0;
   const auto sink = sim::file_sink(options.output);

@@ -20,6 +20,7 @@
 #include "engine/model/policy_weights.hpp"
 #include "engine/trace/signals_file.hpp"
 #include "experiments/cli/device.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/prompts.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -391,6 +392,11 @@ int run_trace(const TraceOptions& options) {
                                                            layers, engine.config().hidden_size);
   run.weights = weights.layers.empty() ? nullptr : &weights;
   // The hash reads the whole file; of several ranks the first knows it.
+  require_own_output("-o", options.output,
+                     {{"the prompt file", options.prompts},
+                      {"the model", options.model},
+                      {"the policy", options.policy},
+                      {"the signals file", options.signals}});
   const bool compare = run.policy.table.on() && engine.grid().rank == 0;
   const std::optional<RoutingTable> table =
       load_table(run.policy, policy_files, engine.gate(), static_cast<std::uint32_t>(layers.size()),

@@ -16,6 +16,24 @@ double width_of(DType p) { return static_cast<double>(model::dtype_bits_x32(p)) 
 double real(std::uint64_t v) { return static_cast<double>(v); }
 }  // namespace
 
+GateShape gate_shape(const model::ModelConfig& model) {
+  const double hidden = real(model.hidden_size), experts = real(model.num_experts);
+  switch (model.router) {
+    case model::RouterKind::kHiddenMlp: {
+      const double width = real(model.router_hidden[0]);
+      return {width * (hidden + experts), hidden, width};
+    }
+    case model::RouterKind::kTokenMlp: {
+      const double width = real(model.router_hidden[0]), wide = real(model.router_hidden[1]);
+      const double layers = real(std::max<std::uint64_t>(model.num_moe_layers(), 1));
+      return {wide * (width + experts) / layers, width / layers, wide / layers};
+    }
+    case model::RouterKind::kLinear:
+      break;
+  }
+  return {hidden * experts, hidden, 0};
+}
+
 CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& dtype,
                      model::DType activations, const scenario::GpuType& gpu,
                      const scenario::CostSpec& cost)
@@ -24,6 +42,7 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
       activations_(activations),
       gpu_(gpu),
       spec_(cost),
+      gate_(gate_shape(model)),
       a_(width_of(activations)),
       w_(width_of(dtype.shared)),
       expert_w_(width_of(dtype.experts)),
@@ -296,11 +315,13 @@ OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
   const Part norm{2 * t * hidden * a_, 0, 0, dtype_.shared, gpu_.mfu};
   OpCost cost;
   if (routed > 0) {
-    const Part gate{hidden * e * router_w + r * hidden * a_ + r * e * 4, r * (hidden * a_ + e * 4),
-                    2 * r * hidden * e, dtype_.router, gpu_.mfu};
+    const Part gate{gate_.weights * router_w + r * (gate_.input + 2 * gate_.inner) * a_ + r * e * 4,
+                    r * ((gate_.input + 2 * gate_.inner) * a_ + e * 4), 2 * r * gate_.weights,
+                    dtype_.router, gpu_.mfu};
     const Part top{r * e * 4, r * e * 4, 0, dtype_.router, gpu_.mfu};
     OpCost gemm = roofline(gate.bytes, gate.flops, gate.format, gate.share, 1);
-    if (measured(scenario::OpKind::kGemm, dtype_.router, {model_.num_experts, model_.hidden_size},
+    if (model_.router == model::RouterKind::kLinear &&
+        measured(scenario::OpKind::kGemm, dtype_.router, {model_.num_experts, model_.hidden_size},
                  {r, 0, 0}, gemm)) {
       cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
       cost += gemm;
@@ -322,12 +343,15 @@ OpCost CostModel::router_norm(std::uint64_t tokens) const {
 
 OpCost CostModel::router_gate(std::uint64_t rows) const {
   if (rows == 0) return {};
-  const double r = real(rows), hidden = real(model_.hidden_size), e = real(model_.num_experts);
-  const Part gate{hidden * e * width_of(dtype_.router) + r * hidden * a_ + r * e * 4, r * e * 4,
-                  2 * r * hidden * e, dtype_.router, gpu_.mfu};
+  const double r = real(rows), e = real(model_.num_experts);
+  const Part gate{gate_.weights * width_of(dtype_.router) +
+                      r * (gate_.input + 2 * gate_.inner) * a_ + r * e * 4,
+                  r * (2 * gate_.inner * a_ + e * 4), 2 * r * gate_.weights, dtype_.router,
+                  gpu_.mfu};
   const Part top{r * e * 4, r * e * 4, 0, dtype_.router, gpu_.mfu};
   OpCost gemm = roofline(gate.bytes, gate.flops, gate.format, gate.share, 1);
-  if (!measured(scenario::OpKind::kGemm, dtype_.router, {model_.num_experts, model_.hidden_size},
+  if (model_.router != model::RouterKind::kLinear ||
+      !measured(scenario::OpKind::kGemm, dtype_.router, {model_.num_experts, model_.hidden_size},
                 {r, 0, 0}, gemm)) {
     return group({gate, top});
   }

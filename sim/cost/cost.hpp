@@ -75,6 +75,16 @@ struct SequenceWork {
   std::uint64_t context = 0;
 };
 
+/// What deciding one row of one MoE layer reads and computes: linear H → E; hidden_mlp H → w → E;
+/// token_mlp the row's embedding d → w → E, one router for all MoE layers, whose cost is spread
+/// evenly over them. Biases, activations and LayerNorm are left out.
+struct GateShape {
+  double weights = 0;  ///< of the matrices; 2 FLOPs each per row
+  double input = 0;    ///< values read per row
+  double inner = 0;    ///< values between two matrices per row, written and read
+};
+[[nodiscard]] GateShape gate_shape(const model::ModelConfig& model);
+
 class CostModel {
  public:
   /// Keeps copies; the arguments need not outlive the model. Throws InputError when the GPU type
@@ -112,7 +122,7 @@ class CostModel {
   /// k of the permutation and of the weighted sum, at most one expert per slot of a policy's
   /// decision; the model's top_k until it is called. Slots that stay empty count too.
   void use_slots(std::uint32_t slots) { slots_ = slots; }
-  /// RMSNorm, gate GEMM (T·H·E), top-k, then the permutation of T·k rows: T·H·a read,
+  /// RMSNorm, gate GEMM (T·H·E, or the GateShape of an MLP router), top-k, then the permutation of T·k rows: T·H·a read,
   /// T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a policy may decide the
   /// others without the router.
   [[nodiscard]] OpCost router(std::uint64_t tokens, std::uint64_t routed) const;
@@ -180,6 +190,7 @@ class CostModel {
     std::map<std::array<double, 3>, OpTime> known;
   };
   mutable std::map<TableKey, std::shared_ptr<Asked>> tables_;
+  GateShape gate_;
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight
   std::uint32_t slots_ = 0;                   // k: copies of a token's row

@@ -576,12 +576,16 @@ class Examiner {
                           run_.meta.model_name, run_.meta.hardware_name, steps_);
     t.columns = {"phase", "critical path [us/step]", "share", "mean of GPUs [us/step]"};
     const auto n = static_cast<double>(std::max<std::size_t>(steps_, 1));
+    // A step is of one replica: the others' GPUs have no time in it.
+    std::uint32_t engines = 1;
+    for (const run::GpuInfo& g : inv_.gpus) engines = std::max(engines, g.engine + 1);
+    const std::size_t gpus_of_a_step = std::max<std::size_t>(inv_.gpus.size() / engines, 1);
     for (std::size_t p = 0; p < run::kPhases; ++p) {
       double own = 0;
       for (std::size_t g = 0; g < inv_.gpus.size(); ++g) {
         own += static_cast<double>(run_.totals.gpu_phase_ps[g * run::kPhases + p]);
       }
-      own /= static_cast<double>(std::max<std::size_t>(inv_.gpus.size(), 1));
+      own /= static_cast<double>(gpus_of_a_step);
       if (phase_[p] == 0 && own == 0) continue;
       t.rows.push_back({std::string(run::kPhaseNames[p]), time(phase_[p] / n),
                         percent(time_ > 0 ? phase_[p] / time_ : run::kNoData), time(own / n)});

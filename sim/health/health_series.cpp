@@ -83,20 +83,24 @@ HealthSample sample_step(const run::StepRecord& r, std::uint32_t step, const run
     set(HealthSignal::kLinkSpread, std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
   }
   if (r.gpu_phase_ps.size() == std::size_t{gpus} * run::kPhases && duration > 0) {
+    // Of the GPUs that are in the step: another replica's have no time in it.
     double wait = 0, most = -1;
+    std::uint32_t members = 0;
     for (std::uint32_t g = 0; g < gpus; ++g) {
-      const auto phase = [&](std::size_t p) {
-        return static_cast<double>(r.gpu_phase_ps[g * run::kPhases + p]);
-      };
+      const auto* const phases = r.gpu_phase_ps.data() + std::size_t{g} * run::kPhases;
+      if (std::all_of(phases, phases + run::kPhases, [](auto ps) { return ps == 0; })) continue;
+      ++members;
       double busy = 0;
-      for (std::size_t p = 0; p < run::kPhases; ++p) busy += phase(p);
-      busy -= phase(static_cast<std::size_t>(run::Phase::kWait));
-      wait += phase(static_cast<std::size_t>(run::Phase::kWait));
-      busy = share(busy, static_cast<double>(duration));
+      for (std::size_t p = 0; p < run::kPhases; ++p) busy += static_cast<double>(phases[p]);
+      const auto idle = static_cast<double>(phases[static_cast<std::size_t>(run::Phase::kWait)]);
+      wait += idle;
+      busy = share(busy - idle, static_cast<double>(duration));
       if (busy > most) set(HealthSignal::kGpuBusy, most = busy, {.gpu = g});
     }
-    set(HealthSignal::kWaitShare, wait / (static_cast<double>(duration) * gpus),
-        {.gpu = sc.straggler_gpu});
+    if (members > 0) {
+      set(HealthSignal::kWaitShare, wait / (static_cast<double>(duration) * members),
+          {.gpu = sc.straggler_gpu});
+    }
   }
   return out;
 }

@@ -128,6 +128,7 @@ void Simulator::take_actions(std::uint64_t step) {
   }
   policy_ = in_force != nullptr ? in_force->policy : own_policy_;
   slots_ = policy_slots(policy_, source_->gate());
+  for (CostModel& c : cost_) c.use_slots(slots_);
   event(run::EventKind::kPolicyAction, now, step, run::kNone, run::kNoData,
         in_force != nullptr ? fmt::format("alarm \"{}\": its policy is in force", in_force->name)
                             : std::string("the scenario's policy is in force again"));

@@ -51,6 +51,7 @@ class FixedBatch final : public BatchSource {
             std::min<std::uint64_t>(s_.faults.recompute_chunk, have.wanted - have.cached));
         q.prefill = true;
         q.samples = false;
+        if (!decode_) q.prompt = UINT64_MAX;
         recomputed_ += q.fresh;
         if (decode_) plan.kind = run::StepKind::kMixed;
       } else {

@@ -40,12 +40,23 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
 /// fills it with its own tokens.
 void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   const std::uint32_t ep = s_.parallel.ep;
+  longest_queue_ = 0;
+  // Of one copy of an expert: a full one is not helped by another group's that has room.
+  const auto count_queue = [&](const LayerDecision& d) {
+    if (d.capacity == kUnlimitedCapacity) return;
+    for (const std::uint32_t demand : d.demand) {
+      if (demand > d.capacity) {
+        longest_queue_ = std::max<std::uint64_t>(longest_queue_, demand - d.capacity);
+      }
+    }
+  };
   if (ep == gpus_) {
     StepContext context =
         make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step);
     context.rank = tokens_.rank;
     context.ranks = gpus_;
     route(moe, 0, context, candidates_.view(), source_->logits(), decision_);
+    count_queue(decision_);
     return;
   }
   const std::size_t k = slots_, m = candidates_.width;
@@ -107,6 +118,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
     context.batch = batch;
     route(moe, q, context, group_candidates_.view(), group_logits_, group_decision_);
     const LayerDecision& part = group_decision_;
+    count_queue(part);
     for (std::size_t i = 0; i < rows; ++i) {
       const std::size_t to = group_rows_[i] * k;
       for (std::size_t j = 0; j < k; ++j) {
@@ -458,11 +470,8 @@ void Simulator::moe_finish(std::uint32_t moe) {
         (worst == run::kNone || decision_.overflow[e] > decision_.overflow[worst])) {
       worst = e;
     }
-    if (decision_.capacity != kUnlimitedCapacity && decision_.demand[e] > decision_.capacity) {
-      sc.longest_queue =
-          std::max<std::uint64_t>(sc.longest_queue, decision_.demand[e] - decision_.capacity);
-    }
   }
+  sc.longest_queue = std::max(sc.longest_queue, longest_queue_);
   for (const auto& [pair, count] : moved) {
     record_.reroutes.push_back({moe, pair.first, pair.second, count});
   }
@@ -516,7 +525,7 @@ void Simulator::count_experts(std::uint32_t moe, bool again) {
   if (sum > 0) {
     out.imbalance =
         static_cast<double>(*std::max_element(assignments->begin(), assignments->end())) *
-        (gpus_ / s_.parallel.pp) / static_cast<double>(sum);
+        ((plan_.last_gpu - plan_.first_gpu) / s_.parallel.pp) / static_cast<double>(sum);
   }
 }
 

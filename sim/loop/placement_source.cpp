@@ -71,10 +71,12 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
       const std::uint32_t best = std::min(k, candidates.width);
       for (std::size_t t = 0; t < tokens.size(); ++t) {
         const std::uint16_t* const id = candidates.ids.data() + t * candidates.width;
+        // A row of a trace may hold fewer than k candidates: kNoExpert fills it.
         for (std::uint32_t i = 0; i < best; ++i) {
+          if (id[i] >= experts) continue;
           out.load[l][id[i]] += 1;
           for (std::uint32_t j = 0; with_pairs && j < best; ++j) {
-            if (j != i) out.together[l][id[i] * experts + id[j]] += 1;
+            if (j != i && id[j] < experts) out.together[l][id[i] * experts + id[j]] += 1;
           }
         }
       }

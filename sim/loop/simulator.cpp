@@ -212,7 +212,8 @@ run::Inventory Simulator::inventory() const {
     }
     info.memory_bytes = type.memory_bytes;
     info.hbm = type.hbm;
-    info.peak = type.peak_for(s_.dtype.experts);
+    // Arithmetic runs in the wider of the weights' and the activations' formats.
+    info.peak = type.peak_for(cost_[g].compute_format(s_.dtype.experts));
     inv.gpus.push_back(std::move(info));
   }
   for (const LinkDescription& l : exchange_.links()) {
@@ -277,18 +278,20 @@ void Simulator::make_router_units() {
     const CostModel cost(s_.model, s_.dtype, s_.activations, type, s_.cost);
     gate = [cost](std::uint64_t rows) { return cost.router_gate(rows).time; };
   } else {
-    const double hidden = static_cast<double>(s_.model.hidden_size);
+    const GateShape shape = gate_shape(s_.model);
     const double experts = static_cast<double>(s_.model.num_experts);
     const auto bytes = [](model::DType t, std::uint64_t n) {
       return static_cast<double>(model::dtype_bytes(t, n));
     };
-    const double read = bytes(s_.dtype.router, s_.model.hidden_size * s_.model.num_experts);
-    const double row = bytes(s_.activations, s_.model.hidden_size) + 8 * experts;
-    gate = [cpu = p.router_cpu, hidden, experts, read, row](std::uint64_t rows) {
+    const double read = shape.weights * bytes(s_.dtype.router, 1u << 20) / (1u << 20);
+    const double row =
+        (shape.input + 2 * shape.inner) * bytes(s_.activations, 1u << 20) / (1u << 20) +
+        8 * experts;
+    gate = [cpu = p.router_cpu, shape, read, row](std::uint64_t rows) {
       const auto r = static_cast<double>(rows);
       return cpu.per_batch +
              SimTime::from_seconds(std::max((read + r * row) / cpu.bandwidth.value,
-                                            2 * r * hidden * experts / cpu.flops.value));
+                                            2 * r * shape.weights / cpu.flops.value));
     };
   }
   router_units_ = std::make_unique<RouterUnits>(s_, std::move(gate));
@@ -340,10 +343,10 @@ void Simulator::note_stages(SimulationResult& result) {
   }
   // Homes with fewer sequences than micro-batches leave some empty.
   const std::uint64_t homes = std::max<std::uint64_t>(s_.parallel.dp, 1);
-  const std::uint64_t used = s_.workload.kind == WorkloadKind::kDecode
-                                 ? std::min<std::uint64_t>(s_.parallel.micro_batches,
-                                                           (s_.workload.batch + homes - 1) / homes)
-                                 : s_.parallel.micro_batches;
+  const std::uint64_t used = s_.workload.serves()
+                                 ? s_.parallel.micro_batches
+                                 : std::min<std::uint64_t>(s_.parallel.micro_batches,
+                                                           (s_.workload.batch + homes - 1) / homes);
   const double m = static_cast<double>(std::max<std::uint64_t>(used, 1)), pp = s_.parallel.pp;
   const double idle = all > 0 ? wait / all : run::kNoData;
   sink_.data().metrics.push_back({"pipeline idle share", idle, ""});
@@ -373,6 +376,7 @@ void Simulator::make_batch() {
                      "use action = \"record\", or one replica");
   }
   ServingMachine machine;
+  machine.ready_ps = *std::max_element(ready_.begin(), ready_.end());
   // A sequence is at home on the same GPUs of every stage: the scheduler sees those of the first
   // one, with the least room and the largest pages of all stages.
   machine.gpus = s_.parallel.stage_gpus();

@@ -122,7 +122,7 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
 
 /// start = "by_layer": the first step waits for the experts of its layer.
 void Simulator::await_layer(std::uint32_t moe) {
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
+  for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     const std::int64_t wait = timelines_[g].layer_ps[moe] - ready_[g];
     if (wait <= 0) continue;
     ready_[g] += wait;

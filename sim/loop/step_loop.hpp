@@ -180,6 +180,7 @@ class Simulator {
   void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
   void decide_layer(std::uint32_t moe, std::uint32_t step);
+  std::uint64_t longest_queue_ = 0;  ///< Of the layer: most demand beyond one copy's capacity.
   void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
   /// All waves of GPU g when soft tokens take the stacked first product. They run in the first
   /// waves.

@@ -169,6 +169,10 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     const SimTime end = first_ready + done.back().end;
     result.duration = end - result.start;
     if (batch.size() == 1 && model_ == Model::kFlow) {
+      // GPUs that are ready send before the last one is: the bytes need the floor's time since the
+      // first was ready, so less of it may be left.
+      const SimTime early = result.start - first_ready;
+      result.floor = result.floor > early ? result.floor - early : SimTime();
       for (std::size_t t = 0; t < batch.front().transfers.size(); ++t) {
         const Transfer& transfer = batch.front().transfers[t];
         const SimTime own = first_ready + done.front().transfer_end[t];

@@ -251,6 +251,34 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
     }
     context.record("model.sliding_window", windows, origin);
   }
+  // What else the cost model and the ledger read; only where it is not the usual form, so that the
+  // canonical text of the usual models stays short.
+  const auto differs = [&](const std::string& key, bool unusual, const std::string& value) {
+    if (unusual) context.record("model." + key, value, origin);
+  };
+  differs("expert_kind", m.expert_kind != model::ExpertKind::kSwiGlu,
+          m.expert_kind == model::ExpertKind::kTwoMatrix ? "two_matrix" : "swiglu_clamped");
+  differs(
+      "router", m.router != model::RouterKind::kLinear,
+      fmt::format("{} {}", m.router == model::RouterKind::kHiddenMlp ? "hidden_mlp" : "token_mlp",
+                  fmt::join(m.router_hidden, " ")));
+  differs("final_norm", !m.final_norm, "false");
+  differs("qkv_bias", m.qkv_bias, "true");
+  differs("output_bias", m.output_bias, "true");
+  differs("qk_norm", m.qk_norm_per_head || m.qk_norm_full,
+          m.qk_norm_per_head ? "per_head" : "full");
+  differs("shared_expert_gate", m.shared_expert_gate, "true");
+  differs("v_head_dim", m.attention != model::AttentionKind::kMla && m.v_head_dim != m.head_dim,
+          fmt::format("{}", m.v_head_dim));
+  if (m.layers.size() > m.num_moe_layers()) {
+    // Which of the layers without experts have an FFN.
+    std::string bare;
+    for (std::size_t l = 0; l < m.layers.size(); ++l) {
+      if (m.layers[l].ffn == model::FfnKind::kNone)
+        bare += fmt::format("{}{}", bare.empty() ? "" : " ", l);
+    }
+    differs("layers_without_ffn", !bare.empty(), bare);
+  }
   const bool moe = m.num_moe_layers() > 0;
   struct Override {
     const char* key;
@@ -1949,8 +1977,15 @@ std::vector<Setting> parse_settings(const ReadOptions& options) {
                  : s.substr(first, s.find_last_not_of(" \t") - first + 1);
     };
     const std::string_view view(text);
-    out.emplace_back(std::string(trimmed(view.substr(0, equals))),
-                     parse_setting_value(trimmed(view.substr(equals + 1)), source));
+    const std::string key(trimmed(view.substr(0, equals)));
+    Node value = parse_setting_value(trimmed(view.substr(equals + 1)), source);
+    // The last setting of a key counts, also one that states it inside a whole section.
+    std::erase_if(out, [&](const Setting& earlier) {
+      if (!earlier.first.starts_with(key + ".")) return false;
+      const std::string rest = earlier.first.substr(key.size() + 1);
+      return value.find(rest.substr(0, rest.find('.'))) != nullptr;
+    });
+    out.emplace_back(key, std::move(value));
   }
   if (options.trace) {
     const auto trace_source = setting_source("--trace");

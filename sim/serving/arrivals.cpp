@@ -15,6 +15,27 @@ using scenario::WorkloadKind;
 
 namespace {
 constexpr std::int64_t kLongestPs = 3'900'000'000'000'000'000;  // 45 days
+constexpr double kLongestLength = 20;                           // times the mean
+
+double normal_below(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+
+/// f with E[min(f·X, 20)] = 1 for the lognormal X of mean 1 and the given cv: what is cut off the
+/// tail is given back, so that lengths keep their mean. 1 where the tail holds less than 0.1 %.
+double capped_scale(double cv) {
+  const double s2 = std::log1p(cv * cv), s = std::sqrt(s2);
+  const auto mean = [&](double f) {
+    const double c = std::log(kLongestLength / f);
+    return f * normal_below((c - s2 / 2) / s) + kLongestLength * normal_below(-(c + s2 / 2) / s);
+  };
+  if (cv == 0 || mean(1) > 0.999) return 1;
+  double low = 1, high = 2;
+  while (mean(high) < 1) high *= 2;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = 0.5 * (low + high);
+    (mean(middle) < 1 ? low : high) = middle;
+  }
+  return 0.5 * (low + high);
+}
 }  // namespace
 
 ArrivalSource::ArrivalSource(const scenario::Scenario& scenario)
@@ -22,7 +43,9 @@ ArrivalSource::ArrivalSource(const scenario::Scenario& scenario)
       kind_(scenario.workload.kind),
       seed_(scenario.run.seed),
       limit_(s_.arrivals.requests == 0 ? UINT32_MAX : s_.arrivals.requests),
-      limit_ps_(s_.arrivals.duration ? s_.arrivals.duration->ps() : INT64_MAX) {}
+      limit_ps_(s_.arrivals.duration ? s_.arrivals.duration->ps() : INT64_MAX),
+      prompt_scale_(capped_scale(s_.lengths.prompt_cv)),
+      output_scale_(capped_scale(s_.lengths.output_cv)) {}
 
 double ArrivalSource::gap_seconds(std::uint32_t n) const {
   const scenario::Arrivals& a = s_.arrivals;
@@ -48,14 +71,15 @@ double ArrivalSource::gap_seconds(std::uint32_t n) const {
   return value / shape / a.per_second;
 }
 
-std::uint32_t ArrivalSource::length(std::uint32_t n, std::uint32_t mean, double cv,
+std::uint32_t ArrivalSource::length(std::uint32_t n, std::uint32_t mean, double cv, double scale,
                                     std::uint32_t purpose) const {
   if (cv == 0) return mean;
   const double s2 = std::log1p(cv * cv);
-  const double value = std::exp(std::log(static_cast<double>(mean)) - s2 / 2 +
-                                std::sqrt(s2) * random_normal(seed_, purpose, {n, 0, 0, 0}));
+  const double value =
+      scale * std::exp(std::log(static_cast<double>(mean)) - s2 / 2 +
+                       std::sqrt(s2) * random_normal(seed_, purpose, {n, 0, 0, 0}));
   return static_cast<std::uint32_t>(
-      std::clamp(std::round(value), 1.0, 20.0 * static_cast<double>(mean)));
+      std::clamp(std::round(value), 1.0, kLongestLength * static_cast<double>(mean)));
 }
 
 std::uint32_t ArrivalSource::tier(std::uint32_t n) const {
@@ -73,8 +97,9 @@ std::uint32_t ArrivalSource::tier(std::uint32_t n) const {
 
 Arrival ArrivalSource::at(std::uint32_t n, std::int64_t time_ps) const {
   const scenario::Lengths& l = s_.lengths;
-  return {time_ps, length(n, l.prompt, l.prompt_cv, random_purpose("serving prompt")),
-          length(n, l.output, l.output_cv, random_purpose("serving output")), tier(n)};
+  return {
+      time_ps, length(n, l.prompt, l.prompt_cv, prompt_scale_, random_purpose("serving prompt")),
+      length(n, l.output, l.output_cv, output_scale_, random_purpose("serving output")), tier(n)};
 }
 
 std::optional<Arrival> ArrivalSource::next() {

@@ -5,7 +5,9 @@
 //   poisson  gaps −ln U / λ
 //   gamma    gaps of shape 1 / cv² and mean 1 / λ (Marsaglia and Tsang, ACM TOMS 26, 2000)
 //   think    −ln U · mean, or the mean
-//   length   lognormal: exp(μ + σN) with σ² = ln(1 + cv²), μ = ln mean − σ²/2
+//   length   lognormal: exp(μ + σN) with σ² = ln(1 + cv²), μ = ln mean − σ²/2, at most 20 means;
+//            where that cuts more than 0.1 % off the mean (cv above about 1), μ is raised until the
+//            mean is the stated one again
 //
 // Not modelled: rates that change over the day (give a trace), lengths that depend on each other.
 #pragma once
@@ -40,7 +42,7 @@ class ArrivalSource {
 
  private:
   [[nodiscard]] double gap_seconds(std::uint32_t n) const;
-  [[nodiscard]] std::uint32_t length(std::uint32_t n, std::uint32_t mean, double cv,
+  [[nodiscard]] std::uint32_t length(std::uint32_t n, std::uint32_t mean, double cv, double scale,
                                      std::uint32_t purpose) const;
   [[nodiscard]] std::uint32_t tier(std::uint32_t n) const;
 
@@ -49,6 +51,7 @@ class ArrivalSource {
   std::uint64_t seed_;
   std::uint64_t limit_;  // requests
   std::int64_t limit_ps_;
+  double prompt_scale_ = 1, output_scale_ = 1;  // against the cut tail
   std::uint32_t n_ = 0;
   std::int64_t time_ps_ = 0;
 };

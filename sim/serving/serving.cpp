@@ -141,6 +141,10 @@ class ServingBatch final : public BatchSource {
       push({o.from.ps(), EventKind::kOutageStart, 0, o.replica, 0, 0});
       push({o.until.ps(), EventKind::kOutageEnd, 0, o.replica, 0, 0});
     }
+    for (std::uint32_t e = 0; machine_.ready_ps > 0 && e < engines_.size(); ++e) {
+      engines_[e].busy = true;
+      push({machine_.ready_ps, EventKind::kStepEnd, 0, e, 0, 0});
+    }
     if (closed_) {
       for (std::uint32_t u = 0; u < w_.arrivals.users; ++u) {
         push({arrivals_.think_ps(u, 0), EventKind::kArrival, 0, u, 0, 0});

@@ -67,6 +67,9 @@ namespace switchyard::sim {
 /// What the scheduler must know of the machine.
 struct ServingMachine {
   std::uint32_t gpus = 1;
+  /// The first step of a replica begins no earlier (weights are loading); ps. Requests that arrive
+  /// until then are planned together.
+  std::int64_t ready_ps = 0;
   std::vector<std::uint64_t> kv_capacity;  ///< [G] bytes for KV pages.
   /// Bytes of the pages of that many tokens, on each GPU of the sequence's home; ascending.
   std::function<std::uint64_t(std::uint64_t)> kv_bytes;
