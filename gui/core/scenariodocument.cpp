@@ -418,24 +418,13 @@ std::size_t placeOfBlock(const std::string& text, const std::string& section) {
 
 /// Keys that are shown but follow from others.
 bool derived(const std::string& key) {
-  static const std::set<std::string> kDerived = {"model.family",
-                                                 "model.num_layers",
-                                                 "model.hidden_size",
-                                                 "model.vocab_size",
-                                                 "model.attention",
-                                                 "model.num_heads",
-                                                 "model.num_kv_heads",
-                                                 "model.head_dim",
-                                                 "model.dense_intermediate",
-                                                 "model.shared_intermediate",
-                                                 "model.moe_layers",
-                                                 "model.gate",
-                                                 "model.mla",
-                                                 "workload.routing.trace_path",
-                                                 "parallel.placement_file",
-                                                 "parallel.placement_options.loads_file",
-                                                 "network.measured.points",
-                                                 "hardware.note"};
+  // Of a model's shape only these may differ from its file.
+  static const std::set<std::string> kOfModel = {"model.file", "model.name", "model.num_experts",
+                                                 "model.top_k", "model.expert_intermediate"};
+  if (key.starts_with("model.") && !key.starts_with("model.dtype.")) return !kOfModel.contains(key);
+  static const std::set<std::string> kDerived = {
+      "workload.routing.trace_path", "parallel.placement_file",
+      "parallel.placement_options.loads_file", "network.measured.points", "hardware.note"};
   return kDerived.contains(key) || key.find('[') != std::string::npos ||
          key.find(".source") != std::string::npos || key.starts_with("hardware.devices") ||
          key.starts_with("hardware.links") || key.ends_with("_path");
