@@ -114,8 +114,40 @@ std::string latex(std::string_view s) {
       case '\\':
         out += "\\textbackslash{}";
         break;
+      case '<':
+        out += "\\textless{}";
+        break;
+      case '>':
+        out += "\\textgreater{}";
+        break;
+      case '|':
+        out += "\\textbar{}";
+        break;
+      case '"':
+        out += "\\textquotedbl{}";
+        break;
       default:
         out += c;
+    }
+  }
+  // What tables of ours hold beyond ASCII; pdfLaTeX stops at what it does not know.
+  static const std::array<std::pair<std::string_view, std::string_view>, 11> kNamed{{
+      {"…", "\\ldots{}"},
+      {"→", "$\\to$"},
+      {"×", "$\\times$"},
+      {"·", "$\\cdot$"},
+      {"≤", "$\\le$"},
+      {"≥", "$\\ge$"},
+      {"−", "$-$"},
+      {"–", "--"},
+      {"µ", "$\\mu$"},
+      {"²", "$^2$"},
+      {"Σ", "$\\Sigma$"},
+  }};
+  for (const auto& [from, to] : kNamed) {
+    for (std::size_t at = out.find(from); at != std::string::npos; at = out.find(from, at)) {
+      out.replace(at, from.size(), to);
+      at += to.size();
     }
   }
   return out;

@@ -771,14 +771,14 @@ ModelConfig read_model_config(const fs::path& path_or_folder) {
   fs::path file = path_or_folder;
   std::string name = file.stem().string();
   if (fs::is_directory(file, ignored)) {
-    auto folder = file.lexically_normal();
+    auto folder = fs::absolute(file, ignored).lexically_normal();
     if (!folder.has_filename()) {
       folder = folder.parent_path();
     }
     name = folder.filename().string();
     file /= "config.json";
   } else if (file.filename() == "config.json") {
-    name = file.parent_path().filename().string();
+    name = fs::absolute(file, ignored).lexically_normal().parent_path().filename().string();
   }
   if (const auto size = fs::file_size(file, ignored);
       !ignored && size > std::uintmax_t{16} << 20U) {

@@ -199,6 +199,17 @@ std::string visible(std::string_view bytes) {
   return out;
 }
 
+/// For programs: the text itself, with U+FFFD for each byte that is not UTF-8.
+std::string as_utf8(std::string_view bytes) {
+  std::string out;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t n = model::utf8_length(bytes, at);
+    out += n == 0 ? std::string_view("\xef\xbf\xbd") : bytes.substr(at, n);
+    at += std::max<std::size_t>(n, 1);
+  }
+  return out;
+}
+
 /// claims.md "router accuracy" against the loss oracle.
 Table oracle_table(const OracleRun& run, std::uint32_t k, std::uint32_t experts) {
   Table t;
@@ -423,7 +434,9 @@ int run_generate(const GenerateOptions& options) {
     t.columns = {"prompt", "tokens", "new tokens", "text"};
     for (const Prompt& p : generate(options, {})) {
       t.rows.push_back({p.name, std::to_string(p.tokens.size()), std::to_string(p.made),
-                        visible(p.text + p.continuation)});
+                        options.format == TableFormat::kJson || options.format == TableFormat::kCsv
+                            ? as_utf8(p.text + p.continuation)
+                            : visible(p.text + p.continuation)});
     }
     write(render(t, options.format));
     return 0;

@@ -571,7 +571,15 @@ int run(int argc, char** argv) {
     throw InputError("command line", fmt::format("\"{}\" is not known here", word),
                      suggestion(app, word));
   } catch (const CLI::ParseError& e) {
-    throw InputError("command line", e.what(), "see switchyard --help");
+    // CLI11 names what is missing before what it does not know; a misspelt option is both.
+    for (const std::string& word : app.remaining(true)) {
+      if (!word.starts_with("-") || word == "-") continue;
+      throw InputError("command line", fmt::format("\"{}\" is not known here", word),
+                       suggestion(app, word));
+    }
+    std::string verb;
+    for (const CLI::App* v : app.get_subcommands()) verb = " " + v->get_name();
+    throw InputError("command line", e.what(), fmt::format("see switchyard{} --help", verb));
   }
 
   const auto parsed = [](const CLI::App* verb) { return verb->parsed(); };

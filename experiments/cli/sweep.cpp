@@ -242,7 +242,11 @@ int run_sweep(const SweepOptions& options) {
   for (const char* column : {"out of memory", "state", "file"}) table.columns.emplace_back(column);
   for (std::size_t i = 0; i < points.size(); ++i) {
     std::vector<std::string> row{fmt::format("{}", i)};
-    for (const auto& [key, value] : points[i].settings) row.push_back(value);
+    for (const auto& [key, value] : points[i].settings) {
+      // TOML's quotes are no part of a text.
+      const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
+      row.push_back(quoted ? value.substr(1, value.size() - 2) : value);
+    }
     const auto failure = failures.find(i);
     const std::optional<run::RunData>& found = runs[i];
     for (const std::string& m : metrics) {

@@ -64,7 +64,7 @@ class Examiner {
         own += static_cast<double>(t.gpu_phase_ps[g * run::kPhases + at(Phase::kExpert)]);
       }
       balance_gain_ =
-          std::max(0.0, phase_[at(Phase::kExpert)] - own / static_cast<double>(inv_.gpus.size()));
+          std::max(0.0, phase_[at(Phase::kExpert)] - own / static_cast<double>(gpus_of_a_step()));
     }
     // Without steps (detail "summary") a step's time is only known through the GPUs' clocks.
     if (steps_ == 0 && !inv_.gpus.empty()) {
@@ -74,6 +74,7 @@ class Examiner {
 
   Diagnosis examine() {
     memory();
+    expert_loads();
     faults();
     capacity();
     experts();
@@ -94,6 +95,12 @@ class Examiner {
   }
 
  private:
+  /// A step is of one replica: the others' GPUs have no time in it.
+  [[nodiscard]] std::size_t gpus_of_a_step() const {
+    std::uint32_t engines = 1;
+    for (const run::GpuInfo& g : inv_.gpus) engines = std::max(engines, g.engine + 1);
+    return std::max<std::size_t>(inv_.gpus.size() / engines, 1);
+  }
   [[nodiscard]] double share(Phase p) const {
     return time_ > 0 ? phase_[at(p)] / time_ : run::kNoData;
   }
@@ -292,10 +299,18 @@ class Examiner {
       find("drops",
            fmt::format("{} of {} assignments dropped ({}), {} overflowed", t.dropped, t.assignments,
                        percent(lost), t.overflow),
-           fmt::format("expert {} fills first and nothing takes what it refuses",
-                       busiest_overflow()),
+           t.rerouted > 0
+               ? fmt::format("expert {} fills first; {} of what was refused was rerouted, the rest "
+                             "found every candidate full",
+                             busiest_overflow(),
+                             percent(static_cast<double>(t.rerouted) /
+                                     static_cast<double>(std::max<std::uint64_t>(t.overflow, 1))))
+               : fmt::format("expert {} fills first and nothing takes what it refuses",
+                             busiest_overflow()),
            fmt::format("switchyard inspect {}, overflow share", name_),
-           cure + ", or reroute = \"next\"", run::kNoData, true);
+           t.rerouted > 0 ? cure + ", or more candidates (policy.capacity.reroute)"
+                          : cure + ", or reroute = \"next\"",
+           run::kNoData, true);
     } else {
       find(
           "overflow",
@@ -363,8 +378,10 @@ class Examiner {
            fmt::format("load_cv {:.3g} (counting alone gives {:.3g})", cv.value, cv.floor),
            cv.value > kCollapse ? "the router prefers few experts" : "the router is not balanced",
            fmt::format("switchyard inspect {}, load_cv, top3_share", name_),
-           "balance in training (auxiliary loss), policy.load_aware, or copies of hot experts "
-           "(parallel.placement = \"eplb\")",
+           fmt::format("balance in training (auxiliary loss), policy.load_aware{}",
+                       gpus_of_a_step() > 1
+                           ? ", or copies of hot experts (parallel.placement = \"eplb\")"
+                           : ""),
            0.0);
     }
     const SummedValue slow = summed_signal(HealthSignal::kExpertLatency, sums, inv_);
@@ -381,8 +398,8 @@ class Examiner {
                       describe(slow.place, inv_), slow.value, load),
           sick ? "its kernel is slow: its load does not explain the time" : "its load",
           fmt::format("switchyard monitor {}, expert_latency", name_),
-          sick ? "monitor.alarms on expert_latency with action = \"reload\""
-               : "copies of hot experts (parallel.placement = \"eplb\")",
+          sick ? std::string("monitor.alarms on expert_latency with action = \"reload\"")
+               : std::string(copies()),
           share(Phase::kExpert) * (1 - 1 / slow.value), sick);
     }
   }
@@ -410,6 +427,43 @@ class Examiner {
              : "uneven load",
          fmt::format("switchyard diff {} OTHER.h5 after --set parallel.placement=eplb", name_),
          "parallel.placement = \"eplb\" with redundant copies, or parallel.rebalance", bound);
+  }
+
+  /// Experts that are not on the GPU when tokens want them.
+  void expert_loads() {
+    double all = 0, loads = 0;
+    for (const run::CriticalEntry& e : run_.critical_path) {
+      all += static_cast<double>(e.duration_ps);
+      if (e.reason == run::StragglerReason::kExpertLoadFromHost && e.phase == Phase::kWait) {
+        loads += static_cast<double>(e.duration_ps);
+      }
+    }
+    if (all <= 0 || loads / all < kNoticed) return;
+    double rate = run::kNoData, best = run::kNoData;
+    for (const run::Metric& m : run_.metrics) {
+      if (m.name == "expert hit rate") rate = m.value;
+      if (m.name == "expert hit rate, Belady bound") best = m.value;
+    }
+    const double bound = std::min(loads / all, share(Phase::kWait));
+    std::string symptom = fmt::format(
+        "{} of the recorded critical path waits for weights of experts", percent(loads / all));
+    std::string cure =
+        "more memory.residency.slots, fewer bytes per expert (model.dtype.experts), "
+        "memory.residency.prefetch, or a faster link to where the experts are";
+    if (!std::isnan(rate)) {
+      symptom += fmt::format("; {} of the experts asked for were there", percent(rate));
+    }
+    if (!std::isnan(best) && !std::isnan(rate)) {
+      cure += fmt::format("; the best order of evictions would reach {}", percent(best));
+    }
+    find("expert loads", std::move(symptom), "the GPUs hold too few of the experts that are chosen",
+         fmt::format("switchyard inspect {}, expert hit rate", name_), std::move(cure), bound);
+  }
+
+  /// Copies of experts need another GPU to lie on.
+  [[nodiscard]] std::string_view copies() const {
+    return gpus_of_a_step() > 1 ? "copies of hot experts (parallel.placement = \"eplb\")"
+                                : "fewer assignments of the hot expert (policy.load_aware)";
   }
 
   [[nodiscard]] std::pair<std::uint32_t, std::size_t> usual_straggler() const {
@@ -576,16 +630,12 @@ class Examiner {
                           run_.meta.model_name, run_.meta.hardware_name, steps_);
     t.columns = {"phase", "critical path [us/step]", "share", "mean of GPUs [us/step]"};
     const auto n = static_cast<double>(std::max<std::size_t>(steps_, 1));
-    // A step is of one replica: the others' GPUs have no time in it.
-    std::uint32_t engines = 1;
-    for (const run::GpuInfo& g : inv_.gpus) engines = std::max(engines, g.engine + 1);
-    const std::size_t gpus_of_a_step = std::max<std::size_t>(inv_.gpus.size() / engines, 1);
     for (std::size_t p = 0; p < run::kPhases; ++p) {
       double own = 0;
       for (std::size_t g = 0; g < inv_.gpus.size(); ++g) {
         own += static_cast<double>(run_.totals.gpu_phase_ps[g * run::kPhases + p]);
       }
-      own /= static_cast<double>(gpus_of_a_step);
+      own /= static_cast<double>(gpus_of_a_step());
       if (phase_[p] == 0 && own == 0) continue;
       t.rows.push_back({std::string(run::kPhaseNames[p]), time(phase_[p] / n),
                         percent(time_ > 0 ? phase_[p] / time_ : run::kNoData), time(own / n)});

@@ -111,6 +111,8 @@ SummedValue summed_signal(HealthSignal signal, const ExpertSums& sums, const run
   if (experts == 0) return out;
   const std::vector<double>& x = signal == HealthSignal::kExpertLatency ? sums.time_ps : sums.kept;
   const std::size_t layers = x.size() / experts;
+  // Experts summed over layers tell neither: one layer's hot expert hides behind another's.
+  if (layers < inv.moe_layers.size() && signal != HealthSignal::kExpertLatency) return out;
   double total = 0, floors = 0, used = 0;
   for (std::size_t l = 0; l < layers; ++l) {
     const auto row = std::span(x).subspan(l * experts, experts);

@@ -82,6 +82,14 @@ MonitorReport monitor_steps(const run::RunData& run, RecordedSteps steps,
     ++whole.steps;
     samples.push_back(board.last());
   }
+  // Per layer and without warm-up, whatever the steps hold.
+  if (!run.totals.expert_kept.empty()) {
+    whole.kept.assign(run.totals.expert_kept.begin(), run.totals.expert_kept.end());
+    const auto& all = run.steps;
+    const auto warm = static_cast<std::size_t>(
+        std::count_if(all.begin(), all.end(), [](const auto& s) { return s.warmup; }));
+    if (whole.steps > warm) whole.steps -= static_cast<decltype(whole.steps)>(warm);
+  }
   for (const std::int64_t t : run.totals.expert_time_ps) {
     whole.time_ps.push_back(static_cast<double>(t));
   }
@@ -127,7 +135,9 @@ MonitorReport monitor_steps(const run::RunData& run, RecordedSteps steps,
       "load_cv, cold_expert and expert_latency are of the whole run here, of a window in alarms");
   if (summed) {
     health.notes.emplace_back(
-        "experts are summed over the layers: the run's detail is \"steps\", or it is very long");
+        "the steps hold experts summed over the layers (the run's detail is \"steps\", or it is "
+        "very "
+        "long): alarms on load_cv and cold_expert cannot be decided");
   }
 
   for (const run::Event& e : run.events) {

@@ -97,7 +97,8 @@ fs::path named_path(const std::string& text, const Node& node, const fs::path& s
 
 /// "no such file", with the nearest name of the folder it should be in.
 [[noreturn]] void no_such_file(const std::string& where, const std::string& key,
-                               const std::string& written, const fs::path& path) {
+                               const std::string& written, const fs::path& path,
+                               const std::string& hint = {}) {
   std::vector<std::string> names;
   std::error_code ignored;
   const fs::path folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
@@ -108,7 +109,7 @@ fs::path named_path(const std::string& text, const Node& node, const fs::path& s
   const std::string near = nearest_name(path.filename().string(), names);
   throw InputError(
       where, fmt::format("{} = \"{}\": No such file ({})", key, written, path.generic_string()),
-      near.empty() ? std::string() : fmt::format("did you mean \"{}\"?", near));
+      near.empty() ? hint : fmt::format("did you mean \"{}\"?", near));
 }
 
 /// Replaces the section's table by the content of its `file`, with the keys beside `file` laid over
@@ -877,7 +878,8 @@ void read_routing(Context& context, Section& workload, const fs::path& folder,
     const fs::path path = named_path(trace.text, trace, folder);
     std::error_code ignored;
     if (options.require_trace && !fs::exists(path, ignored)) {
-      no_such_file(trace.where(), "workload.routing.trace", trace.text, path);
+      no_such_file(trace.where(), "workload.routing.trace", trace.text, path,
+                   "give --trace T.h5; switchyard trace writes one, scripts/demo that of the demo");
     }
     r.trace_path = path.string();
     // The name names the input; the folder it lies in is no part of the experiment.

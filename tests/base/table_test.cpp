@@ -44,7 +44,7 @@ TEST(Table, CsvQuotesAsRfc4180) {
 TEST(Table, LatexEscapesItsSpecialCharacters) {
   EXPECT_EQ(render(kTable, TableFormat::kLatex),
             "% A title\n\\begin{tabular}{lrl}\n\\toprule\nname & time [us] & note \\\\\n\\midrule\n"
-            "a|b & 1.5 & x, \"y\" \\\\\n50 \\% of \\$ & n/a &  \\\\\n"
+            "a\\textbar{}b & 1.5 & x, \\textquotedbl{}y\\textquotedbl{} \\\\\n50 \\% of \\$ & n/a &  \\\\\n"
             "\xE6\xB1\x89 & -10 & c\\_d \\\\\n\\bottomrule\n\\end{tabular}\n% A note.\n");
 }
 
