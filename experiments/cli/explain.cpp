@@ -52,7 +52,13 @@ Table explain_scenario(const scenario::Scenario& scenario) {
   }
   if (scenario.gate.experts > 0) {
     table.notes.emplace_back("routing pipeline (routing.md), active steps in order:");
-    for (const std::string& step : explain_policy(scenario.gate, scenario.policy)) {
+    // A synthetic law states probabilities: the model's group limit has no meaning for it.
+    GateSpec gate = scenario.gate;
+    if (scenario.workload.routing.source != scenario::RoutingSource::kTrace) {
+      gate.n_group = 1;
+      gate.topk_group = 1;
+    }
+    for (const std::string& step : explain_policy(gate, scenario.policy)) {
       table.notes.push_back("  " + step);
     }
   } else {

@@ -197,6 +197,10 @@ class SyntheticSource final : public RoutingSource {
         description_("routing: synthetic " + law_.description()) {
     // A synthetic law states probabilities; a group limit or a selection bias has no meaning for
     // it.
+    if (gate_.topk_group < gate_.n_group) {
+      description_ += fmt::format("; the model's limit to {} of {} groups does not apply to it",
+                                  gate_.topk_group, gate_.n_group);
+    }
     gate_.n_group = 1;
     gate_.topk_group = 1;
   }

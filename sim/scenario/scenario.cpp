@@ -1560,7 +1560,7 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
              "use workload.front_end.replicas = 1");
     }
   } else {
-    context.record("memory.sample_every", "at the start of a step", "default");
+    context.record("memory.sample_every", "auto", "default");
   }
   if (m.watermark_action != WatermarkAction::kRecord && !out.workload.serves()) {
     s.fail("watermark_action", "means nothing: a fixed batch admits and preempts nobody",
@@ -1594,6 +1594,13 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
       kv.fail("placement", "unsupported with sliding-window attention",
               "use by_token or by_sequence");
     }
+  }
+  if (out.parallel.ep == 1 &&
+      (m.kv_placement == KvPlacement::kByToken || m.kv_placement == KvPlacement::kByExpert)) {
+    kv.fail("placement",
+            "means nothing with parallel.ep = 1: pages go round the GPUs of one copy "
+            "of the experts",
+            "use by_sequence, or a wider parallel.ep");
   }
   m.kv_block = static_cast<std::uint32_t>(
       kv.count("block", 1, 65536, m.kv_placement == KvPlacement::kByToken ? 4 : 16));

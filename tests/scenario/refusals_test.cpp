@@ -187,7 +187,10 @@ TEST(Refusals, OfRequestsThatArrive) {
       {{serve(", front_end = { replicas = 2 }"), "parallel.ep=4", "parallel.placement=eplb",
         "parallel.rebalance={ signal = \"load\", threshold = 1.5 }"},
        "replicas with parallel.rebalance is unsupported"},
-      {{serve(), "memory.kv.placement=by_token"},
+      {{"workload.routing={ synthetic = \"uniform\" }", "parallel.ep=1",
+        "memory.kv.placement=by_token"},
+       "means nothing with parallel.ep = 1"},
+      {{serve(), "parallel.ep=8", "memory.kv.placement=by_token"},
        "requests that arrive with this memory.kv.placement are unsupported"},
   });
 }
