@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
@@ -222,25 +223,35 @@ class Decider {
 
   /// All there is to do without capacities: every first choice runs.
   void keep_first_choices() {
+    // The bytes of `outcome` could be anything to the compiler: it would read all pointers again.
+    std::uint32_t* const demand = out_.demand.data();
+    const std::uint32_t slots = slots_, experts = experts_;
+    std::uint64_t assignments = 0;
     for (std::uint32_t t = 0; t < tokens_; ++t) {
       const std::uint16_t* const ids = cand_.ids.data() + cand_at(t, 0);
       const std::uint64_t at = slot_at(t, 0);
+      std::uint16_t* const first = out_.first.data() + at;
+      std::uint16_t* const chosen = out_.chosen.data() + at;
+      std::uint8_t* const outcome = out_.outcome.data() + at;
       std::uint32_t j = 0;
-      for (; j < slots_ && ids[j] != kNoExpert; ++j) {
+      for (; j < slots && ids[j] != kNoExpert; ++j) {
         const std::uint16_t e = ids[j];
-        SWITCHYARD_ASSERT(e < experts_, fmt::format("expert {} of {}", e, experts_));
-        ++out_.demand[e];
-        out_.first[at + j] = out_.chosen[at + j] = e;
-        out_.outcome[at + j] = kKept;
-        if (weighs_) w_.slot_rank[at + j] = static_cast<std::uint16_t>(j);
+        SWITCHYARD_ASSERT(e < experts, fmt::format("expert {} of {}", e, experts));
+        ++demand[e];
+        first[j] = chosen[j] = e;
+        outcome[j] = kKept;
       }
-      out_.assignments += j;
-      for (; j < slots_; ++j) {
-        out_.first[at + j] = out_.chosen[at + j] = kNoExpert;
-        out_.outcome[at + j] = 0;
+      assignments += j;
+      for (; j < slots; ++j) {
+        first[j] = chosen[j] = kNoExpert;
+        outcome[j] = 0;
       }
-      if (weighs_) weigh(t);
+      if (!weighs_) continue;
+      std::iota(w_.slot_rank.begin() + static_cast<std::ptrdiff_t>(at),
+                w_.slot_rank.begin() + static_cast<std::ptrdiff_t>(at + slots), std::uint16_t{0});
+      weigh(t);
     }
+    out_.assignments = assignments;
     out_.load = out_.demand;
     out_.kept = out_.assignments;
     out_.waves = out_.assignments > 0 ? 1 : 0;

@@ -190,6 +190,16 @@ std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
   return model::dtype_bytes(s_.dtype.kv, values);
 }
 
+const std::vector<std::uint32_t>& Simulator::kv_holders(std::uint32_t home) {
+  kv_holders_.resize(gpus_);
+  std::vector<std::uint32_t>& out = kv_holders_[home];
+  if (!out.empty()) return out;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (spread_kv() || (kv_by_expert() ? g == home : holds_kv(g, home))) out.push_back(g);
+  }
+  return out;
+}
+
 void Simulator::grow_kv(std::uint64_t step) {
   const std::int64_t now = ready_[plan_.first_gpu];
   const auto index = static_cast<std::uint32_t>(step);
@@ -199,7 +209,7 @@ void Simulator::grow_kv(std::uint64_t step) {
     }
   }
   for (const KvChange& c : plan_.kv) {
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
+    for (const std::uint32_t g : kv_holders(c.gpu)) {
       const std::uint64_t have = c.before == 0 ? 0 : kv_bytes_on(g, c.gpu, c.before);
       const std::uint64_t want = c.after == 0 ? 0 : kv_bytes_on(g, c.gpu, c.after);
       if (want > have) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/error.hpp"
 
@@ -15,8 +16,10 @@ ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placem
     Row row;
     row.count.assign(ep, 0);
     row.first.push_back(0);
+    row.of_rank.resize(ep);
     for (std::uint32_t e = 0; e < from.size(); ++e) {
       for (const std::uint32_t r : from[e]) {
+        row.of_rank[r].push_back(static_cast<std::uint32_t>(row.rank.size()));
         row.rank.push_back(r);
         row.local.push_back(row.count[r]++);
         row.expert.push_back(e);
@@ -103,20 +106,90 @@ std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t ex
   return first + hashed(n);
 }
 
+void sum_ports(const std::vector<std::uint64_t>& matrix, PortBytes& out) {
+  const auto g = static_cast<std::size_t>(std::llround(std::sqrt(matrix.size())));
+  out.out.assign(g, 0);
+  out.in.assign(g, 0);
+  out.total = 0;
+  for (std::size_t i = 0; i < g; ++i) {
+    const std::uint64_t* const row = matrix.data() + i * g;
+    std::uint64_t sum = 0;
+    for (std::size_t j = 0; j < g; ++j) {
+      sum += row[j];
+      out.in[j] += row[j];
+    }
+    out.in[i] -= row[i];
+    out.out[i] = sum - row[i];
+    out.total += out.out[i];
+  }
+}
+
+void TrafficBuilder::to_bytes(const std::uint32_t* copies, std::vector<std::uint64_t>& dispatch,
+                              std::vector<std::uint64_t>& combine) const {
+  const std::size_t g = map_.gpus;
+  dispatch.resize(g * g);
+  combine.resize(g * g);
+  // In tiles: one of the two is written across its rows.
+  constexpr std::size_t kTile = 16;
+  for (std::size_t top = 0; top < g; top += kTile) {
+    const std::size_t bottom = std::min(g, top + kTile);
+    for (std::size_t left = 0; left < g; left += kTile) {
+      const std::size_t right = std::min(g, left + kTile);
+      for (std::size_t i = top; i < bottom; ++i) {
+        for (std::size_t j = left; j < right; ++j) {
+          dispatch[i * g + j] = copies[i * g + j] * dispatch_bytes_;
+        }
+      }
+      for (std::size_t j = left; j < right; ++j) {
+        for (std::size_t i = top; i < bottom; ++i) {
+          combine[j * g + i] = copies[i * g + j] * combine_bytes_;
+        }
+      }
+    }
+  }
+}
+
+void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
+                                 const LayerDecision& decision, LayerTraffic& out) {
+  const std::size_t g = map_.gpus, k = decision.slots, copies = row.rank.size();
+  for (std::uint32_t t = 0; t < decision.tokens; ++t) {
+    const std::uint32_t s = tokens.rank[t];
+    const std::uint32_t group = s / map_.ep, base = group * map_.ep;
+    std::uint32_t* const sent = copies_.data() + s * g;
+    std::uint32_t* const rows = rows_.data() + group * copies;
+    std::uint32_t* const queued = queued_.data() + group * copies;
+    for (std::size_t at = t * k; at < (t + 1) * k; ++at) {
+      const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
+      std::uint32_t e = decision.chosen[at];
+      if (outcome == SlotOutcome::kQueued) {
+        e = decision.first[at];
+        ++queued[e];
+      } else if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) {
+        out.gpu[at] = kNoGpu;
+        continue;
+      }
+      const std::uint32_t d = base + row.rank[e];  // Copy e is that of expert e.
+      ++rows[e];
+      ++sent[d];
+      out.gpu[at] = d;
+    }
+  }
+  for (std::size_t i = 0; i < g; ++i) copies_[i * g + i] = 0;
+  for (std::size_t q = 0; q < rows_.size() / copies; ++q) {
+    for (std::size_t c = 0; c < copies; ++c) {
+      out.assignments[q * map_.ep + row.rank[c]] += rows_[q * copies + c];
+    }
+  }
+}
+
 void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
                            const LayerDecision& decision, LayerTraffic& out) {
   const std::size_t g = map_.gpus;
   const bool per_node = kind_ == scenario::DispatchKind::kPerNode && members_.size() > 1;
   const std::size_t phases = per_node ? 2 : 1;
-  out.dispatch.resize(phases);
-  out.combine.resize(phases);
-  for (std::size_t p = 0; p < phases; ++p) {
-    out.dispatch[p].assign(g * g, 0);
-    out.combine[p].assign(g * g, 0);
-  }
   const std::size_t k_groups = expert_groups_;
-  out.group_dispatch.assign(k_groups > 1 ? k_groups : 0, std::vector<std::uint64_t>(g * g, 0));
-  out.group_combine = out.group_dispatch;
+  copies_.assign(phases * g * g, 0);
+  group_copies_.assign(k_groups > 1 ? k_groups * g * g : 0, 0);
   out.assignments.assign(g, 0);
   const ExpertMap::Row& row = map_.row(layer);
   const std::size_t copies = row.rank.size();
@@ -124,59 +197,88 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   rows_.assign(groups * copies, 0);    // assignments of (replica group, copy)
   queued_.assign(groups * copies, 0);  // those of them that were queued
   turn_.assign(groups * (row.first.size() - 1), 0);
-  out.gpu.assign(decision.outcome.size(), kNoGpu);
 
   const std::size_t k = decision.slots;
-  for (std::uint32_t t = 0; t < decision.tokens; ++t) {
-    const std::uint32_t s = tokens.rank[t];
-    ++stamp_;
-    for (std::size_t j = 0; j < k; ++j) {
-      const std::size_t at = t * k + j;
-      const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
-      // A queued slot waits for its first choice and runs there in a later wave.
-      const std::uint16_t e = outcome == SlotOutcome::kQueued ? decision.first[at]
-                              : outcome == SlotOutcome::kKept || outcome == SlotOutcome::kRerouted
-                                  ? decision.chosen[at]
-                                  : kNoExpert;
-      if (e == kNoExpert) continue;
-      const std::uint32_t copy = choose(row, e, t, tokens, out);
-      const std::uint32_t d = s / map_.ep * map_.ep + row.rank[copy];
-      ++rows_[s / map_.ep * copies + copy];
-      if (outcome == SlotOutcome::kQueued) ++queued_[s / map_.ep * copies + copy];
-      ++out.assignments[d];
-      out.gpu[at] = d;
-      if (d == s) continue;
-      const std::uint32_t of =
-          k_groups > 1 ? expert_group(row.local[copy], row.count[row.rank[copy]], k_groups) : 0;
-      const auto count = [&](std::size_t back) {
-        out.dispatch[0][s * g + d] += dispatch_bytes_;
-        out.combine[back][d * g + s] += combine_bytes_;
-        if (k_groups == 1) return;
-        out.group_dispatch[of][s * g + d] += dispatch_bytes_;
-        out.group_combine[of][d * g + s] += combine_bytes_;
-      };
-      if (kind_ == scenario::DispatchKind::kPerExpert) {
-        count(0);
-        continue;
-      }
-      std::uint32_t& seen = seen_gpu_[d * k_groups + of];
-      if (seen == stamp_) continue;
-      seen = stamp_;
-      if (!per_node || node_[d] == node_[s]) {
-        count(phases - 1);
-        continue;
-      }
-      const std::uint32_t relay = members_[node_[d]][place_[s]];
-      if (seen_node_[node_[d]] != stamp_) {
-        seen_node_[node_[d]] = stamp_;
-        out.dispatch[0][s * g + relay] += dispatch_bytes_;
-        out.combine[1][relay * g + s] += combine_bytes_;
-      }
-      if (relay != d) {
-        out.dispatch[1][relay * g + d] += dispatch_bytes_;
-        out.combine[0][d * g + relay] += combine_bytes_;
+  if (kind_ == scenario::DispatchKind::kPerExpert && k_groups == 1 &&
+      copies + 1 == row.first.size() && map_.most_copies == 1) {
+    out.gpu.resize(decision.outcome.size());
+    count_plain(row, tokens, decision, out);
+  } else {
+    out.gpu.assign(decision.outcome.size(), kNoGpu);
+    for (std::uint32_t t = 0; t < decision.tokens; ++t) {
+      const std::uint32_t s = tokens.rank[t];
+      ++stamp_;
+      for (std::size_t j = 0; j < k; ++j) {
+        const std::size_t at = t * k + j;
+        const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
+        // A queued slot waits for its first choice and runs there in a later wave.
+        const std::uint16_t e = outcome == SlotOutcome::kQueued ? decision.first[at]
+                                : outcome == SlotOutcome::kKept || outcome == SlotOutcome::kRerouted
+                                    ? decision.chosen[at]
+                                    : kNoExpert;
+        if (e == kNoExpert) continue;
+        const std::uint32_t copy = choose(row, e, t, tokens, out);
+        const std::uint32_t d = s / map_.ep * map_.ep + row.rank[copy];
+        ++rows_[s / map_.ep * copies + copy];
+        if (outcome == SlotOutcome::kQueued) ++queued_[s / map_.ep * copies + copy];
+        ++out.assignments[d];
+        out.gpu[at] = d;
+        if (d == s) continue;
+        const std::uint32_t of =
+            k_groups > 1 ? expert_group(row.local[copy], row.count[row.rank[copy]], k_groups) : 0;
+        if (kind_ != scenario::DispatchKind::kPerExpert) {
+          std::uint32_t& seen = seen_gpu_[d * k_groups + of];
+          if (seen == stamp_) continue;
+          seen = stamp_;
+        }
+        if (!per_node || node_[d] == node_[s]) {
+          ++copies_[s * g + d];
+          if (k_groups > 1) ++group_copies_[(of * g + s) * g + d];
+          continue;
+        }
+        const std::uint32_t relay = members_[node_[d]][place_[s]];
+        if (seen_node_[node_[d]] != stamp_) {
+          seen_node_[node_[d]] = stamp_;
+          ++copies_[s * g + relay];
+        }
+        if (relay != d) ++copies_[(g + relay) * g + d];
       }
     }
+  }
+
+  // The last of the ways there is the first of the ways back.
+  for (auto* v : {&out.dispatch, &out.combine}) v->resize(phases);
+  for (auto* v : {&out.dispatch_ports, &out.combine_ports}) v->resize(phases);
+  for (std::size_t p = 0; p < phases; ++p) {
+    const std::uint32_t* const sent = copies_.data() + p * g * g;
+    to_bytes(sent, out.dispatch[p], out.combine[phases - 1 - p]);
+    PortBytes& there = out.dispatch_ports[p];
+    PortBytes& back = out.combine_ports[phases - 1 - p];
+    in_.assign(g, 0);
+    for (auto* v : {&there.out, &there.in, &back.out, &back.in}) v->resize(g);
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < g; ++i) {
+      const std::uint32_t* const from = sent + i * g;
+      std::uint32_t sum = 0;
+      for (std::size_t j = 0; j < g; ++j) {
+        sum += from[j];
+        in_[j] += from[j];
+      }
+      there.out[i] = sum * dispatch_bytes_;
+      back.in[i] = sum * combine_bytes_;
+      total += sum;
+    }
+    for (std::size_t j = 0; j < g; ++j) {
+      there.in[j] = in_[j] * dispatch_bytes_;
+      back.out[j] = in_[j] * combine_bytes_;
+    }
+    there.total = total * dispatch_bytes_;
+    back.total = total * combine_bytes_;
+  }
+  out.group_dispatch.resize(k_groups > 1 ? k_groups : 0);
+  out.group_combine.resize(out.group_dispatch.size());
+  for (std::size_t of = 0; of < out.group_dispatch.size(); ++of) {
+    to_bytes(group_copies_.data() + of * g * g, out.group_dispatch[of], out.group_combine[of]);
   }
 
   // Waves: what was accepted runs in the first pass; what was queued runs in further passes of at

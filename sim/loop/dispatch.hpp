@@ -32,10 +32,11 @@ namespace switchyard::sim {
 struct ExpertMap {
   struct Row {
     std::vector<std::uint32_t> first;  ///< [E + 1] copies of expert e: first[e] … first[e + 1] − 1.
-    std::vector<std::uint32_t> rank;    ///< [C] EP rank of the copy.
-    std::vector<std::uint32_t> local;   ///< [C] index among the copies of its rank.
-    std::vector<std::uint32_t> expert;  ///< [C]
-    std::vector<std::uint32_t> count;   ///< [ep] copies that the rank holds.
+    std::vector<std::uint32_t> rank;                  ///< [C] EP rank of the copy.
+    std::vector<std::uint32_t> local;                 ///< [C] index among the copies of its rank.
+    std::vector<std::uint32_t> expert;                ///< [C]
+    std::vector<std::uint32_t> count;                 ///< [ep] copies that the rank holds.
+    std::vector<std::vector<std::uint32_t>> of_rank;  ///< [ep] its copies, ascending.
     [[nodiscard]] std::uint32_t copies(std::uint32_t e) const { return first[e + 1] - first[e]; }
   };
   std::uint32_t gpus = 0, ep = 0;
@@ -64,10 +65,19 @@ struct ExpertMap {
 
 inline constexpr std::uint32_t kNoGpu = UINT32_MAX;
 
+/// What the GPUs send and receive in one exchange: row and column sums of its matrix.
+struct PortBytes {
+  std::vector<std::uint64_t> out, in;  ///< [G]
+  std::uint64_t total = 0;
+};
+/// Of a matrix [G][G], row = sender; the diagonal does not count.
+void sum_ports(const std::vector<std::uint64_t>& matrix, PortBytes& out);
+
 /// One layer's traffic and work.
 struct LayerTraffic {
   /// Exchanges in order; each [G][G] bytes, row = sender. One matrix, or two with per_node.
   std::vector<std::vector<std::uint64_t>> dispatch, combine;
+  std::vector<PortBytes> dispatch_ports, combine_ports;  ///< Of each of them.
   /// chunk_by = experts: [k] parts of dispatch[0] and combine[0] by expert group; else empty.
   std::vector<std::vector<std::uint64_t>> group_dispatch, group_combine;
   /// [G][local experts] rows of each GPU's experts, first wave first: rows[w][g][i].
@@ -92,6 +102,13 @@ class TrafficBuilder {
   std::uint32_t choose(const ExpertMap::Row& row, std::uint32_t expert, std::uint32_t token,
                        const StepTokens& tokens, const LayerTraffic& out);
 
+  /// One copy of each expert and of the token for it: the way most runs go.
+  void count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
+                   const LayerDecision& decision, LayerTraffic& out);
+  /// Bytes from copies[from][to], which go there as dispatch and come back as combine.
+  void to_bytes(const std::uint32_t* copies, std::vector<std::uint64_t>& dispatch,
+                std::vector<std::uint64_t>& combine) const;
+
   const ExpertMap& map_;
   scenario::DispatchKind kind_;
   scenario::ReplicaChoice choice_;
@@ -100,7 +117,9 @@ class TrafficBuilder {
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
   std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_, turn_;
   std::vector<std::uint32_t> near_;
-  std::uint32_t expert_groups_ = 1;  // 1: not grouped.
+  std::vector<std::uint32_t> copies_, group_copies_;  // [phases or groups][G][G] sent there
+  std::vector<std::uint32_t> in_;                     // [G] of them received
+  std::uint32_t expert_groups_ = 1;                   // 1: not grouped.
   std::uint32_t stamp_ = 0;
 };
 

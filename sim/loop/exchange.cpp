@@ -57,8 +57,10 @@ void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::ui
 
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
-                         std::int64_t& duration, std::int64_t& floor, Among among) {
-  for (const std::vector<std::uint64_t>& matrix : matrices) {
+                         std::int64_t& duration, std::int64_t& floor, Among among,
+                         const std::vector<PortBytes>* ports) {
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const std::vector<std::uint64_t>& matrix = matrices[i];
     exchange_.run(matrix, ready_, timings_, among);
     std::int64_t longest = 0, highest_floor = 0;
     for (const ExchangeTiming& t : timings_) {
@@ -88,7 +90,7 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
     }
     duration += longest;
     floor += highest_floor;
-    count_bytes(matrix);
+    count_bytes(matrix, ports == nullptr ? nullptr : &(*ports)[i]);
   }
 }
 
@@ -124,17 +126,19 @@ void Simulator::count_links(const ExchangeTiming& t) {
   }
 }
 
-void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix) {
-  for (std::uint32_t g = 0; g < gpus_; ++g) {
-    for (std::uint32_t d = 0; d < gpus_; ++d) {
-      if (d == g) continue;
-      const std::uint64_t bytes = matrix[std::size_t{g} * gpus_ + d];
-      record_.gpu_bytes_out[g] += bytes;
-      record_.gpu_bytes_in[d] += bytes;
-      record_.pair_bytes[std::size_t{g} * gpus_ + d] += bytes;
-      record_.scalars.bytes_sent += bytes;
-    }
+void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix, const PortBytes* ports) {
+  if (ports == nullptr) {
+    sum_ports(matrix, ports_);
+    ports = &ports_;
   }
+  std::uint64_t* const pairs = record_.pair_bytes.data();
+  for (std::size_t i = 0; i < matrix.size(); ++i) pairs[i] += matrix[i];
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    pairs[std::size_t{g} * (gpus_ + 1)] = 0;
+    record_.gpu_bytes_out[g] += ports->out[g];
+    record_.gpu_bytes_in[g] += ports->in[g];
+  }
+  record_.scalars.bytes_sent += ports->total;
 }
 
 void Simulator::count_transfers() {

@@ -84,6 +84,7 @@ struct ExchangeTimer::State {
   network::ExchangeResult result;
   std::vector<SimTime> ready;
   std::vector<std::uint64_t> bytes;
+  std::vector<std::uint8_t> sends;
   network::Algorithm algorithm = network::Algorithm::kDirect;
   Sharing sharing = Sharing::kTask;
   std::unique_ptr<TransferQueue> copies;
@@ -425,15 +426,20 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     const std::vector<std::uint32_t>& members = (*parts)[q];
     const std::size_t n = members.size();
     s.ready.resize(n);
-    s.bytes.resize(n * n);
-    for (std::size_t i = 0; i < n; ++i) {
-      s.ready[i] = SimTime::from_ps(ready_ps[members[i]]);
-      for (std::size_t j = 0; j < n; ++j) {
-        s.bytes[i * n + j] = i == j ? 0 : bytes[members[i] * gpus + members[j]];
+    for (std::size_t i = 0; i < n; ++i) s.ready[i] = SimTime::from_ps(ready_ps[members[i]]);
+    // Everybody in order: the matrix as it is, whose diagonal no model reads.
+    std::span<const std::uint64_t> own = bytes;
+    if (n != gpus) {
+      s.bytes.resize(n * n);
+      for (std::size_t i = 0; i < n; ++i) {
+        for (std::size_t j = 0; j < n; ++j) {
+          s.bytes[i * n + j] = i == j ? 0 : bytes[members[i] * gpus + members[j]];
+        }
       }
+      own = s.bytes;
     }
     network::ExchangeResult& r = s.result;
-    models[q].exchange(s.bytes, s.ready, r);
+    models[q].exchange(own, s.ready, r);
     if (r.bytes == 0) continue;
 
     if (out.size() <= used) out.emplace_back();
@@ -456,13 +462,14 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     // Idle receivers do not make a GPU late: only senders count.
     std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0;
     std::uint32_t late = UINT32_MAX;
+    s.sends.assign(n, 0);
     for (std::size_t i = 0; i < n; ++i) {
       t.end_ps[members[i]] = r.end[i].ps();
       t.participates[members[i]] = r.participates[i];
-      const bool sends = std::any_of(s.bytes.begin() + static_cast<std::ptrdiff_t>(i * n),
-                                     s.bytes.begin() + static_cast<std::ptrdiff_t>((i + 1) * n),
-                                     [](std::uint64_t b) { return b > 0; });
-      if (!sends) continue;
+      for (std::size_t j = 0; j < n && s.sends[i] == 0; ++j) {
+        s.sends[i] = j != i && own[i * n + j] > 0 ? 1 : 0;
+      }
+      if (s.sends[i] == 0) continue;
       ++senders;
       if (ready_ps[members[i]] > last_sender) {
         last_sender = ready_ps[members[i]];
@@ -470,15 +477,12 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
-      const bool sends = std::any_of(s.bytes.begin() + static_cast<std::ptrdiff_t>(i * n),
-                                     s.bytes.begin() + static_cast<std::ptrdiff_t>((i + 1) * n),
-                                     [](std::uint64_t b) { return b > 0; });
-      if (sends) wait += last_sender - ready_ps[members[i]];
+      if (s.sends[i] != 0) wait += last_sender - ready_ps[members[i]];
     }
     wait = senders > 1 ? wait / (senders - 1) : 0;
     if (s.copies && (kept || s.copies->in_flight() > 0)) {
       TransferQueue::Exchange e;
-      e.phases = network::all_to_all(models[q].algorithm(), s.bytes, models[q].routes().node);
+      e.phases = network::all_to_all(models[q].algorithm(), own, models[q].routes().node);
       for (network::Phase& phase : e.phases) {
         for (network::Transfer& x : phase) {
           x.src = members[x.src];

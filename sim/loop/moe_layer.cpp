@@ -210,8 +210,7 @@ OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
   }
   const ExpertMap::Row& row = map_.row(moe);
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
-  for (std::size_t c = 0; c < row.rank.size(); ++c) {
-    if (row.rank[c] != g % s_.parallel.ep) continue;
+  for (const std::uint32_t c : row.of_rank[g % s_.parallel.ep]) {
     std::int64_t t = 0;
     for (const auto& wave : traffic_.waves) {
       t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
@@ -290,6 +289,18 @@ void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
   longest += most;
 }
 
+/// The matrices were replaced by others.
+void Simulator::sum_traffic() {
+  traffic_.dispatch_ports.resize(traffic_.dispatch.size());
+  traffic_.combine_ports.resize(traffic_.combine.size());
+  for (std::size_t i = 0; i < traffic_.dispatch.size(); ++i) {
+    sum_ports(traffic_.dispatch[i], traffic_.dispatch_ports[i]);
+  }
+  for (std::size_t i = 0; i < traffic_.combine.size(); ++i) {
+    sum_ports(traffic_.combine[i], traffic_.combine_ports[i]);
+  }
+}
+
 /// Router, decisions and what they ask for.
 void Simulator::moe_front(std::uint32_t moe) {
   const auto index = static_cast<std::uint32_t>(step_);
@@ -333,25 +344,21 @@ void Simulator::moe_front(std::uint32_t moe) {
     traffic_.dispatch.clear();
     traffic_.combine = s_.parallel.sequence_parallel ? scatter_ : reduce_;
     if (s_.parallel.sequence_parallel) traffic_.dispatch = gather_;
+    sum_traffic();
   }
   if (s_.network.payload.wire != scenario::WireFormat::kNative) {
     halve(traffic_.dispatch, s_.network.payload.dispatch_bytes(s_.model.hidden_size));
     halve(traffic_.combine, s_.network.payload.combine_bytes(s_.model.hidden_size));
+    sum_traffic();
   }
 
   // Memory that lives during the exchange and the expert phase.
   buffers_.assign(gpus_, 0);
   activations_.assign(gpus_, 0);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    for (const auto* matrices : {&traffic_.dispatch, &traffic_.combine}) {
+    for (const auto* exchanges : {&traffic_.dispatch_ports, &traffic_.combine_ports}) {
       std::uint64_t largest = 0;
-      for (const auto& m : *matrices) {
-        std::uint64_t bytes = 0;
-        for (std::uint32_t d = 0; d < gpus_; ++d) {
-          if (d != g) bytes += m[std::size_t{g} * gpus_ + d] + m[std::size_t{d} * gpus_ + g];
-        }
-        largest = std::max(largest, bytes);
-      }
+      for (const PortBytes& p : *exchanges) largest = std::max(largest, p.out[g] + p.in[g]);
       buffers_[g] += largest;
     }
     activations_[g] = model::dtype_bytes(
@@ -378,7 +385,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     if (loads_) ask_experts(moe);
     if (packs) pack(run::Phase::kDispatch, true);
     exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
-             out.dispatch_ps, out.dispatch_floor_ps);
+             out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups, &traffic_.dispatch_ports);
     if (packs) pack(run::Phase::kDispatch, false);
     if (!sent_on_.empty()) {
       exchange(run::Phase::kDispatch, moe, {there_}, out.dispatch_ps, out.dispatch_floor_ps);
@@ -399,7 +406,8 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     if (packs) pack(run::Phase::kCombine, true);
     const run::Phase home = inside ? run::Phase::kCollective : run::Phase::kCombine;
     if (faults_ != nullptr && faults_->any_bad_gather()) failed_gathers(moe, home);
-    exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps);
+    exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
+             &traffic_.combine_ports);
     if (packs) pack(run::Phase::kCombine, false);
   }
   moe_finish(moe);
@@ -436,7 +444,12 @@ void Simulator::moe_finish(std::uint32_t moe) {
   sets_ += decision_.sets;
   const std::size_t base = std::size_t{moe} * experts_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> moved;
-  for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
+  // Mostly every first choice runs.
+  const bool all_kept = decision_.kept == decision_.assignments;
+  for (std::uint32_t e = 0; all_kept && e < experts_; ++e) {
+    record_.expert_kept[base + e] += decision_.load[e];
+  }
+  for (std::size_t i = 0; !all_kept && i < decision_.outcome.size(); ++i) {
     const std::uint16_t from = decision_.first[i];
     switch (static_cast<SlotOutcome>(decision_.outcome[i])) {
       case SlotOutcome::kNoSlot:

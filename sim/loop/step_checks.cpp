@@ -82,81 +82,85 @@ void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32
   critical_.push_back(e);
 }
 
-/// Recounts what the layer sends from the decisions, by sorting each token's destinations, and
-/// compares: an independent count of the copies.
+/// Recounts what the layer sends from the decisions, token by token, and compares: an independent
+/// count of the copies.
 void Simulator::check_traffic(std::uint32_t moe) {
   std::uint64_t copies = 0;
-  std::vector<std::uint32_t> to, others;
   // With expert groups: a destination is a GPU and a group.
   const bool grouped = s_.network.chunk_by == scenario::ChunkBy::kExperts;
+  const bool per_expert = s_.network.dispatch == scenario::DispatchKind::kPerExpert;
+  const bool per_node = s_.network.dispatch == scenario::DispatchKind::kPerNode;
   const std::uint32_t groups = grouped ? s_.network.chunks : 1;
+  const std::uint32_t ep = s_.parallel.ep;
   const ExpertMap::Row& places = map_.row(moe);
+  if (node_place_.empty()) {
+    met_.assign(std::size_t{gpus_} * groups, 0);
+    met_node_.assign(*std::max_element(node_.begin(), node_.end()) + 1, 0);
+    node_gpus_.resize(met_node_.size());
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      node_place_.push_back(static_cast<std::uint32_t>(node_gpus_[node_[g]].size()));
+      node_gpus_[node_[g]].push_back(g);
+    }
+  }
+  const std::size_t k = decision_.slots;
+  const std::uint32_t* const first = places.first.data();
+  const std::uint32_t* const rank = places.rank.data();
+  const std::uint8_t* const outcomes = decision_.outcome.data();
+  const std::uint16_t* const wanted = decision_.first.data();
+  const std::uint16_t* const chosen = decision_.chosen.data();
+  const std::uint32_t* const runs_on = traffic_.gpu.data();
   for (std::uint32_t t = 0; t < decision_.tokens; ++t) {
     const std::uint32_t s = tokens_.rank[t];
-    to.clear();
-    for (std::uint32_t j = 0; j < decision_.slots; ++j) {
-      const std::size_t i = std::size_t{t} * decision_.slots + j;
-      const auto outcome = static_cast<SlotOutcome>(decision_.outcome[i]);
+    const std::uint32_t base = s / ep * ep;
+    if (++met_stamp_ == 0) {
+      std::fill(met_.begin(), met_.end(), 0);
+      std::fill(met_node_.begin(), met_node_.end(), 0);
+      met_stamp_ = 1;
+    }
+    for (std::size_t i = t * k; i < (t + 1) * k; ++i) {
+      const auto outcome = static_cast<SlotOutcome>(outcomes[i]);
       if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) continue;
-      const std::uint16_t e =
-          outcome == SlotOutcome::kQueued ? decision_.first[i] : decision_.chosen[i];
-      const std::uint32_t d = traffic_.gpu[i];
-      bool holds = false;
-      for (std::uint32_t c = 0; c < map_.row(moe).copies(e); ++c) {
-        holds = holds || map_.gpu_of(moe, e, s, c) == d;
-      }
-      if (!holds) {
+      const std::uint32_t e = outcome == SlotOutcome::kQueued ? wanted[i] : chosen[i];
+      const std::uint32_t d = runs_on[i];
+      std::uint32_t c = first[e];
+      const std::uint32_t beyond = first[e + 1];
+      while (c < beyond && rank[c] != d - base) ++c;
+      if (c == beyond) {
         violation("placement", fmt::format("step {}, MoE layer {}", step_, moe),
                   fmt::format("expert {} ran on GPU {}, which holds no copy", e, d));
       }
       if (d == s) continue;
-      std::uint32_t group = 0;
-      for (std::uint32_t c = places.first[e]; grouped && c < places.first[e + 1]; ++c) {
-        const std::uint32_t rank = places.rank[c];
-        if (rank != d % s_.parallel.ep) continue;
-        group = expert_group(places.local[c], places.count[rank], groups);
-        break;
+      if (per_expert) {
+        ++copies;
+        continue;
       }
-      to.push_back(d * groups + group);
+      const std::uint32_t group =
+          grouped && c < beyond ? expert_group(places.local[c], places.count[rank[c]], groups) : 0;
+      std::uint32_t& met = met_[std::size_t{d} * groups + group];
+      if (met == met_stamp_) continue;
+      met = met_stamp_;
+      ++copies;
     }
-    if (s_.network.dispatch == scenario::DispatchKind::kPerExpert) {
-      copies += to.size();
-      continue;
-    }
-    std::sort(to.begin(), to.end());
-    to.erase(std::unique(to.begin(), to.end()), to.end());
-    copies += to.size();
-    if (s_.network.dispatch != scenario::DispatchKind::kPerNode) continue;
+    if (!per_node) continue;
     // One copy more for every other node whose relay is not itself a destination.
-    others.clear();
-    for (const std::uint32_t d : to) {
-      if (node_[d] != node_[s]) others.push_back(node_[d]);
-    }
-    std::sort(others.begin(), others.end());
-    others.erase(std::unique(others.begin(), others.end()), others.end());
-    for (const std::uint32_t n : others) {
-      std::uint32_t place = 0, relay = 0;
-      for (std::uint32_t g = 0; g < s; ++g) place += node_[g] == node_[s] ? 1 : 0;
-      for (std::uint32_t g = 0; g < gpus_; ++g) {
-        if (node_[g] == n && place-- == 0) {
-          relay = g;
-          break;
-        }
-      }
-      if (!std::binary_search(to.begin(), to.end(), relay)) ++copies;
+    for (std::size_t i = t * k; i < (t + 1) * k; ++i) {
+      const std::uint32_t d = runs_on[i];
+      if (d == kNoGpu || node_[d] == node_[s] || met_node_[node_[d]] == met_stamp_) continue;
+      met_node_[node_[d]] = met_stamp_;
+      if (met_[node_gpus_[node_[d]][node_place_[s]]] != met_stamp_) ++copies;
     }
   }
-  const auto sum = [](const std::vector<std::vector<std::uint64_t>>& matrices) {
+  const auto sum = [](const std::vector<PortBytes>& exchanges) {
     std::uint64_t bytes = 0;
-    for (const auto& m : matrices) bytes = std::accumulate(m.begin(), m.end(), bytes);
+    for (const PortBytes& p : exchanges) bytes += p.total;
     return bytes;
   };
   const std::uint64_t out = s_.network.payload.dispatch_bytes(s_.model.hidden_size) * copies;
   const std::uint64_t back = s_.network.payload.combine_bytes(s_.model.hidden_size) * copies;
-  if (sum(traffic_.dispatch) != out || sum(traffic_.combine) != back) {
+  if (sum(traffic_.dispatch_ports) != out || sum(traffic_.combine_ports) != back) {
     violation("bytes", fmt::format("step {}, MoE layer {}", step_, moe),
               fmt::format("dispatch {} and combine {} bytes, the decisions ask for {} and {}",
-                          sum(traffic_.dispatch), sum(traffic_.combine), out, back));
+                          sum(traffic_.dispatch_ports), sum(traffic_.combine_ports), out, back));
   }
 }
 

@@ -116,7 +116,8 @@ class Simulator {
   std::int64_t work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
-                std::int64_t& floor, Among among = Among::kGroups);
+                std::int64_t& floor, Among among = Among::kGroups,
+                const std::vector<PortBytes>* ports = nullptr);
   /// What the policy makes of the requests of this workload.
   void describe_requests(const RoutingTrace* trace);
   /// The same for the sequences of the plan that are new.
@@ -181,6 +182,8 @@ class Simulator {
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
   void decide_layer(std::uint32_t moe, std::uint32_t step);
   std::uint64_t longest_queue_ = 0;  ///< Of the layer: most demand beyond one copy's capacity.
+  /// Makes the ports of traffic_ anew from its matrices.
+  void sum_traffic();
   void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
   /// All waves of GPU g when soft tokens take the stacked first product. They run in the first
   /// waves.
@@ -189,6 +192,8 @@ class Simulator {
   void check_step(std::uint64_t step);
   void check_time(std::int64_t ps) const;
   void violation(const std::string& check, const std::string& where, const std::string& message);
+  /// GPUs that may hold pages of the sequences with this home; found once.
+  [[nodiscard]] const std::vector<std::uint32_t>& kv_holders(std::uint32_t home);
   /// Whether a GPU holds the pages of the sequences with this home.
   [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t home) const {
     if (staged()) return group_first(gpu % s_.parallel.stage_gpus()) == home;
@@ -265,7 +270,7 @@ class Simulator {
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
 
   void count_links(const ExchangeTiming& timing);
-  void count_bytes(const std::vector<std::uint64_t>& matrix);
+  void count_bytes(const std::vector<std::uint64_t>& matrix, const PortBytes* ports = nullptr);
   /// Pages on their way between replicas, to the links of the step that has been computed.
   void count_transfers();
   // chunks.cpp
@@ -478,9 +483,16 @@ class Simulator {
   std::vector<float> group_logits_;
   LayerDecision group_decision_;
   std::vector<run::Violation> violations_;
-  std::vector<RequestInfo> trace_requests_;  // [trace sequence] as the policy sees them
-  std::uint32_t described_ = 0;              // requests below have been described
-  std::vector<std::uint64_t> held_;          // scratch of check_step
+  std::vector<RequestInfo> trace_requests_;             // [trace sequence] as the policy sees them
+  std::uint32_t described_ = 0;                         // requests below have been described
+  std::vector<std::uint64_t> held_;                     // scratch of check_step
+  std::vector<std::vector<std::uint32_t>> kv_holders_;  // [G] of kv_holders(), empty: not found yet
+  PortBytes ports_;                                     // scratch of count_bytes
+  // Scratch of check_traffic: when a (GPU, group) and a node were last met; GPUs of each node and
+  // the place of a GPU among them.
+  std::vector<std::uint32_t> met_, met_node_, node_place_;
+  std::vector<std::vector<std::uint32_t>> node_gpus_;
+  std::uint32_t met_stamp_ = 0;
   std::vector<run::CriticalEntry> critical_, slowest_critical_;
   std::int64_t slowest_step_ps_ = -1;
 };

@@ -67,7 +67,7 @@ SyntheticRouting::SyntheticRouting(const scenario::RoutingSpec& law, std::uint32
                                    std::uint32_t experts, std::uint64_t seed)
     : law_(law),
       experts_(experts),
-      slices_(std::bit_ceil(experts) * 2),
+      slices_(std::bit_ceil(experts) * 8),
       seed_(seed),
       token_limit_(static_cast<std::uint64_t>(law.token_correlation * 0x1.0p32)),
       layer_limit_(static_cast<std::uint64_t>(law.layer_correlation * 0x1.0p32)),

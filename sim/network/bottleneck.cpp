@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/base/error.hpp"
 
@@ -186,28 +187,25 @@ void BottleneckModel::sum_tiers(const std::uint64_t* bytes) {
   std::uint64_t* const rows = sums_.data();
   std::uint64_t* const columns = rows + n * groups;
   std::uint64_t* const blocks = columns + n * groups;
-  if (width_ == 8) {
-    sum_strips<8>(bytes, rows, n * groups);
-  } else if (width_ == 4) {
-    sum_strips<4>(bytes, rows, n * groups);
-  } else {
-    for (std::size_t i = 0; i < n; ++i) {
-      for (std::size_t g = 0; g < groups; ++g) {
-        std::uint64_t sum = 0;
-        for (std::uint32_t j = first_[g]; j < first_[g + 1]; ++j) {
-          sum += bytes[i * n + j];
-        }
-        rows[i * groups + g] = sum;
-      }
-    }
-  }
+  // Row by row, so that each is read from memory once.
   for (std::size_t g = 0; g < groups; ++g) {
     std::uint64_t* const column = columns + g * n;
-    std::copy_n(bytes + first_[g] * n, n, column);
-    for (std::size_t i = first_[g] + 1; i < first_[g + 1]; ++i) {
+    for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
       const std::uint64_t* const row = bytes + i * n;
-      for (std::size_t j = 0; j < n; ++j) {
-        column[j] += row[j];
+      if (width_ == 8) {
+        sum_strips<8>(row, rows + i * groups, groups);
+      } else if (width_ == 4) {
+        sum_strips<4>(row, rows + i * groups, groups);
+      } else {
+        for (std::size_t h = 0; h < groups; ++h) {
+          rows[i * groups + h] =
+              std::accumulate(row + first_[h], row + first_[h + 1], std::uint64_t{0});
+        }
+      }
+      if (i == first_[g]) {
+        std::copy_n(row, n, column);
+      } else {
+        for (std::size_t j = 0; j < n; ++j) column[j] += row[j];
       }
     }
   }
