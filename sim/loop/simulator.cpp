@@ -531,16 +531,33 @@ void Simulator::begin_hosts() {
   }
 }
 
+/// [G] Nothing of a layer but its window decides what its attention costs.
+const std::vector<OpCost>& Simulator::attention_costs(std::size_t layer) {
+  const std::uint64_t window = s_.model.layers[layer].sliding_window;
+  for (const auto& [of, costs] : attention_costs_) {
+    if (of == window) return costs;
+  }
+  std::vector<OpCost>& costs = attention_costs_.emplace_back(window, 0).second;
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    costs.push_back(cost_[g].attention(layer, sequences_[g], shares()));
+  }
+  return costs;
+}
+
 void Simulator::attention(std::size_t layer, std::uint32_t moe) {
   const bool is_moe = s_.model.is_moe(layer);
   const std::uint32_t of = is_moe ? moe : run::kNone;
   std::int64_t slowest = 0;
   begin_merge();
+  const std::vector<OpCost>* const known =
+      same_rows_ && !merge_on_ ? &attention_costs(layer) : nullptr;
   if (kv_travels()) move_kv(layer, of);
   if (s_.parallel.sequence_parallel) collective(of, gather_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c =
-        cost_[g].attention(layer, merge_on_ ? merge_home_[g] : sequences_[g], shares());
+        known != nullptr
+            ? (*known)[g]
+            : cost_[g].attention(layer, merge_on_ ? merge_home_[g] : sequences_[g], shares());
     transient(g,
               tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
                                model::kv_values_per_token_layer(shard_)),
@@ -571,6 +588,8 @@ void Simulator::dense_layer(std::size_t layer) {
 void Simulator::run_layers(std::size_t first, std::size_t beyond) {
   std::uint32_t moe = 0;
   for (std::size_t layer = 0; layer < first; ++layer) moe += s_.model.is_moe(layer) ? 1 : 0;
+  attention_costs_.clear();
+  same_rows_ = true;
   for (std::size_t layer = first; layer < beyond; ++layer) {
     attention(layer, moe);
     if (s_.model.is_moe(layer)) {
@@ -581,6 +600,7 @@ void Simulator::run_layers(std::size_t first, std::size_t beyond) {
       dense_layer(layer);
     }
   }
+  same_rows_ = false;
 }
 
 /// Mean over the layers and the tokens of all micro-batches.

@@ -112,6 +112,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
   for (std::uint32_t t = 0; t < decision_.tokens; ++t) {
     const std::uint32_t s = tokens_.rank[t];
     const std::uint32_t base = s / ep * ep;
+    std::uint32_t own = 0;
     if (++met_stamp_ == 0) {
       std::fill(met_.begin(), met_.end(), 0);
       std::fill(met_node_.begin(), met_node_.end(), 0);
@@ -131,7 +132,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
       }
       if (d == s) continue;
       if (per_expert) {
-        ++copies;
+        ++own;
         continue;
       }
       const std::uint32_t group =
@@ -139,8 +140,9 @@ void Simulator::check_traffic(std::uint32_t moe) {
       std::uint32_t& met = met_[std::size_t{d} * groups + group];
       if (met == met_stamp_) continue;
       met = met_stamp_;
-      ++copies;
+      ++own;
     }
+    copies += own;
     if (!per_node) continue;
     // One copy more for every other node whose relay is not itself a destination.
     for (std::size_t i = t * k; i < (t + 1) * k; ++i) {

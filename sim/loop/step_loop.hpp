@@ -135,6 +135,7 @@ class Simulator {
   void compose_part(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage);
   void begin_hosts();
   void attention(std::size_t layer, std::uint32_t moe);
+  [[nodiscard]] const std::vector<OpCost>& attention_costs(std::size_t layer);
   void run_layers(std::size_t first, std::size_t beyond);
   void dense_layer(std::size_t layer);
   void embed();
@@ -483,8 +484,11 @@ class Simulator {
   std::vector<float> group_logits_;
   LayerDecision group_decision_;
   std::vector<run::Violation> violations_;
-  std::vector<RequestInfo> trace_requests_;             // [trace sequence] as the policy sees them
-  std::uint32_t described_ = 0;                         // requests below have been described
+  std::vector<RequestInfo> trace_requests_;  // [trace sequence] as the policy sees them
+  std::uint32_t described_ = 0;              // requests below have been described
+  // Attention by sliding window, [G]; while the layers of one part follow each other.
+  std::vector<std::pair<std::uint64_t, std::vector<OpCost>>> attention_costs_;
+  bool same_rows_ = false;
   std::vector<std::uint64_t> held_;                     // scratch of check_step
   std::vector<std::vector<std::uint32_t>> kv_holders_;  // [G] of kv_holders(), empty: not found yet
   PortBytes ports_;                                     // scratch of count_bytes
