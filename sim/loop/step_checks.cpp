@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "sim/loop/step_loop.hpp"
 
@@ -82,6 +83,36 @@ void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32
   critical_.push_back(e);
 }
 
+namespace {
+
+/// The plain case of check_traffic(): copies that travel when every expert has one place and a copy
+/// of the token goes to each; no value: a slot ran elsewhere.
+std::optional<std::uint64_t> plain_copies(const LayerDecision& decision, const StepTokens& tokens,
+                                          const std::vector<std::uint32_t>& gpu,
+                                          const std::vector<std::uint32_t>& rank_of,
+                                          std::uint32_t ep) {
+  const std::size_t k = decision.slots;
+  std::uint64_t copies = 0;
+  bool sound = true;
+  for (std::uint32_t t = 0; t < decision.tokens; ++t) {
+    const std::uint32_t s = tokens.rank[t], base = s / ep * ep;
+    const std::uint8_t* const outcome = decision.outcome.data() + t * k;
+    const std::uint16_t* const first = decision.first.data() + t * k;
+    const std::uint16_t* const chosen = decision.chosen.data() + t * k;
+    const std::uint32_t* const ran = gpu.data() + t * k;
+    for (std::size_t j = 0; j < k; ++j) {
+      const auto o = static_cast<SlotOutcome>(outcome[j]);
+      if (o == SlotOutcome::kNoSlot || o == SlotOutcome::kDropped) continue;
+      const std::uint32_t e = o == SlotOutcome::kQueued ? first[j] : chosen[j];
+      sound = sound && base + rank_of[e] == ran[j];
+      copies += ran[j] != s ? 1 : 0;
+    }
+  }
+  return sound ? std::optional(copies) : std::nullopt;
+}
+
+}  // namespace
+
 /// Recounts what the layer sends from the decisions, token by token, and compares: an independent
 /// count of the copies.
 void Simulator::check_traffic(std::uint32_t moe) {
@@ -102,6 +133,11 @@ void Simulator::check_traffic(std::uint32_t moe) {
       node_gpus_[node_[g]].push_back(g);
     }
   }
+  std::optional<std::uint64_t> plain;
+  if (per_expert && !grouped && map_.most_copies == 1 && places.rank.size() == experts_) {
+    plain = plain_copies(decision_, tokens_, traffic_.gpu, places.rank, ep);
+    copies = plain.value_or(0);
+  }
   const std::size_t k = decision_.slots;
   const std::uint32_t* const first = places.first.data();
   const std::uint32_t* const rank = places.rank.data();
@@ -109,7 +145,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
   const std::uint16_t* const wanted = decision_.first.data();
   const std::uint16_t* const chosen = decision_.chosen.data();
   const std::uint32_t* const runs_on = traffic_.gpu.data();
-  for (std::uint32_t t = 0; t < decision_.tokens; ++t) {
+  for (std::uint32_t t = 0; !plain && t < decision_.tokens; ++t) {
     const std::uint32_t s = tokens_.rank[t];
     const std::uint32_t base = s / ep * ep;
     std::uint32_t own = 0;
