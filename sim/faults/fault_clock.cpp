@@ -36,6 +36,10 @@ std::vector<FaultChange> FaultClock::advance(std::uint64_t step, std::int64_t no
     active_.push_back({rule, target, r.lasts == 0 ? UINT64_MAX : step + r.lasts, {}});
     changes.push_back({rule, true, target});
   };
+  // A step may be asked for again, when nothing was left to plan or by another replica: its draws
+  // would fall the same.
+  const bool again = drawn_ == step;
+  drawn_ = step;
   for (std::size_t i = 0; i < s_.faults.events.size(); ++i) {
     const FaultRule& r = s_.faults.events[i];
     const std::uint32_t target = of_link(r.kind) ? r.link : of_expert(r.kind) ? r.expert : r.gpu;
@@ -47,6 +51,7 @@ std::vector<FaultChange> FaultClock::advance(std::uint64_t step, std::int64_t no
       }
       continue;
     }
+    if (again) continue;
     // One draw for every target; a fault that is there already does not begin again.
     const auto all = static_cast<std::uint32_t>(of_link(r.kind) ? s_.hardware.links.size()
                                                                 : s_.hardware.gpu_count());

@@ -73,7 +73,8 @@ class FaultClock {
 
   const scenario::Scenario& s_;
   std::vector<Active> active_;
-  std::vector<std::uint8_t> done_;  // [rule] a scheduled fault that has begun
+  std::vector<std::uint8_t> done_;    // [rule] a scheduled fault that has begun
+  std::uint64_t drawn_ = UINT64_MAX;  // the step whose random faults are drawn
   std::vector<double> gpu_factor_, link_factor_, clock_;
   std::vector<std::int64_t> stall_ps_;
   std::vector<std::uint64_t> leak_;

@@ -174,6 +174,7 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
         for (std::uint32_t d = q * ep; d < (q + 1) * ep; ++d) m[std::size_t{g} * gpus_ + d] = 0;
       }
     }
+    sum_traffic();
     for (std::size_t t = 0; t < tokens_.size(); ++t) {
       const std::uint32_t home = tokens_.rank[t];
       if (home / ep != q) continue;

@@ -113,6 +113,7 @@ std::string Simulator::describe(const FaultChange& c) const {
 
 void Simulator::reset_healing() {
   hang_ps_ = 0;
+  healing_since_ = -1;
   hang_gpu_ = run::kNone;
   host_load_.assign(gpus_, 0);
   travel_.assign(std::size_t{gpus_} * gpus_, 0);
@@ -125,11 +126,19 @@ std::int64_t Simulator::engine_time() const {
   return *std::max_element(ready_.begin() + plan_.first_gpu, ready_.begin() + plan_.last_gpu);
 }
 
+void Simulator::note_healing() {
+  const bool loads =
+      std::any_of(host_load_.begin(), host_load_.end(), [](std::uint64_t b) { return b > 0; });
+  if (healing_since_ < 0 && (hang_ps_ > 0 || loads)) healing_since_ = engine_time();
+}
+
 void Simulator::begin_faults(std::uint64_t step) {
   const std::int64_t now = engine_time();
   std::vector<std::uint32_t> lost, back;
   bool wires = false;
-  if ((faults_->any_damaged() || !astray_.empty()) && step % s_.faults.check_every == 0) {
+  if ((faults_->any_damaged() || !astray_.empty()) && step % s_.faults.check_every == 0 &&
+      checked_step_ != step) {
+    checked_step_ = step;
     check_weights(step, now);
   }
   for (const FaultChange& c : faults_->advance(step, now)) {
@@ -538,6 +547,12 @@ void Simulator::wait(std::uint32_t gpu, std::int64_t ps) {
 /// The time of what begin_faults() found out, before the step's own work.
 void Simulator::pay_faults(std::uint64_t step) {
   const std::int64_t begin = engine_time();
+  // What passed while there was nothing to compute.
+  std::int64_t passed =
+      healing_since_ < 0 ? 0 : std::max<std::int64_t>(0, record_.scalars.start_ps - healing_since_);
+  const std::int64_t in_hang = std::min(passed, hang_ps_);
+  hang_ps_ -= in_hang;
+  passed -= in_hang;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     // After the plan gave up the pages that no longer fit.
     if (arriving_[g] == 0) continue;
@@ -557,7 +572,10 @@ void Simulator::pay_faults(std::uint64_t step) {
                   hang_ps_);
   }
   if (std::any_of(host_load_.begin(), host_load_.end(), [](std::uint64_t b) { return b > 0; })) {
-    const std::vector<std::int64_t> ps = host_load_ps();
+    std::vector<std::int64_t> ps = host_load_ps();
+    for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+      ps[g] = std::max<std::int64_t>(0, ps[g] - passed);
+    }
     const auto last =
         static_cast<std::uint32_t>(std::max_element(ps.begin(), ps.end()) - ps.begin());
     if (of_engine(last)) {

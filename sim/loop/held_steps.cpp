@@ -46,12 +46,13 @@ void Simulator::settle_step(std::uint32_t engine) {
     if (sc.engine != engine || h.clocks.empty()) continue;
     const std::int64_t end = std::max(held_end(engine), sc.start_ps + 1);
     check_time(end);
-    const std::int64_t more = end - sc.end_ps;
+    const std::int64_t more = end - sc.end_ps, before = sc.end_ps;
     sc.end_ps = end;
     stretch(sc.phase_ps.data(), more);
     for (std::size_t i = 0; i < h.clocks.size(); ++i) {
       stretch(h.record.gpu_phase_ps.data() + (h.first_gpu + i) * run::kPhases, more);
-      ready_[h.first_gpu + i] = end;
+      // Beyond its step's end: a load that another replica's check asked for.
+      ready_[h.first_gpu + i] = end + std::max<std::int64_t>(0, ready_[h.first_gpu + i] - before);
     }
     h.clocks.clear();
     break;

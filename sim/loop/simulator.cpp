@@ -791,6 +791,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       }
       if (faults_ != nullptr) begin_faults(step);
       if (board_ != nullptr) take_actions(step);
+      note_healing();
     } while (!batch_->plan(step, plan_));
     if (!more) break;
     if (staged()) plan_.last_gpu = gpus_;

@@ -293,6 +293,8 @@ class Simulator {
   void shed(std::uint64_t step, const health::AlarmChange& change);
   // healing.cpp
   void reset_healing();
+  /// Keeps the time at which what is to be paid began.
+  void note_healing();
   void begin_faults(std::uint64_t step);
   void pay_faults(std::uint64_t step);
   void end_faults(std::uint64_t step);
@@ -414,6 +416,8 @@ class Simulator {
   std::uint64_t alarms_ = 0;
   // Of the step about to begin: what healing takes.
   std::int64_t hang_ps_ = 0;
+  std::int64_t healing_since_ = -1;  ///< When the hang or the loads began; -1: there is none.
+  std::uint64_t checked_step_ = UINT64_MAX;  ///< Whose check of the weights is done.
   std::uint32_t hang_gpu_ = run::kNone;
   std::vector<std::uint64_t> host_load_, travel_, leaving_, arriving_;  // [G], [G][G], [G], [G] B
   std::vector<std::string> healing_;

@@ -192,10 +192,12 @@ class ServingBatch final : public BatchSource {
     return false;
   }
 
-  std::vector<MovedSequence> evacuate(std::uint32_t gpu, std::span<const std::uint32_t>,
+  std::vector<MovedSequence> evacuate(std::uint32_t gpu, std::span<const std::uint32_t> to,
                                       bool keep_kv) override {
     const std::uint32_t at = rank_of(gpu);
     if (at == kNoRank) return {};
+    // All that leave with this one, so that nothing moves to them.
+    for (Rank& k : ranks_) k.gone = k.gone || std::find(to.begin(), to.end(), k.home) == to.end();
     ranks_[at].gone = true;
     if (!keep_kv) {
       std::erase_if(kv_, [&](const KvChange& c) { return c.gpu == gpu; });  // Freed already.
@@ -627,7 +629,8 @@ class ServingBatch final : public BatchSource {
     return ids;
   }
   [[nodiscard]] bool has_room(const Rank& k, const Request& r) const {
-    return k.used + bytes(r.held) <= (k.queue() > 0 ? below_mark(k) : k.capacity) &&
+    return bytes(std::uint64_t{r.prompt} + r.output - 1) <= k.capacity &&
+           k.used + bytes(r.held) <= (k.queue() > 0 ? below_mark(k) : k.capacity) &&
            k.queue() < w_.batching.max_sequences;
   }
   /// Its pages are gone, with the ledger's entries of them.
@@ -691,7 +694,8 @@ class ServingBatch final : public BatchSource {
     requests_.push_back(r);
     // The last token sampled is never computed.
     const std::uint64_t most = std::uint64_t{a.prompt} + a.output - 1;
-    if (sheds_) {
+    // An empty system computes no step that could clear the alarm: it admits.
+    if (sheds_ && in_system_ > 0) {
       ++shed_;
       return reject(id);
     }
