@@ -206,7 +206,7 @@ void MainWindow::makeDocks() {
   m_runsView->setEditTriggers(QAbstractItemView::NoEditTriggers);
   m_runsView->setUniformRowHeights(true);
   m_runsView->setIndentation(12);
-  m_runsView->setTextElideMode(Qt::ElideMiddle);
+  m_runsView->setTextElideMode(Qt::ElideLeft);  // The end tells "model.hidden_size" from others.
   m_runsView->header()->setFixedHeight(fontMetrics().height() + 8);
   m_runsView->header()->setStretchLastSection(false);
   m_runsView->setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
@@ -703,7 +703,7 @@ void MainWindow::fillRuns() {
     row(a, tr("seed"), QString::number(m.seed));
     row(a, tr("detail"), qs(run::kDetailNames[static_cast<std::size_t>(m.detail)]));
     row(a, tr("network"), qs(m.network_model));
-    row(a, tr("policy"), qs(m.policy_way));
+    row(a, tr("decided by"), qs(m.policy_way));
     row(a, tr("routing"), qs(m.routing_source));
     row(a, tr("scenario hash"), qs(m.scenario_hash));
     row(a, tr("version"), qs(m.product_version));

@@ -68,6 +68,7 @@ void HeatPane::refresh() {
   if (run == nullptr) return;
   m_order = run->expertOrder(m_state->layer());
   m_top = heatTop(*run, m_state->layer(), m_state->scale());
+  m_overTop = m_state->scale() == Scale::kCapacity ? overTop(*run, m_state->layer()) : 1;
   const RowOrder order = m_state->rowOrder();
   if (order == RowOrder::kId) {
     std::sort(m_order.begin(), m_order.end(),
@@ -226,7 +227,23 @@ constexpr int kBar = 96;
 int HeatPane::legendWidth() const {
   const QFontMetrics m = fontMetrics();
   return m.horizontalAdvance(valueText(0)) + 4 + kBar + 4 + m.horizontalAdvance(valueText(m_top)) +
-         14 + 14 + 4 + m.horizontalAdvance(tr("over capacity"));
+         14 + overBar() + 4 + m.horizontalAdvance(overText());
+}
+
+int HeatPane::overBar() const { return m_overTop > 1.005 ? kBar / 2 : 14; }
+
+QString HeatPane::overText() const {
+  return m_overTop > 1.005 ? tr("over capacity, to %1").arg(valueText(m_overTop))
+                           : tr("over capacity");
+}
+
+QRgb HeatPane::overColor(double fill) const {
+  const double span = m_overTop - 1;
+  const double t = span > 0 ? std::clamp((fill - 1) / span, 0.0, 1.0) : 0;
+  const QColor from = m_state->theme().overflow, to(0x7d, 0x00, 0x10);
+  const auto mix = [t](int a, int b) { return qRound(a + (b - a) * t); };
+  return qRgb(mix(from.red(), to.red()), mix(from.green(), to.green()),
+              mix(from.blue(), to.blue()));
 }
 
 void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
@@ -251,9 +268,13 @@ void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
   x += kBar + 4;
   text(valueText(m_top));
   x += 14;
-  painter.fillRect(QRect(x, y, 14, 10), theme.overflow);
-  x += 14 + 4;
-  text(tr("over capacity"));
+  const int over = overBar();
+  for (int i = 0; i < over; ++i) {
+    painter.fillRect(QRect(x + i, y, 1, 10),
+                     QColor::fromRgb(overColor(1 + (m_overTop - 1) * i / (over - 1))));
+  }
+  x += over + 4;
+  text(overText());
 }
 
 std::size_t HeatPane::rowAt(int y) const {
@@ -299,24 +320,24 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
         return heatColumns(run, m_state->layer(), m_state->scale(), m_state->aggregate(), w, n);
       });
 
-  // [row][column]; infinite = over capacity, -1 = no value: so the largest wins where rows merge.
-  constexpr float kOver = std::numeric_limits<float>::infinity();
+  // [row][column]; from kOver on = over capacity, -1 = no value: the largest wins where rows merge.
+  constexpr float kOver = 1e6F;
   std::vector<float> cells(experts * columns);
   std::vector<std::uint8_t> overColumn(columns), overRow(experts);
   for (std::size_t col = 0; col < columns; ++col) {
     for (std::size_t row = 0; row < experts; ++row) {
       const std::size_t i = col * c.experts + m_order[row].expert;
       const float v = c.value[i];
-      cells[row * columns + col] = c.over[i] ? kOver : v == v ? v : -1.0F;
+      const float known = v == v ? v : -1.0F;
+      cells[row * columns + col] = c.over[i] ? kOver + std::max(known, 0.0F) : known;
       if (c.over[i]) overColumn[col] = overRow[row] = 1;
     }
   }
   const auto& table = colorTable(m_state->colorMap());
-  const QRgb red = theme.overflow.rgb();
   const QRgb none = theme.noData.rgb();
   const auto scale = static_cast<float>(255.0 / m_top);
   const auto colorOf = [&](float v) -> QRgb {
-    if (v == kOver) return red;
+    if (v >= kOver) return overColor(static_cast<double>(v - kOver));
     if (v < 0) return none;
     return table[static_cast<std::size_t>(std::clamp(v * scale, 0.0F, 255.0F))];
   };

@@ -48,11 +48,16 @@ class HeatPane : public TimePane {
   void refresh();
   [[nodiscard]] QString valueText(double value) const;
   [[nodiscard]] std::size_t rowAt(int y) const;
+  /// Reds from the capacity to the largest demand: width of their bar, its text, one of them.
+  [[nodiscard]] int overBar() const;
+  [[nodiscard]] QString overText() const;
+  [[nodiscard]] QRgb overColor(double fill) const;
 
   std::vector<ExpertPlace> m_order;  // rows on screen
   std::vector<Group> m_groups;
   double m_rowFirst = 0, m_rowEnd = 0;  // share of all rows on screen, 0 … 1; end 0: all
   double m_top = 1;
+  double m_overTop = 1;  // largest demand / capacity; 1: one red
 };
 
 /// Base of the line panes: a y axis with two labels, the value at the cursor between them. A click

@@ -56,7 +56,7 @@ HeatColumns heatColumns(const RunStore& run, std::uint32_t layer, Scale scale, A
     return out;
   }
   out.value.resize(columns * experts);
-  const bool sums = how == Aggregate::kMean || scale == Scale::kFairShare;
+  const bool sums = how == Aggregate::kMean;
   auto c = aggregate<std::uint32_t, std::uint64_t>(
       run, run::LodSeries::kExpertKept, layer, window, columns, sums ? Wanted::kBoth : Wanted::kMax,
       [&](std::uint64_t step, std::uint32_t* v, std::uint8_t* f) {
@@ -67,9 +67,15 @@ HeatColumns heatColumns(const RunStore& run, std::uint32_t layer, Scale scale, A
   for (std::size_t col = 0; col < columns; ++col) {
     double unit = 1;
     if (scale == Scale::kFairShare) {
-      const auto begin = c.sum.begin() + static_cast<std::ptrdiff_t>(col * experts);
-      const double all = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(experts), 0.0);
-      const double share = all / (static_cast<double>(experts) * std::max(c.steps[col], 1.0));
+      // Largest steps are compared with largest steps: over the mean of all steps a step with many
+      // tokens would make every expert hot.
+      const std::size_t at = col * experts;
+      double all = 0;
+      for (std::size_t e = 0; e < experts; ++e) {
+        all += sums ? c.sum[at + e] : static_cast<double>(c.max[at + e]);
+      }
+      const double share =
+          all / (static_cast<double>(experts) * (sums ? std::max(c.steps[col], 1.0) : 1));
       unit = share > 0 ? share : 1;
     }
     for (std::size_t e = 0; e < experts; ++e) {
@@ -90,6 +96,24 @@ double heatTop(const RunStore& run, std::uint32_t layer, Scale scale) {
   const HeatColumns c = heatColumns(run, layer, scale, Aggregate::kMax,
                                     {0, static_cast<double>(run.steps())}, columns);
   return niceCeiling(static_cast<double>(*std::max_element(c.value.begin(), c.value.end())));
+}
+
+double overTop(const RunStore& run, std::uint32_t layer) {
+  const std::size_t experts = run.experts();
+  double top = 0;
+  const auto see = [&](float v) { top = std::max(top, v == v ? static_cast<double>(v) : 0.0); };
+  if (experts == 0 || run.steps() == 0 || !run.hasCapacity()) return 1;
+  if (run.levels() > 0) {
+    const auto rows = run.bins<float, double>(run::LodSeries::kExpertFill, layer,
+                                              run::LodPart::kMaxAndFlag, run.levels(), 0);
+    std::for_each(rows.max, rows.max + rows.count * experts, see);
+  } else {
+    for (std::uint64_t s = 0; s < run.steps(); ++s) {
+      const ExpertRow r = run.expertRow(layer, s, kFillColumn);
+      std::for_each(r.fill, r.fill + experts, see);
+    }
+  }
+  return std::max(1.0, top);
 }
 
 Columns<double> seriesColumns(const RunStore& run, TimeWindow window, std::size_t columns) {

@@ -17,7 +17,8 @@ namespace switchyard::gui {
 
 enum class Aggregate { kMax, kMean };
 /// What the colour of a cell means. kCapacity: demand / capacity, largest layer. kFairShare: tokens
-/// of the expert / mean tokens of an expert over the same steps.
+/// of the expert / their mean over the experts, of the means over the steps or of each expert's
+/// largest step.
 enum class Scale { kTokens, kCapacity, kFairShare };
 
 /// Row-major [columns][width].
@@ -133,6 +134,8 @@ HeatColumns heatColumns(const RunStore& run, std::uint32_t layer, Scale scale, A
 /// Value at the top of the colour bar for the whole run: 1 for kCapacity, else the largest value
 /// rounded up (niceCeiling), so that colours keep their meaning when zooming.
 double heatTop(const RunStore& run, std::uint32_t layer, Scale scale);
+/// Largest demand / capacity of an expert in a step of the run, at least 1; 1 without capacities.
+double overTop(const RunStore& run, std::uint32_t layer);
 
 /// All kStepSeries of LodSeries::kSteps, raw units (durations in ps). NaN of single steps counts as
 /// 0.

@@ -653,6 +653,13 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
   if (source_ && source_->reused()) {
     result.notes.push_back("trace rows were used more than once: the run is longer than the trace");
   }
+  if (s_.network.algorithm == scenario::ExchangeAlgorithm::kHierarchical &&
+      std::all_of(inv.gpus.begin(), inv.gpus.end(),
+                  [&](const run::GpuInfo& g) { return g.node == inv.gpus.front().node; })) {
+    result.notes.emplace_back(
+        "network.algorithm = \"hierarchical\" goes by servers, and there is one: the exchanges are "
+        "the direct ones");
+  }
   if (s_.cost.calibration) {
     result.notes.push_back(fmt::format(
         "calibration {}{}{}: {} times are measured ones, {} of them EXTRAPOLATED by the "

@@ -93,6 +93,40 @@ TEST(HeatColumns, FairShareAveragesToOneOverTheExperts) {
   }
 }
 
+// One prefill among decode steps: its column is as even as the experts are, not hot everywhere.
+TEST(HeatColumns, AStepWithManyTokensMakesNotEveryExpertHot) {
+  run::RunData data = run::make_run({}, testing::demoInventory());
+  for (std::uint32_t s = 0; s < 64; ++s) {
+    run::StepRecord r = run::make_step(data.inventory);
+    r.expert_kept.assign(r.expert_kept.size(), s == 24 ? 4000 : 10);
+    run::append_step(data, r);
+  }
+  const RunStore store(shared(std::move(data)), "mixed");
+  for (const std::size_t columns : {64U, 20U, 8U, 3U}) {
+    const HeatColumns c =
+        heatColumns(store, kAllLayers, Scale::kFairShare, Aggregate::kMax, {0, 64}, columns);
+    for (const float v : c.value) ASSERT_NEAR(v, 1, 1e-6) << columns << " columns";
+  }
+  EXPECT_NEAR(heatTop(store, kAllLayers, Scale::kFairShare), 1, 1e-6);
+}
+
+TEST(HeatColumns, TheRedsReachToTheLargestDemand) {
+  for (const std::uint32_t steps : {5U, 100U}) {  // without and with levels of detail
+    run::RunData data = run::make_run({}, testing::demoInventory());
+    for (std::uint32_t s = 0; s < steps; ++s) {
+      run::StepRecord r = run::make_step(data.inventory);
+      r.expert_kept.assign(r.expert_kept.size(), 10);
+      r.expert_capacity.assign(r.expert_capacity.size(), 10);
+      if (s == 4) r.expert_overflow[3] = 15;
+      run::append_step(data, r);
+    }
+    const RunStore store(shared(std::move(data)), "over");
+    EXPECT_DOUBLE_EQ(overTop(store, kAllLayers), 2.5) << steps << " steps";
+    EXPECT_DOUBLE_EQ(overTop(store, 0), 2.5) << steps << " steps";
+    EXPECT_DOUBLE_EQ(overTop(store, 1), 1) << steps << " steps";
+  }
+}
+
 TEST(HeatColumns, WithoutCapacitiesHaveNoValueInThatScale) {
   run::RunData data = run::make_run({}, testing::demoInventory());
   for (int s = 0; s < 20; ++s) {

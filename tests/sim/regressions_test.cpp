@@ -202,6 +202,14 @@ TEST(Audit, APrefillOfFewPromptsHasFewMicroBatches) {
   EXPECT_TRUE(one);
 }
 
+TEST(Audit, HierarchicalInOneServerSaysThatItIsTheDirectExchange) {
+  const MemoryRun r = sound_run(worked_scenario(
+      {"workload.routing={ synthetic = \"uniform\" }", "network.algorithm=\"hierarchical\""}));
+  EXPECT_TRUE(std::any_of(r.result.notes.begin(), r.result.notes.end(), [](const std::string& n) {
+    return n.find("the exchanges are the direct ones") != std::string::npos;
+  }));
+}
+
 // ---- several replicas ----
 
 std::string serving(const std::string& rest) {
