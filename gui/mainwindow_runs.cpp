@@ -224,10 +224,6 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
   }
   if (runs.size() > 2 && second == nullptr) second = runs[1];
   m_message->showMessage({});
-  for (const RunPointer& run : runs) {
-    keep(run);
-    if (m_persistent) rememberFile(qs(run->path().string()));
-  }
   if (second != nullptr) {
     m_state->setOther(nullptr);
     m_state->setRun(runs[0]);
@@ -238,6 +234,11 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
   } else {
     m_state->setOther(nullptr);
     m_state->setRun(runs[0]);
+  }
+  // After the runs that are shown are known: keep() closes others first.
+  for (const RunPointer& run : runs) {
+    keep(run);
+    if (m_persistent) rememberFile(qs(run->path().string()));
   }
   if (m_oneLayer && m_state->run()->hasLayers()) m_state->setLayer(0);
   m_oneLayer = false;

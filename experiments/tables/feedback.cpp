@@ -154,6 +154,7 @@ FeedbackRow feedback_row(std::vector<std::string> condition, const CoupledRun& r
     more += k > run.data.inventory.top_k + 1e-9 ? 1 : 0;
   }
   out.expert_fraction = assignments / (tokens * places);
+  out.experts_per_token = run.data.inventory.top_k;
   out.busiest = more / steps;
   out.p99_std_ms = out.jitter_ms = kNaN;
   for (const run::Metric& m : run.data.metrics) {
@@ -168,13 +169,14 @@ FeedbackRow feedback_row(std::vector<std::string> condition, const CoupledRun& r
 claims::Measurements measure_load_aware(const FeedbackRun& run) {
   claims::Measurements out;
   const FeedbackRow& none = row_of(run, {"by_expert", "none", "0"});
-  const double excess = none.hot_gb - none.mean_gb;
-  if (!(excess > 0)) throw InputError("load-aware", "there is no hot GPU to relieve");
   for (const std::string u : {"total", "elastic", "queue"}) {
     const FeedbackRow& with = row_of(run, {"by_expert", u, "0.8"});
-    const double left = with.hot_gb - with.mean_gb;
-    out.add("excess." + u, left / excess,
-            fmt::format("hottest GPU above the mean: {:.4g} GB, without {:.4g} GB", left, excess));
+    // Queues need a capacity, which moves tokens by itself.
+    const FeedbackRow& base = u == "queue" ? row_of(run, {"by_expert", u, "0"}) : none;
+    const double left = with.hot_gb - with.mean_gb, whole = base.hot_gb - base.mean_gb;
+    if (!(whole > 0)) throw InputError("load-aware", "there is no hot GPU to relieve");
+    out.add("excess." + u, left / whole,
+            fmt::format("hottest GPU above the mean: {:.4g} GB, without {:.4g} GB", left, whole));
   }
   return out;
 }
@@ -204,13 +206,15 @@ claims::Measurements measure_decode_rebalance(const FeedbackRun& run) {
 
 claims::Measurements measure_queue_limits(const FeedbackRun& run) {
   claims::Measurements out;
-  const double base = row_of(run, {"none", "1.2"}).expert_fraction;
+  const FeedbackRow& none = row_of(run, {"none", "1.2"});
+  const double base = none.expert_fraction;
   for (const std::string k3 : {"activate", "choose"}) {
     const double ratio = row_of(run, {k3, "1.2"}).expert_fraction / base;
     out.add("rise." + k3, ratio,
             fmt::format("expert_fraction at 1.2 of saturation over {:.4g} %", 100 * base));
   }
-  out.add("rise.most", 1.5, "three experts in place of two, for every token");
+  out.add("rise.most", 3.0 / none.experts_per_token,
+          fmt::format("three experts in place of {}, for every token", none.experts_per_token));
   return out;
 }
 
@@ -259,6 +263,13 @@ std::vector<Table> feedback_tables(const std::string& name, const FeedbackRun& r
     t.rows.push_back(std::move(row));
   }
   t.notes = run.notes;
+  if (name != "load-aware") {
+    t.notes.emplace_back(
+        "saturation is the rate of a closed loop, ramp and drain included, where claims.md asks "
+        "for "
+        "the highest open rate whose queue stays bounded");
+  }
+  t.notes.emplace_back("one seed");
   t.notes.emplace_back(
       "a decision is the set of experts of a token in a MoE layer; flips: against the engine's run "
       "without a policy; not converged: the numbers are of the last round");
@@ -285,6 +296,9 @@ std::vector<Table> make_load_aware(const TableContext& context) {
     const std::string cap = "capacity = { rule = \"share\", factor = 1.25 }";
     run.rows.push_back(feedback_row({kv, "none", "0"}, bench.run(text(kv, "")), bench.plain()));
     for (const std::string u : {"total", "elastic", "queue"}) {
+      if (u == "queue") {
+        run.rows.push_back(feedback_row({kv, u, "0"}, bench.run(text(kv, cap)), bench.plain()));
+      }
       for (const std::string& lambda : lambdas) {
         const std::string policy = fmt::format("load_aware = {{ u = \"{}\", lambda = {} }}\n{}", u,
                                                lambda, u == "queue" ? cap : "");
@@ -294,7 +308,9 @@ std::vector<Table> make_load_aware(const TableContext& context) {
     }
   }
   run.notes.push_back(fmt::format(
-      "decode({}, 256), 4 steps; u = queue comes with capacity share 1.25, which makes the queues",
+      "decode({}, 256), 4 steps after 1, where claims.md asks for 64 after 16; u = queue comes "
+      "with "
+      "capacity share 1.25, which makes the queues, and is compared with lambda 0 under it",
       bench.prompts()));
   run.notes.emplace_back(
       "activations of 64 tokens on one GPU are 18.4 MB, 2.3e-4 of 80 GB: without keys and values "
@@ -362,6 +378,9 @@ std::vector<Table> make_queue_limits(const TableContext& context) {
     }
   }
   run.notes.push_back(fmt::format("saturation {:.4g} requests/s; load 1 is that rate", most));
+  run.notes.emplace_back(
+      "expert_fraction is the mean of the whole run, its first seconds included, where claims.md "
+      "asks for each second after the first 20: a rise at the peak is larger");
   run.notes.emplace_back(
       "k = 2 of 16 experts is 12.5 %, not 2 %; a third expert makes any such rate 1.5 times as "
       "large "

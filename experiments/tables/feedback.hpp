@@ -40,6 +40,7 @@ struct FeedbackRow {
   double expert_fraction = 0;            ///< Assignments / (tokens · MoE layers · experts).
   double p99_std_ms = 0, jitter_ms = 0;  ///< NaN where there are no requests or windows.
   double busiest = 0;                    ///< Share of steps with an expert_fraction above k/E.
+  std::uint32_t experts_per_token = 2;   ///< k of the model.
   std::uint64_t rounds = 0;              ///< Engine runs after the first.
   bool converged = false;
 };

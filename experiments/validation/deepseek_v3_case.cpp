@@ -229,6 +229,11 @@ Table deepseek_table(const std::vector<Throughput>& results) {
   table.notes.push_back(
       "simulated: two micro-batches (network.two_batch), prefill with 24 of 132 SMs for "
       "communication, as the profile; the times are of the step without overlap");
+  table.notes.push_back(
+      "differs from the profile: activations count one byte everywhere (residual and norms have "
+      "two there, a few percent of prefill in our favour), and routing is drawn evenly, not "
+      "exactly "
+      "balanced as there (against us)");
   table.notes.push_back("published simulator on this case (InferSim): prefill 15.2, decode 15.1 %");
   table.notes.push_back(
       "measured: deepseek-ai/profile-data as listed by alibaba/InferSim f2293da (Apache-2.0)");

@@ -14,6 +14,7 @@
 #include "engine/base/error.hpp"
 #include "gui/core/gallery.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/scenario/sweep_limit.hpp"
 #include "sim/scenario/tree.hpp"
 
 namespace switchyard::gui {
@@ -667,7 +668,10 @@ std::optional<std::string> ScenarioDocument::sweepProblem(
   };
   std::size_t points = 1;
   for (const scenario::SweepAxis& axis : axes) {
-    points = std::min(points * axis.values.size(), std::size_t{1} << 40U);
+    if (points > scenario::kMaxPoints / axis.values.size()) {
+      return fmt::format("{}: the sweep has more than {} points", axis.where, scenario::kMaxPoints);
+    }
+    points *= axis.values.size();
   }
   const std::size_t tried = std::min(points, kSweepPointsTried);
   for (std::size_t t = 0; t < tried; ++t) {
@@ -869,6 +873,11 @@ void ScenarioDocument::edit(const std::string& key, ListEdit how, std::size_t in
       std::find_if(m_lists.begin(), m_lists.end(), [&](const List& l) { return l.key == key; });
   if (list == m_lists.end()) throw InputError(name, "has no list " + key);
   std::string text = m_text;
+  if (!list->inFile && list->items == 1 && how == ListEdit::kRemove) {
+    throw InputError(name,
+                     "the only item of " + key + " is another file's, which would apply again",
+                     "change the item, or name another file");
+  }
   if (!list->inFile && list->items > 0) {
     // The file of the list is where its first value stands.
     const std::string first = key + "[0].";
@@ -963,7 +972,18 @@ std::vector<std::string> ScenarioDocument::settings() const {
     const Node* b = nodeAt(now, parts, parts.size());
     const std::size_t before = a != nullptr ? a->children.size() : 0;
     const std::size_t after = b != nullptr ? b->children.size() : 0;
-    if (before == after) continue;
+    // Key by key only where no item has lost or won one: what is gone would come back from the
+    // file.
+    bool alike = before == after;
+    for (std::size_t i = 0; alike && i < after; ++i) {
+      const auto keys = [](const Node& item) {
+        std::set<std::string> names;
+        for (const Node& n : item.children) names.insert(n.key);
+        return names;
+      };
+      alike = keys(a->children[i]) == keys(b->children[i]);
+    }
+    if (alike) continue;
     whole.push_back(key + "[");
     if (after > 0) {
       out[key] = b->toml();
@@ -975,13 +995,21 @@ std::vector<std::string> ScenarioDocument::settings() const {
     }
   }
   const std::map<std::string, std::string> before = leaves(m_saved, name);
-  for (const auto& [key, toml] : leaves(m_text, name)) {
+  const std::map<std::string, std::string> after = leaves(m_text, name);
+  const auto in_whole = [&](const std::string& key) {
+    return std::any_of(whole.begin(), whole.end(),
+                       [&](const std::string& l) { return key.starts_with(l); });
+  };
+  for (const auto& [key, toml] : before) {
+    // A setting cannot take a key away.
+    if (!after.contains(key) && !in_whole(key)) {
+      throw InputError(name, key + " was removed", "save the scenario, then run it");
+    }
+  }
+  for (const auto& [key, toml] : after) {
     const auto same = before.find(key);
     if (same != before.end() && same->second == toml) continue;
-    if (std::none_of(whole.begin(), whole.end(),
-                     [&, k = key](const std::string& l) { return k.starts_with(l); })) {
-      out[key] = toml;
-    }
+    if (!in_whole(key)) out[key] = toml;
   }
   std::vector<std::string> text;
   for (const auto& [key, toml] : out) text.push_back(key + "=" + toml);

@@ -22,6 +22,7 @@
 #include "sim/scenario/hardware_reader.hpp"
 #include "sim/scenario/section.hpp"
 #include "sim/scenario/serving_reader.hpp"
+#include "sim/scenario/sweep_limit.hpp"
 #include "sim/scenario/tree.hpp"
 
 namespace switchyard::scenario {
@@ -31,7 +32,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 24U;
 constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 26U;
-constexpr std::size_t kMaxPoints = 100000;
 
 constexpr std::array<std::string_view, 4> kAttentionNames{"dp", "hub", "tp", "pp"};
 constexpr std::array<std::string_view, 3> kRouterNames{"gpu", "cpu", "card"};

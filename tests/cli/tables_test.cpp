@@ -365,11 +365,12 @@ TEST(Feedback, VerdictsFollowTheRuns) {
   load.rows = {feedback({"by_expert", "none", "0"}, 240, 230, 0, 0, 0),
                feedback({"by_expert", "total", "0.8"}, 234, 230, 0, 0, 0),
                feedback({"by_expert", "elastic", "0.8"}, 238, 230, 0, 0, 0),
-               feedback({"by_expert", "queue", "0.8"}, 241, 230, 0, 0, 0)};
+               feedback({"by_expert", "queue", "0"}, 236, 230, 0, 0, 0),
+               feedback({"by_expert", "queue", "0.8"}, 237, 230, 0, 0, 0)};
   auto judged = claims::judge(claims::claims_of("load-aware"), measure_load_aware(load));
   EXPECT_EQ(verdict_of(judged, "C11a"), Verdict::kReproduced) << "4 of 10 GB are left";
   EXPECT_EQ(verdict_of(judged, "C11b"), Verdict::kDirection) << "8 of 10";
-  EXPECT_EQ(verdict_of(judged, "C11c"), Verdict::kContradicted) << "more than without";
+  EXPECT_EQ(verdict_of(judged, "C11c"), Verdict::kContradicted) << "more than the capacity alone";
   load.rows[0].hot_gb = 230;
   EXPECT_THROW((void)measure_load_aware(load), InputError) << "no hot GPU";
   load.rows.pop_back();
@@ -399,26 +400,30 @@ TEST(Feedback, VerdictsFollowTheRuns) {
   EXPECT_EQ(verdict_of(judged, "C23b"), Verdict::kDirection);
   EXPECT_EQ(verdict_of(judged, "C23c"), Verdict::kReproduced);
   EXPECT_EQ(verdict_of(judged, "C23d"), Verdict::kContradicted);
+  for (FeedbackRow& r : queue.rows) r.experts_per_token = 1;
+  judged = claims::judge(claims::claims_of("queue-limits"), measure_queue_limits(queue));
+  EXPECT_NE(verdict_of(judged, "C23a"), Verdict::kReproduced) << "three of one are three times";
 }
 
 TEST(Feedback, TheShippedRouterUnderLoadIsCoupledAndSettles) {
   const auto tables = make_load_aware({scenarios(), true, 1});
   ASSERT_EQ(tables.size(), 3U);
-  ASSERT_EQ(tables[0].rows.size(), 8U);
+  ASSERT_EQ(tables[0].rows.size(), 10U);
   const auto& columns = tables[0].columns;
   const auto at = [&](std::size_t row, const std::string& column) {
     const auto it = std::find(columns.begin(), columns.end(), column);
     return tables[0].rows[row][static_cast<std::size_t>(it - columns.begin())];
   };
-  for (std::size_t row = 0; row < 8; ++row) EXPECT_EQ(at(row, "converged"), "yes") << row;
+  for (std::size_t row = 0; row < 10; ++row) EXPECT_EQ(at(row, "converged"), "yes") << row;
   // Without a policy, and by sequence where memory does not follow the routing: nothing flips.
   EXPECT_EQ(at(0, "flips per 1000 decisions"), "0");
   EXPECT_EQ(at(1, "flips per 1000 decisions"), "0");
   // By expert the penalty on memory carries a signal; the queue's is far larger.
-  EXPECT_NE(at(6, "flips per 1000 decisions"), "0");
-  EXPECT_GT(std::stod(at(7, "flips per 1000 decisions")),
-            std::stod(at(6, "flips per 1000 decisions")));
-  EXPECT_LT(std::stod(at(7, "load_cv")), std::stod(at(4, "load_cv")));
+  EXPECT_NE(at(7, "flips per 1000 decisions"), "0");
+  EXPECT_GT(std::stod(at(9, "flips per 1000 decisions")),
+            std::stod(at(7, "flips per 1000 decisions")));
+  EXPECT_EQ(at(8, "lambda"), "0");
+  EXPECT_LT(std::stod(at(9, "load_cv")), std::stod(at(8, "load_cv")));
 }
 
 TEST(TableVerb, EveryFormatPrintsTheVerdictsAndDecidedBy) {

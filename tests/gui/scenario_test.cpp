@@ -16,8 +16,10 @@
 #include <QPushButton>
 #include <QTest>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/text.hpp"
@@ -314,6 +316,44 @@ TEST(Document, ListsOfThePresetAreCopiedIntoTheFileFirst) {
 
 // Values that are impossible alone but possible together do not stand in the way; a point that is
 // impossible is named at the axis that is to blame.
+// What the form took away must not come back from the file that the child process reads.
+TEST(Document, AnExchangedItemIsSetAsAWholeList) {
+  const std::filesystem::path file =
+      std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "scenarios" / "gpu_failure.toml";
+  ScenarioDocument document(file);
+  document.edit("faults.events", ListEdit::kRemove, 1);
+  document.edit("faults.events", ListEdit::kAdd, 0);
+  ASSERT_FALSE(document.problem()) << *document.problem();
+  ASSERT_EQ(document.settings().size(), 1U);
+  scenario::ReadOptions options;
+  options.settings = document.settings();
+  const auto run = scenario::read_scenario(file.string(), options);
+  EXPECT_EQ(scenario::scenario_hash(run), document.hash());
+  ASSERT_EQ(run.faults.events.size(), 2U);
+  EXPECT_EQ(run.faults.events[1].lasts, 0U) << "of the item that was removed";
+}
+
+TEST(Document, ASweepOfTooManyPointsIsNamedAtItsAxis) {
+  std::string text = switchyard::read_file(std::filesystem::path(SWITCHYARD_SOURCE_DIR) /
+                                           "scenarios" / "mixed_fabric.toml");
+  for (const char* key : {"workload.batch", "workload.tokens", "run.seed", "workload.steps"}) {
+    text += fmt::format("\n[[sweep]]\nkey = \"{}\"\nvalues = [", key);
+    for (int i = 1; i <= 60; ++i) text += fmt::format("{}{}", i == 1 ? "" : ", ", 16 * i);
+    text += "]\n";
+  }
+  const std::filesystem::path folder =
+      std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "scenarios" / "models";
+  text.replace(text.find("models/"), 7, folder.string() + "/");
+  text.replace(text.find("hardware/"), 9,
+               std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/hardware/");
+  switchyard::write_file("many.toml", text);
+  const ScenarioDocument document("many.toml");
+  ASSERT_TRUE(document.problem());
+  EXPECT_NE(document.problem()->find("the sweep has more than 100000 points"), std::string::npos)
+      << *document.problem();
+  EXPECT_NE(document.problem()->find("many.toml:"), std::string::npos);
+}
+
 TEST(Document, PointsOfASweepAreCheckedTogether) {
   // tp = 8 alone is refused while attention is "dp"; swept with it, it is not.
   std::string text = kTinyScenario;
