@@ -328,7 +328,7 @@ bool ExchangeTimer::carries_pages() const { return state_->pages; }
 TransferQueue::Id ExchangeTimer::send_pages(std::uint32_t from, std::uint32_t to,
                                             std::uint64_t bytes, std::int64_t now_ps) {
   const auto gpus = static_cast<std::uint32_t>(state_->has_last.size());
-  return state_->copies->add(gpus + from, from, to, bytes, now_ps);
+  return state_->copies->add(gpus + from, from, to, bytes, now_ps, true);
 }
 
 void ExchangeTimer::begin_step(std::uint32_t first, std::uint32_t beyond) {
@@ -417,7 +417,9 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   s.beside.clear();
   s.group_of.clear();
   // With pages that travel others may begin before the GPUs here: the step loop advances the queue.
-  if (s.copies && !s.pages) {
+  // What goes from stage to stage begins at clocks of its own, beyond which a group may still
+  // begin.
+  if (s.copies && !s.pages && among != Among::kDirect) {
     s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
   }
   const bool kept = s.pages || s.together;
@@ -533,6 +535,8 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     }
     t.duration_ps = std::max(t.duration_ps, timed[i].end_ps - t.begin_ps);
   }
+  // Nobody asks again for an end that no later exchange hangs on.
+  if (kept && !chained) s.copies->forget_exchanges(UINT64_MAX);
 }
 
 }  // namespace switchyard::sim

@@ -405,10 +405,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     }
     if (packs) pack(run::Phase::kCombine, true);
     const run::Phase home = inside ? run::Phase::kCollective : run::Phase::kCombine;
-    if (faults_ != nullptr && faults_->any_bad_gather()) {
-      failed_gathers(moe, home);
-      sum_traffic();  // A group's bytes may be gone.
-    }
+    if (faults_ != nullptr && faults_->any_bad_gather()) failed_gathers(moe, home);
     exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
              &traffic_.combine_ports);
     if (packs) pack(run::Phase::kCombine, false);

@@ -791,6 +791,10 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       if (!more) break;
       if (staged()) plan_.last_gpu = gpus_;  // The scheduler plans for the first stage.
       settle_step(plan_.engine);
+      // Nothing begins earlier any more: steps of replicas that idle are over, too.
+      for (std::uint32_t e = 0; exchange_.carries_pages() && e < replicas(); ++e) {
+        if (held_end(e) <= plan_.earliest_ps) settle_step(e);
+      }
       if (!heals) continue;
       // Faults after the last step are none; those of an idle time have begun when the step does.
       for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {

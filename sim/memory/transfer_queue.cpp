@@ -67,7 +67,7 @@ void TransferQueue::rewire(cluster::RouteTable routes) {
 }
 
 TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst,
-                                     std::uint64_t bytes, std::int64_t ready_ps) {
+                                     std::uint64_t bytes, std::int64_t ready_ps, bool keep_end) {
   SWITCHYARD_ASSERT(bytes > 0 && src != dst, fmt::format("copy of {} B {} -> {}", bytes, src, dst));
   SWITCHYARD_ASSERT(ready_ps >= state_.now_ps,
                     fmt::format("copy from {} ps on, the time is {}", ready_ps, state_.now_ps));
@@ -76,6 +76,7 @@ TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std:
   c.lane = lane;
   c.bytes = bytes;
   c.ready_ps = ready_ps;
+  c.keep_end = keep_end;
   const network::Transfer one{src, dst, bytes};
   c.task = task_of({&one, 1}, -1);
   state_.copies.push_back(std::move(c));
@@ -493,6 +494,14 @@ std::int64_t TransferQueue::exchange_end(Id id) {
   return it->end_ps;
 }
 
+void TransferQueue::forget_copy(Id id) {
+  if (ended_copies_.erase(id) > 0) return;
+  // Not counted yet: it leaves with the next count.
+  const auto it = std::lower_bound(state_.copies.begin(), state_.copies.end(), id,
+                                   [](const Copy& c, Id value) { return c.id < value; });
+  if (it != state_.copies.end() && it->id == id) it->keep_end = false;
+}
+
 void TransferQueue::forget_exchanges(Id id) {
   ended_.erase(ended_.begin(), ended_.lower_bound(id));
 }
@@ -522,7 +531,7 @@ void TransferQueue::count_bytes(std::int64_t now_ps, std::span<std::uint64_t> li
   has_cursor_ = false;
   const std::size_t before = state_.copies.size();
   std::erase_if(state_.copies, [&](const Copy& c) {
-    if (keeps_ && c.task.end_ps >= 0) ended_copies_.emplace(c.id, c.task.end_ps);
+    if (c.keep_end && c.task.end_ps >= 0) ended_copies_.emplace(c.id, c.task.end_ps);
     return c.task.end_ps >= 0;
   });
   stale_ = stale_ || state_.copies.size() != before;

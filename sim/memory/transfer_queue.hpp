@@ -54,17 +54,19 @@ class TransferQueue {
   /// Other bandwidths and routes from now on; the links are the same ones (asserted). Copies under
   /// way keep theirs, at the new bandwidths.
   void rewire(cluster::RouteTable routes);
-  /// Appends a copy of `bytes` > 0 to a lane; it begins at `ready_ps` at the earliest.
+  /// Appends a copy of `bytes` > 0 to a lane; it begins at `ready_ps` at the earliest. `keep_end`:
+  /// its end is known until forget_copy(), also when it has been counted and is over.
   Id add(std::uint32_t lane, std::uint32_t src, std::uint32_t dst, std::uint64_t bytes,
-         std::int64_t ready_ps);
+         std::int64_t ready_ps, bool keep_end = false);
   /// Takes a copy back if it has not begun before `now_ps`; true if so.
   bool cancel(Id id, std::int64_t now_ps);
   /// When the copy begins and ends as far as is known now. Not for copies taken back, nor for those
-  /// that ended before the last count_bytes(); a queue that keeps exchanges knows the end until
-  /// forget_copy().
+  /// that ended before the last count_bytes(), unless their end is kept.
   [[nodiscard]] std::int64_t begin(Id id);
   [[nodiscard]] std::int64_t end(Id id);
-  void forget_copy(Id id) { ended_copies_.erase(id); }
+  void forget_copy(Id id);
+  /// Ends of copies that are over and may still be asked for.
+  [[nodiscard]] std::size_t kept_ends() const { return ended_copies_.size(); }
 
   /// An exchange; endpoints beyond ready_ps are not used by it.
   struct Exchange {
@@ -124,6 +126,7 @@ class TransferQueue {
     std::uint64_t bytes = 0, counted = 0;
     std::int64_t ready_ps = 0;
     Task task;
+    bool keep_end = false;
   };
   struct Running {  // An exchange that is on its way.
     Id id = 0;
@@ -163,7 +166,7 @@ class TransferQueue {
   State cursor_;  // The same at the begin of the exchanges run last, when has_cursor_.
   bool has_cursor_ = false;
   std::map<Id, std::int64_t> ended_;         // Kept exchanges that have ended, with their end.
-  std::map<Id, std::int64_t> ended_copies_;  // The same of copies.
+  std::map<Id, std::int64_t> ended_copies_;  // The same of copies whose end is kept.
   Id next_exchange_ = 0;
   State settled_;  // The same at the end of all things, when not stale_.
   bool stale_ = false;

@@ -1091,7 +1091,7 @@ class ServingBatch final : public BatchSource {
       const std::uint32_t id = handovers_.front();
       Request& r = requests_[id];
       const std::uint32_t to = choose(false, &r);
-      if (to == kNoRank) return;
+      if (to == kNoRank) break;
       handovers_.pop_front();
       const std::uint32_t from = r.rank;
       Rank& source = ranks_[from];

@@ -30,7 +30,8 @@
 // prompt (its first token is out then) waits until a decode rank has pages and sequences for it,
 // its KV pages travel, and it goes on there. Under auto, coflow and flow pages and the exchanges of
 // all replicas share the links (ServingMachine::Pages): a step or a transfer under way ends later
-// when traffic joins it. Under bottleneck and with measured links they do not meet (kv_links.hpp).
+// when traffic joins it; under flow only transfers do, a step that was timed keeps its end. Under
+// bottleneck and with measured links they do not meet (kv_links.hpp).
 //
 // Health. Every health_interval a replica is asked while it has an outage; `failures` failed checks
 // in a row open its breaker: what it has goes back to the front end as prompts (retry) or fails.

@@ -124,6 +124,30 @@ TEST(KvContention, AutoGivesTheTimesOfCoflow) {
   }
 }
 
+// Two prompts are done at once and only one finds a decode rank: its pages slow down the step under
+// way all the same, whose tokens are out when it ends.
+TEST(KvContention, AHandOverThatStopsHalfWayStillMovesTheStepUnderWay) {
+  int longer = 0;
+  for (std::int64_t us = 10'000; us < 14'000; us += 130) {
+    const auto run = [&](const std::string& model) {
+      return run_in_memory(
+          apart({{SimTime(), 16, 30}, {SimTime::from_us(us), 16, 3}, {SimTime::from_us(us), 16, 3}},
+                model, {"run.detail=tokens", "workload.batching={ max_sequences = 1 }"}),
+          nullptr);
+    };
+    const MemoryRun alone = run("bottleneck"), shared = run("auto");
+    for (const auto& v : shared.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+    ASSERT_FALSE(shared.data.tokens.empty());
+    for (const run::TokenRecord& t : shared.data.tokens) {
+      ASSERT_EQ(t.time_ps, shared.data.steps[t.step].end_ps) << us << " us, request " << t.request;
+    }
+    const std::size_t n = step_at(alone, alone.data.requests[1].first_token_ps);
+    if (n == alone.data.steps.size()) continue;
+    longer += shared.data.steps[n].end_ps > alone.data.steps[n].end_ps + 2 ? 1 : 0;
+  }
+  EXPECT_GT(longer, 3) << "the case must arise";
+}
+
 TEST(KvContention, ManyRequestsStaySoundUnderEveryModel) {
   std::vector<scenario::TracedRequest> requests;
   for (std::uint32_t i = 0; i < 24; ++i) {
@@ -140,6 +164,9 @@ TEST(KvContention, ManyRequestsStaySoundUnderEveryModel) {
     }
     for (const run::RequestRecord& q : r.data.requests) {
       EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished) << model;
+    }
+    for (const run::TokenRecord& t : r.data.tokens) {
+      EXPECT_EQ(t.time_ps, r.data.steps[t.step].end_ps) << model;
     }
     for (std::size_t i = 1; i < r.data.steps.size(); ++i) {
       EXPECT_LE(r.data.steps[i].start_ps, r.data.steps[i].end_ps);

@@ -236,7 +236,7 @@ TEST(TransferQueue, KeepsExchangesThatLaterTrafficSlowsDown) {
       if (i >= kGpus) a.after.push_back(static_cast<std::uint32_t>(batch.size() - kGpus));
       batch.push_back(a);
       q.advance(ready);
-      copies.push_back(q.add(lane, a.transfers[0].src, lane, bytes, ready));
+      copies.push_back(q.add(lane, a.transfers[0].src, lane, bytes, ready, true));
     }
     const std::vector<network::ActivityResult> want = coflow.run(batch);
     const auto check = [&](const char* when) {
@@ -256,6 +256,32 @@ TEST(TransferQueue, KeepsExchangesThatLaterTrafficSlowsDown) {
     check("later");
     q.forget_exchanges(exchanges.back());
   }
+}
+
+// Page transfers are forgotten when they arrive, which is before the next step counts their bytes;
+// loads of experts nobody forgets.
+TEST(TransferQueue, KeepsNoEndThatNobodyAsksForAgain) {
+  const cluster::RouteTable routes = pcie(4, SimTime::from_us(2));
+  TransferQueue q(routes, 4, Sharing::kTask, true);
+  std::vector<std::uint64_t> bytes(routes.links(), 0);
+  std::int64_t now = 0;
+  for (int i = 0; i < 50; ++i) {
+    q.add(0, 4, 0, 1'000'000, now);
+    const TransferQueue::Id page = q.add(1, 4, 1, 1'000'000, now, true);
+    now = q.end(page);
+    q.advance(now);
+    q.forget_copy(page);
+    now += kMs;
+    q.count_bytes(now, bytes);
+    EXPECT_EQ(q.kept_ends(), 0U);
+  }
+  const TransferQueue::Id late = q.add(1, 4, 1, 1'000'000, now, true);
+  const std::int64_t end = q.end(late);
+  q.count_bytes(end + kMs, bytes);
+  EXPECT_EQ(q.kept_ends(), 1U);
+  EXPECT_EQ(q.end(late), end);
+  q.forget_copy(late);
+  EXPECT_EQ(q.kept_ends(), 0U);
 }
 
 TEST(TransferQueue, EqualsTheFlowsOfSimGridWithPairs) {
