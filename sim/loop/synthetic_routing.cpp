@@ -213,10 +213,12 @@ std::uint32_t SyntheticRouting::one_by_one(const Table& t, std::uint64_t key, st
 void SyntheticRouting::by_clocks(const Table& t, std::uint64_t key, double from, std::uint32_t have,
                                  std::span<std::uint16_t> ids, std::span<float> logits) {
   clocks_.clear();
-  for (std::uint32_t e = 0; e < experts_; ++e) {
+  for (std::uint32_t i = 0; i < experts_; ++i) {
+    // Correlated layers share the popularity of what is drawn, not the experts' numbers.
+    const std::uint16_t e = layer_limit_ > 0 ? t.expert[i] : static_cast<std::uint16_t>(i);
     if (drawn_[e] == stamp_) continue;
-    const double ring = log_exponential(nth(key, kClock + e)) - t.log_p[e];
-    clocks_.emplace_back(ring, static_cast<std::uint16_t>(e));
+    const double ring = log_exponential(nth(key, kClock + i)) - t.log_p[e];
+    clocks_.emplace_back(ring, e);
     if (!logits.empty()) logits[e] = static_cast<float>(-log_add(from, ring));
   }
   const std::size_t wanted = ids.size() - have;

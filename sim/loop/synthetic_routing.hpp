@@ -19,7 +19,8 @@
 // Correlation. With probability token_correlation a token takes the experts of the position before
 // it in its sequence, in that layer. Otherwise, with probability layer_correlation, it takes the
 // random numbers of its draw from the layer below, where experts are sorted by p: what is hot there
-// is followed by what is as hot here. p of a single token is the law's in either case. With both,
+// is followed by what is as hot here, the candidates beyond the drawn ones too. p of a single token
+// is the law's in either case. With both,
 // neighbours that follow the same layer below agree there too, so they overlap a little more than
 // token_correlation says.
 //

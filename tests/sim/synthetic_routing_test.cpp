@@ -234,6 +234,39 @@ TEST(SyntheticRoutingLaw, LayerCorrelationIsMeasuredBack) {
   }
 }
 
+TEST(SyntheticRoutingLaw, LayerCorrelationHoldsForWhatComesAfterTheDrawnExperts) {
+  // Where the next candidates of a token stand in the popularity of their layers: the same place in
+  // both with c, or else by chance. Uniform over 16 experts, 2 drawn, the third is the next one.
+  constexpr std::uint32_t kExperts = 16, kTokens = 20'000;
+  for (const double c : {0.0, 0.5, 0.95}) {
+    scenario::RoutingSpec law = law_of(SyntheticLaw::kUniform);
+    law.layer_correlation = c;
+    SyntheticRouting r(law, 2, kExperts, 9);
+    double both[kExperts][kExperts] = {}, first[kExperts] = {}, second[kExperts] = {};
+    double number = 0;
+    for (std::uint32_t t = 0; t < kTokens; ++t) {
+      Ids a(3), b(3);
+      r.draw(t, 0, 0, 2, a);
+      r.draw(t, 1, 0, 2, b);
+      both[a[2]][b[2]] += 1;
+      first[a[2]] += 1;
+      second[b[2]] += 1;
+      number += a[2] == b[2] ? 1.0 / kTokens : 0;
+    }
+    // Tokens that agree in layer 0 agree in layer 1 when both follow, as for the first choice.
+    double agree = 0, pairs = 0;
+    for (std::uint32_t a = 0; a < kExperts; ++a) {
+      pairs += first[a] * (first[a] - 1);
+      for (std::uint32_t b = 0; b < kExperts; ++b) agree += both[a][b] * (both[a][b] - 1);
+      EXPECT_NEAR(second[a] / kTokens, 1.0 / kExperts, within(1.0 / kExperts, kTokens));
+    }
+    const double measured = (agree / pairs - 1.0 / kExperts) / (1 - 1.0 / kExperts);
+    EXPECT_NEAR(measured, c * c, 0.02) << c;
+    // Not because an expert's number follows itself: the layers shuffle them, so at most a few do.
+    EXPECT_LT(number, 0.5) << c;
+  }
+}
+
 TEST(SyntheticRoutingLaw, DomainsHaveLawsOfTheirOwn) {
   scenario::RoutingSpec law = law_of(SyntheticLaw::kDirichlet, 0.1);
   law.domains = 4;
