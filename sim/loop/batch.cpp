@@ -155,12 +155,61 @@ std::uint64_t Simulator::kv_layer_page() const {
 }
 
 std::uint64_t Simulator::expert_kv_bytes(std::uint32_t gpu) {
+  std::uint64_t bytes = 0;
+  for (const auto& [sequence, kept] : kv_on_) {
+    if (!kept.out) bytes += kept_bytes(kept, gpu, 0);
+  }
+  return bytes;
+}
+
+Simulator::KeptKv& Simulator::kept_kv(std::uint32_t sequence, std::uint32_t gpu) {
+  KeptKv& kept = kv_on_[sequence];
+  if (kept.n.empty()) {
+    kept.first = gpu / s_.parallel.ep * s_.parallel.ep;
+    kept.n.assign(std::size_t{layers_} * s_.parallel.ep, 0);
+  }
+  return kept;
+}
+
+std::uint64_t Simulator::kept_bytes(const KeptKv& kept, std::uint32_t gpu,
+                                    std::uint64_t more) const {
+  const std::uint32_t ep = s_.parallel.ep;
+  if (gpu / ep * ep != kept.first) return 0;
   const std::uint64_t block = s_.memory.kv_block;
   std::uint64_t pages = 0;
-  for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-    for (std::uint32_t m = 0; m < layers_; ++m) pages += (kv_count(b, m, gpu) + block - 1) / block;
+  for (std::size_t i = gpu % ep; i < kept.n.size(); i += ep) {
+    pages += (kept.n[i] + more + block - 1) / block;
   }
   return pages * kv_layer_page();
+}
+
+std::uint64_t Simulator::kv_most_on(std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
+                                    std::uint64_t had, std::uint64_t tokens) const {
+  if (!kv_by_expert()) return kv_bytes_on(gpu, home, tokens);
+  // Without pages so far each layer may bring all tokens here.
+  const std::uint64_t block = s_.memory.kv_block;
+  const auto it = had > 0 ? kv_on_.find(id) : kv_on_.end();
+  const std::uint64_t of_experts =
+      it != kv_on_.end() ? kept_bytes(it->second, gpu, tokens - had)
+                         : (tokens - had + block - 1) / block * layers_ * kv_layer_page();
+  return kv_bytes_on(gpu, home, tokens) + of_experts;
+}
+
+/// A request that arrived gives its pages of the MoE layers back, or has them again.
+void Simulator::change_kept_kv(const KvChange& c, std::int64_t now) {
+  const auto it = kv_on_.find(c.id);
+  if (it == kv_on_.end()) return;
+  KeptKv& kept = it->second;
+  for (std::uint32_t g = kept.first; g < kept.first + s_.parallel.ep; ++g) {
+    if (c.after == 0 && !kept.out) {
+      ledger_.release(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now);
+    } else if (c.after > 0 && kept.out) {
+      ledger_.allocate(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now,
+                       static_cast<std::uint32_t>(step_), "KV pages");
+    }
+  }
+  kept.out = c.after == 0;
+  if (c.after == 0 && !c.keep) kv_on_.erase(it);
 }
 
 std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
@@ -209,6 +258,7 @@ void Simulator::grow_kv(std::uint64_t step) {
     }
   }
   for (const KvChange& c : plan_.kv) {
+    if (kv_by_expert()) change_kept_kv(c, now);
     for (const std::uint32_t g : kv_holders(c.gpu)) {
       const std::uint64_t have = c.before == 0 ? 0 : kv_bytes_on(g, c.gpu, c.before);
       const std::uint64_t want = c.after == 0 ? 0 : kv_bytes_on(g, c.gpu, c.after);
@@ -222,9 +272,8 @@ void Simulator::grow_kv(std::uint64_t step) {
 }
 
 void Simulator::place_context_kv(const RoutingTrace* trace) {
-  if (!kv_by_expert()) return;
-  kv_on_.assign(std::size_t{s_.workload.batch} * layers_ * gpus_, 0);
-  if (s_.workload.context == 0) return;
+  // Requests that arrive have nothing cached.
+  if (!kv_by_expert() || s_.workload.serves() || s_.workload.context == 0) return;
   // A source of its own: these rows do not count as taken.
   const auto source = make_routing_source(s_, trace);
   const bool decode = s_.workload.kind == WorkloadKind::kDecode;
@@ -281,7 +330,8 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
     std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
     for (const PlannedSequence& q : plan_.sequences) {
       std::uint64_t kept = 0;
-      for (std::uint32_t g = 0; g < gpus_; ++g) {
+      const std::uint32_t ep = s_.parallel.ep, first = q.gpu / ep * ep;
+      for (std::uint32_t g = first; g < first + ep; ++g) {
         const std::uint64_t here = kv_count(q.id, moe, g);
         kept += here;
         if (g == q.gpu) continue;

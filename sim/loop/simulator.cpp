@@ -382,7 +382,15 @@ void Simulator::make_batch() {
   machine.gpus = s_.parallel.stage_gpus();
   const std::uint32_t homes = machine.gpus;
   machine.kv_capacity = kv_rooms();
+  if (spread_kv() || kv_by_expert()) {
+    machine.kv_round = s_.parallel.ep;
+    machine.kv_on = [this](std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
+                           std::uint64_t had,
+                           std::uint64_t tokens) { return kv_most_on(id, gpu, home, had, tokens); };
+  }
   machine.kv_bytes = [this](std::uint64_t tokens) {
+    // by_token: the home has the first of what remains after whole rounds.
+    if (spread_kv()) return kv_bytes_on(0, 0, tokens);
     const std::size_t layers = s_.model.layers.size();
     std::uint64_t most = 0;
     for (std::uint32_t stage = 0; stage < s_.parallel.pp; ++stage) {
@@ -427,7 +435,7 @@ void Simulator::make_batch() {
 
 /// Bytes that weights and what else is there leave for KV pages on each GPU of a stage; of several
 /// stages the least.
-std::vector<std::uint64_t> Simulator::kv_rooms() const {
+std::vector<std::uint64_t> Simulator::kv_rooms() {
   const scenario::Batching& b = s_.workload.serving.batching;
   const std::uint32_t homes = s_.parallel.stage_gpus();
   std::vector<std::uint64_t> rooms;
@@ -439,7 +447,15 @@ std::vector<std::uint64_t> Simulator::kv_rooms() const {
     std::uint64_t used = ledger_.live(g) - ledger_.live(g, MemoryCategory::kKv) - leaked_[g] +
                          (loads_ ? loads_->residency.room(g) * loads_->bytes_each : 0);
     if (!arriving_.empty()) used += arriving_[g] - std::min(arriving_[g] + used, leaving_[g]);
-    const std::uint64_t room = b.kv > 0 ? b.kv : share > used ? share - used : 0;
+    if (first_used_.size() == g) first_used_.push_back(used);
+    std::uint64_t room = share > used ? share - used : 0;
+    if (b.kv > 0) {
+      // A stated room is the user's, also beyond the memory; what has come since then takes from it
+      // what it does not find beside it.
+      const std::uint64_t free = ledger_.capacity(g) - std::min(b.kv, ledger_.capacity(g));
+      const std::uint64_t beside = std::max(first_used_[g], free);
+      room = b.kv - std::min(b.kv, used > beside ? used - beside : 0);
+    }
     if (g < homes) {
       rooms.push_back(room);
     } else {

@@ -91,7 +91,7 @@ class Simulator {
   void await_layer(std::uint32_t moe);
   void note_start_up(SimulationResult& result);
   void make_batch();
-  [[nodiscard]] std::vector<std::uint64_t> kv_rooms() const;
+  [[nodiscard]] std::vector<std::uint64_t> kv_rooms();
   /// That step by themselves.
   [[nodiscard]] std::uint32_t replicas() const {
     return s_.workload.serves() ? s_.workload.serving.front_end.replicas : 1;
@@ -235,10 +235,24 @@ class Simulator {
   void place_context_kv(const RoutingTrace* trace);
   /// The layer is decided: its new keys and values go where the tokens' first choices run.
   void keep_kv(std::uint32_t moe);
+  struct KeptKv {
+    std::uint32_t first = 0;       // GPU of the copy of the experts.
+    std::vector<std::uint32_t> n;  // [L][ep] tokens kept there.
+    bool out = false;              // Swapped out: they have no pages.
+  };
+  [[nodiscard]] KeptKv& kept_kv(std::uint32_t sequence, std::uint32_t gpu);
+  /// GPU of the sequence's copy of the experts.
   [[nodiscard]] std::uint32_t& kv_count(std::uint32_t sequence, std::uint32_t moe,
                                         std::uint32_t gpu) {
-    return kv_on_[(std::size_t{sequence} * layers_ + moe) * gpus_ + gpu];
+    return kept_kv(sequence, gpu).n[std::size_t{moe} * s_.parallel.ep + gpu % s_.parallel.ep];
   }
+  /// Bytes of a sequence's pages of the MoE layers on a GPU if `more` tokens of each layer came.
+  [[nodiscard]] std::uint64_t kept_bytes(const KeptKv& kept, std::uint32_t gpu,
+                                         std::uint64_t more) const;
+  /// ServingMachine::kv_on.
+  [[nodiscard]] std::uint64_t kv_most_on(std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
+                                         std::uint64_t had, std::uint64_t tokens) const;
+  void change_kept_kv(const KvChange& change, std::int64_t now);
   /// One page of one layer.
   [[nodiscard]] std::uint64_t kv_layer_page() const;
   /// Bytes of the MoE layers' pages on a GPU.
@@ -351,8 +365,9 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
-  std::vector<std::uint32_t> kv_on_;  // by_expert: [sequence][L][G] tokens kept there.
-  bool merge_on_ = false;             // The rest is of the layer under way.
+  std::map<std::uint32_t, KeptKv> kv_on_;                  // by_expert: sequences that keep any.
+  std::vector<std::uint64_t> first_used_;  // [G] when KV rooms were asked for first.
+  bool merge_on_ = false;                  // The rest is of the layer under way.
   std::vector<std::vector<SequenceWork>> merge_work_, merge_home_;  // [G]
   std::vector<std::size_t> merge_seen_;                             // [G] of the plan's sequences
   std::vector<std::uint64_t> merge_parts_;                          // [G] that come to a home.

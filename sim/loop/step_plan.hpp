@@ -33,6 +33,8 @@ struct PlannedSequence {
 struct KvChange {
   std::uint32_t gpu = 0;  ///< Home.
   std::uint64_t before = 0, after = 0;
+  std::uint32_t id = run::kNone;  ///< Sequence. Requests that arrive have one.
+  bool keep = false;              ///< after = 0: the pages were swapped out and come back.
 };
 
 /// Pages that go to host memory or come back when the step begins, over the links.

@@ -303,10 +303,18 @@ void check_serving(const Section& workload, const Scenario& scenario) {
     alone(scenario.network.chunks > 1, "network.chunks");
   }
   const KvPlacement kv = scenario.memory.kv_placement;
-  if (kv != (hub ? KvPlacement::kHub : KvPlacement::kBySequence)) {
+  const bool spread = kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert;
+  if (!spread && kv != (hub ? KvPlacement::kHub : KvPlacement::kBySequence)) {
     throw InputError(workload.where("kind"),
                      "requests that arrive with this memory.kv.placement are unsupported",
-                     hub ? "use placement = \"hub\"" : "use placement = \"by_sequence\"");
+                     hub ? "use placement = \"hub\", \"by_token\" or \"by_expert\""
+                         : "use placement = \"by_sequence\", \"by_token\" or \"by_expert\"");
+  }
+  if (spread && f.prefill_replicas > 0) {
+    refuse(
+        "workload.front_end.prefill_replicas with memory.kv.placement = \"by_token\" and "
+        "\"by_expert\" is unsupported",
+        "use placement = \"by_sequence\"");
   }
 }
 

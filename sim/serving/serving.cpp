@@ -34,10 +34,11 @@ enum class State : std::uint8_t { kFront, kWaiting, kRunning, kHandover, kTravel
 struct Request {
   std::int64_t arrival = 0, scheduled = -1, first = -1, last = -1, left = -1;
   std::uint32_t prompt = 0, output = 0, tier = 0, user = 0, turn = 0;
-  std::uint32_t generated = 0;  // tokens sampled
-  std::uint32_t computed = 0;   // tokens whose keys and values are in the cache
-  std::uint32_t in_step = 0;    // further ones that the step under way computes
-  std::uint64_t held = 0;       // tokens whose pages are allocated at `rank`
+  std::uint32_t generated = 0;       // tokens sampled
+  std::uint32_t computed = 0;        // tokens whose keys and values are in the cache
+  std::uint32_t in_step = 0;         // further ones that the step under way computes
+  std::uint64_t held = 0;            // tokens whose pages are allocated at `rank`
+  std::vector<std::uint64_t> pages;  // bytes on each GPU of the pool; empty without a kv_round
   std::uint32_t rank = kNoRank;
   std::uint32_t epoch = 0;  // changes when its replica loses it
   std::uint32_t preemptions = 0;
@@ -58,7 +59,7 @@ struct Key {
 
 struct Rank {
   std::uint32_t engine = 0, home = 0;
-  std::uint64_t capacity = 0, used = 0;  // bytes of pages on each GPU of the home
+  std::uint32_t pool = 0, pool_end = 0;  // ranks that keep pages on the same GPUs
   std::set<Key> waiting, running;
   std::set<std::uint32_t> resident;                // requests with pages here
   std::map<std::uint32_t, std::uint64_t> leaving;  // request → tokens whose pages travel away
@@ -80,8 +81,7 @@ struct Engine {
   bool may_work = false;
   std::uint32_t outages = 0;  // under way
   std::uint32_t failures = 0;
-  std::uint64_t swapped_bytes = 0;  // before the next step, largest of its ranks
-  std::vector<KvSwap> swaps;        // the same over the links
+  std::vector<KvSwap> swaps;  // before the next step, over the links
   std::vector<Flight> flight;
   std::uint32_t step = 0;  // that `flight` is of
   bool warmup = false;
@@ -251,20 +251,17 @@ class ServingBatch final : public BatchSource {
 
   void set_kv_rooms(const std::vector<std::uint64_t>& rooms) override {
     least_capacity_ = UINT64_MAX;
-    for (Rank& k : ranks_) {
+    for (const Rank& k : ranks_) {
       if (k.gone) continue;
-      k.capacity = UINT64_MAX;
-      for (std::uint32_t i = k.home; i < k.home + width_; ++i) {
-        k.capacity = std::min(k.capacity, rooms[i]);
-      }
-      least_capacity_ = std::min(least_capacity_, k.capacity);
+      set_room(k, rooms);
+      least_capacity_ = std::min(least_capacity_, least_room(k));
     }
     for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
       Rank& k = ranks_[at];
       if (k.gone) continue;
       for (const std::uint32_t id : requests_of(at)) {
         const Request& r = requests_[id];
-        if (bytes(std::uint64_t{r.prompt} + r.output - 1) <= k.capacity) continue;
+        if (bytes(std::uint64_t{r.prompt} + r.output - 1) <= least_room(k)) continue;
         k.running.erase(key(id));
         k.waiting.erase(key(id));
         drop_pages(id);
@@ -273,9 +270,7 @@ class ServingBatch final : public BatchSource {
         leave(id, run::RequestOutcome::kFailed);
       }
       // Those that came last make room for the others.
-      swap_ = 0;
-      while (k.used > k.capacity && !k.running.empty()) preempt(k, k.running.rbegin()->id);
-      engines_[k.engine].swapped_bytes = std::max(engines_[k.engine].swapped_bytes, swap_);
+      while (overdrawn(k) && !k.running.empty()) preempt(k, k.running.rbegin()->id);
     }
   }
 
@@ -387,9 +382,13 @@ class ServingBatch final : public BatchSource {
         const std::uint64_t next =
             std::uint64_t{r.computed} +
             std::min<std::uint64_t>(r.known() - r.computed, w_.batching.token_budget);
-        text +=
-            fmt::format("on GPU {} for pages of {} tokens ({} B, {} of {} B free)", k.home, next,
-                        bytes(next), k.capacity - std::min(k.capacity, k.used), k.capacity);
+        std::uint32_t full = first_of(k);  // The GPU with the least room.
+        const auto left = [&](std::uint32_t g) { return room_[g] - std::min(room_[g], used_[g]); };
+        for (std::uint32_t i = 1; i < span(); ++i) {
+          if (left(first_of(k) + i) < left(full)) full = first_of(k) + i;
+        }
+        text += fmt::format("on GPU {} for pages of {} tokens ({} B, {} of {} B free)", full, next,
+                            bytes(next), left(full), room_[full]);
       }
       text += " since " + since;
     }
@@ -404,6 +403,7 @@ class ServingBatch final : public BatchSource {
     gpus_each_ = machine_.gpus / f.replicas;
     width_ = s_.parallel.tp;
     engines_.resize(f.replicas);
+    for (auto* v : {&used_, &room_, &swapping_}) v->assign(machine_.gpus, 0);
     least_capacity_ = UINT64_MAX;
     for (std::uint32_t e = 0; e < f.replicas; ++e) {
       engines_[e].prefill = e < f.prefill_replicas;
@@ -413,20 +413,24 @@ class ServingBatch final : public BatchSource {
         Rank k;
         k.engine = e;
         k.home = g;
-        k.capacity = UINT64_MAX;
-        for (std::uint32_t i = g; i < g + width_; ++i) {
-          k.capacity = std::min(k.capacity, machine_.kv_capacity[i]);
-        }
-        if (k.capacity < bytes(1)) {
+        set_room(k, machine_.kv_capacity);
+        for (std::uint32_t i = first_of(k); i < first_of(k) + span(); ++i) {
+          if (room_[i] >= bytes(1)) continue;
           throw InputError("workload.batching",
-                           fmt::format("GPU {} has {} B for KV pages, one page takes {} B", g,
-                                       k.capacity, bytes(1)),
+                           fmt::format("GPU {} has {} B for KV pages, one page takes {} B", i,
+                                       room_[i], bytes(1)),
                            "the model fills the memory: use more GPUs, a larger ep or a smaller "
                            "format");
         }
-        least_capacity_ = std::min(least_capacity_, k.capacity);
+        least_capacity_ = std::min(least_capacity_, least_room(k));
         ranks_.push_back(std::move(k));
       }
+    }
+    for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
+      Rank& k = ranks_[at];
+      const bool joins = spread() && at > 0 && first_of(ranks_[at - 1]) == first_of(k);
+      k.pool = joins ? ranks_[at - 1].pool : at;
+      for (std::uint32_t i = k.pool; i <= at; ++i) ranks_[i].pool_end = at + 1;
     }
     ranks_each_ = static_cast<std::uint32_t>(ranks_.size()) / f.replicas;
     if (f.prefill_replicas > 0 && !machine_.pages.send) {
@@ -450,29 +454,94 @@ class ServingBatch final : public BatchSource {
     return {highest_ - w_.tiers[r.tier].priority, r.arrival, id};
   }
 
-  /// Gives request `id` the pages of `tokens` tokens at its rank.
-  void hold(std::uint32_t id, std::uint64_t tokens) {
+  // Pages of a rank's requests lie on the GPUs first_of(rank) + i, i < span(): its home, which
+  // stands for all GPUs of a tensor-parallel group, or those of its copy of the experts.
+  [[nodiscard]] bool spread() const { return machine_.kv_round > 0; }
+  [[nodiscard]] std::uint32_t span() const { return spread() ? machine_.kv_round : 1; }
+  [[nodiscard]] std::uint32_t first_of(const Rank& k) const { return k.home / span() * span(); }
+  void set_room(const Rank& k, const std::vector<std::uint64_t>& rooms) {
+    const std::uint32_t first = first_of(k);
+    for (std::uint32_t g = first; g < first + span(); ++g) {
+      room_[g] = rooms[g];
+      for (std::uint32_t i = 1; i < width_; ++i) room_[g] = std::min(room_[g], rooms[g + i]);
+    }
+  }
+  [[nodiscard]] std::uint64_t least_room(const Rank& k) const {
+    const auto first = room_.begin() + first_of(k);
+    return *std::min_element(first, first + span());
+  }
+  [[nodiscard]] bool overdrawn(const Rank& k) const {
+    for (std::uint32_t g = first_of(k); g < first_of(k) + span(); ++g) {
+      if (used_[g] > room_[g]) return true;
+    }
+    return false;
+  }
+  /// Bytes on the i-th GPU of the span: those that it holds, and those of `tokens` tokens.
+  [[nodiscard]] std::uint64_t held_on(const Request& r, std::uint32_t i) const {
+    return !spread() ? bytes(r.held) : r.pages.empty() ? 0 : r.pages[i];
+  }
+  [[nodiscard]] std::uint64_t bytes_on(const Rank& k, std::uint32_t id, std::uint32_t i,
+                                       std::uint64_t tokens) const {
+    if (!spread()) return bytes(tokens);
+    if (tokens == 0) return 0;
+    return machine_.kv_on(id, first_of(k) + i, k.home, requests_[id].computed, tokens);
+  }
+
+  /// Gives request `id` the pages of `tokens` tokens at its rank. `keep`: they come back.
+  void hold(std::uint32_t id, std::uint64_t tokens, bool keep = false) {
     Request& r = requests_[id];
     Rank& k = ranks_[r.rank];
-    const std::uint64_t before = bytes(r.held), after = bytes(tokens);
-    if (before != after) kv_.push_back({k.home, r.held, tokens});
-    k.used = k.used - before + after;
+    if (spread() ? r.held != tokens : bytes(r.held) != bytes(tokens)) {
+      kv_.push_back({k.home, r.held, tokens, id, keep});
+    }
+    reserve(id, tokens);
     if (r.held == 0 && tokens > 0) k.resident.insert(id);
     if (r.held > 0 && tokens == 0) k.resident.erase(id);
     r.held = tokens;
   }
-  [[nodiscard]] bool fits(const Rank& k, const Request& r, std::uint64_t tokens,
-                          std::uint64_t room) const {
-    return k.used - bytes(r.held) + bytes(tokens) <= room;
+  /// Counts the bytes of `tokens` tokens in place of those that it has.
+  void reserve(std::uint32_t id, std::uint64_t tokens) {
+    Request& r = requests_[id];
+    const Rank& k = ranks_[r.rank];
+    if (spread() && r.pages.empty()) r.pages.assign(span(), 0);
+    for (std::uint32_t i = 0; i < span(); ++i) {
+      const std::uint64_t after = bytes_on(k, id, i, tokens);
+      std::uint64_t& used = used_[first_of(k) + i];
+      used = used - held_on(r, i) + after;
+      if (spread()) r.pages[i] = after;
+    }
+    if (tokens == 0) r.pages = {};
   }
-  /// Bytes of pages that bring no GPU of the rank above its watermark; its capacity without one.
-  [[nodiscard]] std::uint64_t below_mark(const Rank& k) const {
-    std::uint64_t room = k.capacity;
-    for (std::uint32_t g = k.home; g < k.home + width_ && !machine_.watermark.empty(); ++g) {
+  enum class Limit : std::uint8_t { kRoom, kMark };
+  [[nodiscard]] bool fits_on(const Rank& k, std::uint32_t id, std::uint32_t i, std::uint64_t tokens,
+                             Limit limit) const {
+    const std::uint32_t g = first_of(k) + i;
+    return used_[g] - held_on(requests_[id], i) + bytes_on(k, id, i, tokens) <=
+           (limit == Limit::kMark ? below_mark(g) : room_[g]);
+  }
+  [[nodiscard]] bool fits(const Rank& k, std::uint32_t id, std::uint64_t tokens,
+                          Limit limit) const {
+    for (std::uint32_t i = 0; i < span(); ++i) {
+      if (!fits_on(k, id, i, tokens, limit)) return false;
+    }
+    return true;
+  }
+  /// Bytes of pages that bring neither the GPU nor those it stands for above their watermark; its
+  /// room without one.
+  [[nodiscard]] std::uint64_t below_mark(std::uint32_t gpu) const {
+    std::uint64_t room = room_[gpu];
+    if (machine_.watermark.empty()) return room;
+    for (std::uint32_t g = gpu; g < gpu + (spread() ? 1 : width_); ++g) {
       const std::uint64_t other = machine_.other_bytes(g), mark = machine_.watermark[g];
       room = std::min(room, mark > other ? mark - other : 0);
     }
     return room;
+  }
+  /// Those of a request that was swapped out do not come back.
+  void forget_swapped(std::uint32_t id) {
+    Request& r = requests_[id];
+    if (r.swapped && spread()) kv_.push_back({ranks_[r.rank].home, 0, 0, id, false});
+    r.swapped = false;
   }
 
   // ---- events ----
@@ -588,9 +657,9 @@ class ServingBatch final : public BatchSource {
       }
       if (r.state == State::kTravelling) --k.travelling;
       hold(id, 0);
+      forget_swapped(id);
       anew_ += r.computed;
       r.computed = r.in_step = 0;
-      r.swapped = false;
       ++r.epoch;
       r.rank = kNoRank;
     }
@@ -629,16 +698,16 @@ class ServingBatch final : public BatchSource {
     return ids;
   }
   [[nodiscard]] bool has_room(const Rank& k, const Request& r) const {
-    return bytes(std::uint64_t{r.prompt} + r.output - 1) <= k.capacity &&
-           k.used + bytes(r.held) <= (k.queue() > 0 ? below_mark(k) : k.capacity) &&
+    // Pages that move have a home (by_sequence).
+    return bytes(std::uint64_t{r.prompt} + r.output - 1) <= room_[k.home] &&
+           used_[k.home] + bytes(r.held) <= (k.queue() > 0 ? below_mark(k.home) : room_[k.home]) &&
            k.queue() < w_.batching.max_sequences;
   }
   /// Its pages are gone, with the ledger's entries of them.
   void forget_pages(std::uint32_t id) {
     Request& r = requests_[id];
-    Rank& k = ranks_[r.rank];
-    k.used -= bytes(r.held);
-    k.resident.erase(id);
+    reserve(id, 0);
+    ranks_[r.rank].resident.erase(id);
     r.held = 0;
     lost_pages_ += 1;
     anew_ += r.computed;
@@ -649,9 +718,9 @@ class ServingBatch final : public BatchSource {
   void drop_pages(std::uint32_t id) {
     Request& r = requests_[id];
     if (r.held > 0) hold(id, 0);
+    forget_swapped(id);
     anew_ += r.computed;
     r.computed = r.in_step = 0;
-    r.swapped = false;
     ++r.epoch;
   }
   /// A request goes to another rank, with its pages where it may keep them and there is room.
@@ -668,7 +737,7 @@ class ServingBatch final : public BatchSource {
       r.rank = to;
       hold(id, m.tokens);
     } else if (r.held > 0) {
-      if (listed) kv_.push_back({k.home, r.held, 0});
+      if (listed) kv_.push_back({k.home, r.held, 0, id, false});
       forget_pages(id);
       r.rank = kNoRank;
       if (w_.front_end.on_failure == scenario::OnFailure::kFail) {
@@ -769,8 +838,9 @@ class ServingBatch final : public BatchSource {
       const Rank& k = ranks_[rank];
       if (engines_[engine].open || k.gone) continue;
       if (room != nullptr) {
-        const std::uint64_t most = k.queue() > 0 ? below_mark(k) : k.capacity;
-        if (k.used + bytes(room->computed) > most || k.queue() >= w_.batching.max_sequences) {
+        const std::uint64_t most = k.queue() > 0 ? below_mark(k.home) : room_[k.home];
+        if (used_[k.home] + bytes(room->computed) > most ||
+            k.queue() >= w_.batching.max_sequences) {
           continue;
         }
       }
@@ -820,12 +890,16 @@ class ServingBatch final : public BatchSource {
   // ---- batches ----
 
   /// The pages of a request go to host memory or come back.
-  void swap(const Rank& k, const Request& r, bool out) {
-    swapped_total_ += bytes(r.computed);
-    if (w_.batching.swaps_over_links()) {
-      engines_[k.engine].swaps.push_back({k.home, bytes(r.computed), out});
-    } else {
-      swap_ += bytes(r.computed);
+  void swap(const Rank& k, std::uint32_t id, bool out) {
+    for (std::uint32_t i = 0; i < span(); ++i) {
+      const std::uint64_t n = bytes_on(k, id, i, requests_[id].computed);
+      const std::uint32_t gpu = first_of(k) + i;
+      swapped_total_ += n;
+      if (!w_.batching.swaps_over_links()) {
+        swapping_[gpu] += n;
+      } else if (n > 0) {
+        engines_[k.engine].swaps.push_back({gpu, n, out});
+      }
     }
   }
 
@@ -840,17 +914,47 @@ class ServingBatch final : public BatchSource {
       notes_.back().value = r.computed;
     }
     if (swaps) {
-      swap(k, r, true);
+      swap(k, id, true);
       r.swapped = true;
     } else {
       anew_ += r.computed;
       r.computed = 0;
     }
-    hold(id, 0);
+    hold(id, 0, swaps);
     ++r.preemptions;
     k.running.erase(key(id));
     k.waiting.insert(key(id));
     r.state = State::kWaiting;
+  }
+
+  /// Requests with pages on the GPUs of a rank.
+  [[nodiscard]] std::size_t residents(const Rank& k) const {
+    std::size_t n = 0;
+    for (std::uint32_t i = k.pool; i < k.pool_end; ++i) n += ranks_[i].resident.size();
+    return n;
+  }
+  /// The rank whose last running request is the last of the pool behind `own` that holds pages
+  /// where request `id` lacks room for `tokens` tokens; with the request.
+  std::pair<std::uint32_t, std::uint32_t> last_in_the_way(const Rank& k, const Key& own,
+                                                          std::uint32_t id, std::uint64_t tokens,
+                                                          Limit limit) const {
+    std::pair<std::uint32_t, std::uint32_t> found{kNoRank, 0};
+    const Key* last = nullptr;
+    for (std::uint32_t at = k.pool; at < k.pool_end; ++at) {
+      const std::set<Key>& running = ranks_[at].running;
+      for (auto it = running.rbegin(); it != running.rend() && *it > own; ++it) {
+        if (last != nullptr && *it < *last) break;
+        bool helps = !spread();
+        for (std::uint32_t i = 0; i < span() && !helps; ++i) {
+          helps = held_on(requests_[it->id], i) > 0 && !fits_on(k, id, i, tokens, limit);
+        }
+        if (!helps) continue;
+        last = &*it;
+        found = {at, it->id};
+        break;
+      }
+    }
+    return found;
   }
 
   /// Pages for `tokens` tokens of request `id`, if need be those of requests behind it. False when
@@ -858,21 +962,19 @@ class ServingBatch final : public BatchSource {
   bool make_room(Rank& k, std::uint32_t id, std::uint64_t tokens, bool& preempted) {
     const Key own = key(id);
     const bool keeps = s_.memory.watermark_action == scenario::WatermarkAction::kPreempt;
-    const std::uint64_t mark = keeps ? below_mark(k) : k.capacity;
     // Alone it may go above the mark.
-    while (!fits(k, requests_[id], tokens, k.resident.size() > 1 ? mark : k.capacity)) {
+    const auto limit = [&] { return keeps && residents(k) > 1 ? Limit::kMark : Limit::kRoom; };
+    while (!fits(k, id, tokens, limit())) {
       preempted = true;
-      by_mark_ += fits(k, requests_[id], tokens, k.capacity) ? 1 : 0;
-      if (*k.running.rbegin() > own) {
-        preempt(k, k.running.rbegin()->id);
+      by_mark_ += fits(k, id, tokens, Limit::kRoom) ? 1 : 0;
+      const auto [at, behind] = last_in_the_way(k, own, id, tokens, limit());
+      if (at != kNoRank) {
+        preempt(ranks_[at], behind);
         continue;
       }
       // Nobody behind it runs. One that waits with pages (they travelled here) gives them up
       // before the last one that runs does: that one could not go on otherwise.
-      std::uint32_t parked = UINT32_MAX;
-      for (auto w = k.waiting.rbegin(); w != k.waiting.rend() && parked == UINT32_MAX; ++w) {
-        if (requests_[w->id].held > 0) parked = w->id;
-      }
+      const std::uint32_t parked = last_parked(k, UINT32_MAX);
       if (parked == UINT32_MAX) {
         preempt(k, id);
         return false;
@@ -880,6 +982,13 @@ class ServingBatch final : public BatchSource {
       preempt(k, parked);
     }
     return true;
+  }
+  /// The last one but `id` that waits with pages; UINT32_MAX: none.
+  [[nodiscard]] std::uint32_t last_parked(const Rank& k, std::uint32_t id) const {
+    for (auto w = k.waiting.rbegin(); w != k.waiting.rend(); ++w) {
+      if (w->id != id && requests_[w->id].held > 0) return w->id;
+    }
+    return UINT32_MAX;
   }
 
   void schedule(Engine& engine, std::uint32_t request, std::uint32_t tokens, StepPlan& plan) {
@@ -899,64 +1008,86 @@ class ServingBatch final : public BatchSource {
     plan.sequences.push_back(q);
   }
 
-  void plan_rank(Rank& k, Engine& engine, StepPlan& plan) {
+  /// The ranks [first, beyond) keep pages on the same GPUs: those that run go on in one order, and
+  /// who waits follows in one order.
+  void plan_pool(std::uint32_t first, std::uint32_t beyond, Engine& engine, StepPlan& plan) {
     const scenario::Batching& b = w_.batching;
-    std::uint32_t budget = b.token_budget;
-    bool preempted = false;
-    swap_ = 0;
-    std::size_t before = plan.sequences.size();
-    bool held_back = false;
-    for (auto it = k.running.begin(); it != k.running.end() && budget > 0;) {
-      const Key at = *it;
-      const Request& r = requests_[at.id];
-      const std::uint32_t tokens = std::min(r.known() - r.computed, budget);
-      if (!make_room(k, at.id, std::uint64_t{r.computed} + tokens, preempted)) break;
-      schedule(engine, at.id, tokens, plan);
-      budget -= tokens;
-      it = k.running.upper_bound(at);
+    struct Share {
+      std::uint32_t budget = 0, sequences = 0;
+      bool closed = false, held_back = false;
+    };
+    std::vector<Share> shares(beyond - first, {b.token_budget, 0, false, false});
+    std::vector<std::pair<Key, std::uint32_t>> turns;
+    for (std::uint32_t at = first; at < beyond; ++at) {
+      for (const Key& k : ranks_[at].running) turns.emplace_back(k, at);
     }
-    while (!preempted && budget > 0 && k.running.size() < b.max_sequences && !k.waiting.empty()) {
-      const Key at = *k.waiting.begin();
-      Request& r = requests_[at.id];
+    if (beyond - first > 1) std::sort(turns.begin(), turns.end());
+    bool preempted = false;
+    for (const auto& [who, at] : turns) {
+      Rank& k = ranks_[at];
+      Share& share = shares[at - first];
+      const Request& r = requests_[who.id];
+      if (share.budget == 0 || r.state != State::kRunning) continue;  // Or it made room.
+      const std::uint32_t tokens = std::min(r.known() - r.computed, share.budget);
+      if (!make_room(k, who.id, std::uint64_t{r.computed} + tokens, preempted)) continue;
+      schedule(engine, who.id, tokens, plan);
+      share.budget -= tokens;
+      ++share.sequences;
+    }
+    while (!preempted) {
+      // The first one that waits at a rank which could take it.
+      std::uint32_t at = kNoRank;
+      bool any_runs = false;
+      for (std::uint32_t i = first; i < beyond; ++i) {
+        const Rank& k = ranks_[i];
+        any_runs = any_runs || !k.running.empty();
+        if (shares[i - first].closed || shares[i - first].budget == 0 ||
+            k.running.size() >= b.max_sequences || k.waiting.empty()) {
+          continue;
+        }
+        if (at == kNoRank || *k.waiting.begin() < *ranks_[at].waiting.begin()) at = i;
+      }
+      if (at == kNoRank) break;
+      Rank& k = ranks_[at];
+      Share& share = shares[at - first];
+      const Key who = *k.waiting.begin();
+      Request& r = requests_[who.id];
       const std::uint32_t needs = r.known() - r.computed;
-      std::uint32_t tokens = std::min(needs, budget);
+      std::uint32_t tokens = std::min(needs, share.budget);
       if (!b.chunked_prefill && tokens < needs) {
         // A prompt beyond the budget takes a step for itself.
-        if (plan.sequences.size() > before) break;
+        share.closed = share.sequences > 0;
+        if (share.closed) continue;
         tokens = needs;
       }
       const std::uint64_t total = std::uint64_t{r.computed} + tokens;
-      if (!k.running.empty() && !fits(k, r, total, below_mark(k)) &&
-          fits(k, r, total, k.capacity)) {
-        held_back = true;
+      const bool has_room = fits(k, who.id, total, Limit::kRoom);
+      if (any_runs && has_room && !machine_.watermark.empty() &&
+          !fits(k, who.id, total, Limit::kMark)) {
+        share.held_back = true;
         break;
       }
-      if (!fits(k, r, total, k.capacity)) {
+      if (!has_room) {
         // Pages of requests that wait behind it would keep it out for ever if nobody runs.
-        if (!k.running.empty()) break;
-        std::uint32_t parked = UINT32_MAX;
-        for (auto w = k.waiting.rbegin(); w != k.waiting.rend(); ++w) {
-          if (w->id != at.id && requests_[w->id].held > 0) {
-            parked = w->id;
-            break;
-          }
-        }
+        const std::uint32_t parked = any_runs ? UINT32_MAX : last_parked(k, who.id);
         if (parked == UINT32_MAX) break;
         preempt(k, parked);
         continue;
       }
       if (r.swapped) {
-        swap(k, r, false);
+        swap(k, who.id, false);
         r.swapped = false;
       }
-      k.waiting.erase(at);
-      k.running.insert(at);
+      k.waiting.erase(who);
+      k.running.insert(who);
       r.state = State::kRunning;
-      schedule(engine, at.id, tokens, plan);
-      budget -= std::min(tokens, budget);
+      schedule(engine, who.id, tokens, plan);
+      share.budget -= std::min(tokens, share.budget);
+      ++share.sequences;
     }
-    engine.swapped_bytes = std::max(engine.swapped_bytes, swap_);
-    note_mark(k, held_back);
+    for (std::uint32_t at = first; at < beyond; ++at) {
+      note_mark(ranks_[at], shares[at - first].held_back);
+    }
   }
 
   /// One event when the watermark begins to hold requests back, one when it no longer does.
@@ -976,8 +1107,8 @@ class ServingBatch final : public BatchSource {
     Engine& engine = engines_[e];
     engine.flight.clear();
     plan = StepPlan{};
-    for (std::uint32_t i = 0; i < ranks_each_; ++i) {
-      plan_rank(ranks_[e * ranks_each_ + i], engine, plan);
+    for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; i = ranks_[i].pool_end) {
+      plan_pool(i, ranks_[i].pool_end, engine, plan);
     }
     if (plan.sequences.empty()) return false;
     std::sort(plan.sequences.begin(), plan.sequences.end(),
@@ -987,11 +1118,11 @@ class ServingBatch final : public BatchSource {
     plan.last_gpu = plan.first_gpu + gpus_each_;
     plan.earliest_ps = now_;
     plan.warmup = step < s_.workload.warmup_steps;
-    if (engine.swapped_bytes > 0) {
-      plan.host_ps = SimTime::from_seconds(static_cast<double>(engine.swapped_bytes) /
-                                           w_.batching.swap_bandwidth.value)
-                         .ps();
-      engine.swapped_bytes = 0;
+    const auto from = swapping_.begin() + plan.first_gpu, to = swapping_.begin() + plan.last_gpu;
+    if (const std::uint64_t most = *std::max_element(from, to); most > 0) {
+      plan.host_ps =
+          SimTime::from_seconds(static_cast<double>(most) / w_.batching.swap_bandwidth.value).ps();
+      std::fill(from, to, 0);
     }
     plan.swaps = std::move(engine.swaps);
     engine.swaps.clear();
@@ -1011,13 +1142,15 @@ class ServingBatch final : public BatchSource {
     engine.busy = true;
     ++steps_planned_;
     if (!plan.warmup) {
-      for (std::uint32_t i = 0; i < ranks_each_; ++i) {
-        const Rank& k = ranks_[e * ranks_each_ + i];
-        if (k.gone || k.capacity == 0) continue;
-        const double use = static_cast<double>(k.used) / static_cast<double>(k.capacity);
-        kv_use_ += use;
-        kv_most_ = std::max(kv_most_, use);
-        ++kv_samples_;
+      for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; i = ranks_[i].pool_end) {
+        const Rank& k = ranks_[i];
+        for (std::uint32_t g = first_of(k); g < first_of(k) + span(); ++g) {
+          if (k.gone || room_[g] == 0) continue;
+          const double use = static_cast<double>(used_[g]) / static_cast<double>(room_[g]);
+          kv_use_ += use;
+          kv_most_ = std::max(kv_most_, use);
+          ++kv_samples_;
+        }
       }
     }
     return true;
@@ -1042,6 +1175,8 @@ class ServingBatch final : public BatchSource {
       }
       r.computed += f.tokens;
       r.in_step = 0;
+      // The router has said where its new tokens lie.
+      if (spread() && r.held > 0) reserve(f.id, r.held);
       if (!f.samples) continue;
       ++sampled_;
       // Not when the step is planned: a breaker may throw it away while it is under way.
@@ -1152,8 +1287,8 @@ class ServingBatch final : public BatchSource {
   void arrived_pages(std::uint32_t id, std::uint32_t epoch, std::uint32_t from) {
     Rank& source = ranks_[from];
     const auto it = source.leaving.find(id);
-    kv_.push_back({source.home, it->second, 0});
-    source.used -= bytes(it->second);
+    kv_.push_back({source.home, it->second, 0, id, false});
+    used_[source.home] -= bytes(it->second);
     source.leaving.erase(it);
     engines_[source.engine].may_work = true;
     // With another epoch its destination lost it on the way, and evacuate() has counted it out.
@@ -1174,6 +1309,9 @@ class ServingBatch final : public BatchSource {
   bool closed_;
   std::uint32_t gpus_each_ = 1, ranks_each_ = 1, width_ = 1, highest_ = 0;
   std::uint64_t least_capacity_ = 0;
+  // [G] bytes of pages, room for them, and those that swap before the next step; without a kv_round
+  // a home stands for its group.
+  std::vector<std::uint64_t> used_, room_, swapping_;
   std::vector<Engine> engines_;
   std::vector<Rank> ranks_;
   std::vector<Request> requests_;
@@ -1187,7 +1325,7 @@ class ServingBatch final : public BatchSource {
   std::vector<KvTransfer> transfers_;           // since the last plan
   bool handover_due_ = false;
   std::array<std::uint64_t, 2> turn_{};
-  std::uint64_t order_ = 0, swap_ = 0;
+  std::uint64_t order_ = 0;
   std::int64_t now_ = 0;
   std::vector<KvChange> kv_;
   std::vector<std::uint32_t> ended_;

@@ -190,7 +190,10 @@ TEST(Refusals, OfRequestsThatArrive) {
       {{"workload.routing={ synthetic = \"uniform\" }", "parallel.ep=1",
         "memory.kv.placement=by_token"},
        "means nothing with parallel.ep = 1"},
-      {{serve(), "parallel.ep=8", "memory.kv.placement=by_token"},
+      {{serve(", front_end = { replicas = 2, prefill_replicas = 1 }"), "parallel.ep=4",
+        "memory.kv.placement=by_token"},
+       "prefill_replicas with memory.kv.placement = \"by_token\""},
+      {{serve(), "parallel.ep=8", "memory.kv.placement=replicated"},
        "requests that arrive with this memory.kv.placement are unsupported"},
   });
 }

@@ -182,8 +182,10 @@ TEST(KvByToken, SaysWhatItDoesNotTake) {
       "memory.kv.placement = \"by_token\": unsupported with faults");
   says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
         "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
-        "lengths = { prompt = 16, output = 4 } }"},
-       "requests that arrive with this memory.kv.placement are unsupported");
+        "lengths = { prompt = 16, output = 4 }, "
+        "front_end = { replicas = 2, prefill_replicas = 1 } }",
+        "parallel.ep=4"},
+       "prefill_replicas with memory.kv.placement = \"by_token\" and \"by_expert\" is unsupported");
 }
 
 namespace {
@@ -269,8 +271,184 @@ TEST(KvByExpert, SaysWhatItDoesNotTake) {
   says({"model.file=gpt_oss_20b"}, "unsupported with sliding-window attention");
   says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
         "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
-        "lengths = { prompt = 16, output = 4 } }"},
-       "requests that arrive with this memory.kv.placement are unsupported");
+        "lengths = { prompt = 16, output = 4 }, "
+        "front_end = { replicas = 2, prefill_replicas = 1 } }",
+        "parallel.ep=4"},
+       "prefill_replicas with memory.kv.placement = \"by_token\" and \"by_expert\" is unsupported");
+}
+
+namespace {
+
+/// Requests of that shape that arrive at once; `more` goes into the workload.
+MemoryRun serve(std::uint32_t requests, std::uint32_t prompt, std::uint32_t output,
+                const std::string& placement, const std::string& more = "",
+                std::vector<std::string> settings = {}) {
+  settings.insert(
+      settings.begin(),
+      {"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, arrivals = { "
+       "per_second = 1e9, requests = " +
+           std::to_string(requests) + " }, lengths = { prompt = " + std::to_string(prompt) +
+           ", output = " + std::to_string(output) + " }" + more + " }",
+       "memory.kv.placement=" + placement});
+  MemoryRun r = run_in_memory(worked_scenario(std::move(settings)), nullptr);
+  for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+  return r;
+}
+std::uint64_t kv_in(const MemoryRun& r, std::size_t step, std::size_t gpu) {
+  return r.data.gpus.memory[(step * 8 + gpu) * run::kMemoryCategories + kKv];
+}
+std::uint64_t most_kv(const MemoryRun& r) {
+  std::uint64_t most = 0;
+  for (std::size_t step = 0; step < r.data.steps.size(); ++step) {
+    for (std::size_t g = 0; g < 8; ++g) most = std::max(most, kv_in(r, step, g));
+  }
+  return most;
+}
+double metric(const MemoryRun& r, const std::string& name) {
+  for (const run::Metric& m : r.data.metrics) {
+    if (m.name == name) return m.value;
+  }
+  ADD_FAILURE() << "no metric " << name;
+  return -1;
+}
+void expect_finished(const MemoryRun& r) {
+  for (const run::RequestRecord& q : r.data.requests) {
+    EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished) << q.id;
+  }
+}
+
+}  // namespace
+
+TEST(KvByTokenWhileServing, GoesRoundTheGpusAndIsFreedWithTheRequest) {
+  // 64 tokens in 16 blocks of 4, two on each GPU, 2 x 4 x 2,048 B. The home sends 7 x 8 tokens of
+  // 1,024 B a layer at 100 GB/s; each token of the answer pulls as many. Its own keys and values go
+  // to block 16, which is the home's.
+  const MemoryRun r =
+      serve(2, 64, 4, "by_token", ", batching = { max_sequences = 1 }", {"parallel.attention=hub"});
+  ASSERT_EQ(r.data.steps.size(), 8U);  // One after the other.
+  const std::int64_t all = 2 * (7 * 8 * 1024 * 10 + 2'000'000);
+  for (std::size_t step = 0; step < 8; ++step) {
+    EXPECT_EQ(collective(r, step), all) << step;
+    for (std::size_t g = 0; g < 8; ++g) {
+      const bool answers = step % 4 > 0;
+      // The second request's pages are there before the first one's are counted out of the peak.
+      if (step == 4) continue;
+      EXPECT_EQ(kv_in(r, step, g), (g == 0 && answers ? 3U : 2U) * 4 * 2048) << step << " " << g;
+    }
+  }
+  expect_finished(r);
+}
+
+TEST(KvByTokenWhileServing, ChunksPullWhatEarlierOnesSent) {
+  // 32 of 64 tokens: one block for each GPU, seven travel. The second chunk pulls these while its
+  // own travel the other way.
+  const MemoryRun r = serve(1, 64, 1, "by_token", ", batching = { token_budget = 32 }");
+  ASSERT_EQ(r.data.steps.size(), 2U);
+  const std::int64_t one = 2 * (7 * 4 * 1024 * 10 + 2'000'000);
+  EXPECT_EQ(collective(r, 0), one);
+  EXPECT_EQ(collective(r, 1), one);
+  EXPECT_GE(r.data.totals.pair_bytes[3 * 8 + 0], 2U * 4 * 1024);
+}
+
+TEST(KvByTokenWhileServing, MergesWhereItIsAsked) {
+  // As for a fixed batch: queries of 2,048 B and parts of 4,160 B for each of seven GPUs.
+  const MemoryRun r = serve(1, 64, 3, "by_token", "", {"memory.kv.decode=merge"});
+  ASSERT_EQ(r.data.steps.size(), 3U);
+  for (const std::size_t step : {1U, 2U}) {
+    EXPECT_EQ(collective(r, step), 2 * (7 * 2048 * 10 + 7 * 4160 * 10 + 2 * 2'000'000)) << step;
+  }
+}
+
+TEST(KvByTokenWhileServing, AdmitsWhatEveryGpuHasRoomFor) {
+  // A page of 4 tokens takes 8,192 B, four of them fit a GPU. 63 tokens are 16 blocks, two a GPU:
+  // two requests at a time. At home alone no request would fit.
+  const std::string room = ", batching = { kv = \"32768 B\" }";
+  const MemoryRun r = serve(6, 60, 4, "by_token", room);
+  expect_finished(r);
+  for (const run::StepScalars& s : r.data.steps) EXPECT_LE(s.sequences, 2U);
+  EXPECT_EQ(metric(r, "preemptions"), 0);
+  EXPECT_EQ(most_kv(r), 32768U);
+  EXPECT_DOUBLE_EQ(metric(r, "KV use max"), 1);
+  const MemoryRun home = serve(6, 60, 4, "by_sequence", room);
+  for (const run::RequestRecord& q : home.data.requests) {
+    EXPECT_EQ(q.outcome, run::RequestOutcome::kRejected);
+  }
+}
+
+TEST(KvByTokenWhileServing, PreemptsTheLastOneOfAnyRank) {
+  // Three requests of 8 blocks fill three pages of each GPU; they grow to 16 blocks. The last ones
+  // make room, wherever they are at home, and come back.
+  for (const std::string how :
+       {"", ", preemption = \"swap\", swap_bandwidth = \"1 GB/s\"", ", preemption = \"swap\""}) {
+    const MemoryRun r = serve(3, 32, 33, "by_token", ", batching = { kv = \"24576 B\"" + how + " }",
+                              {"hardware.file=worked_cpu.toml"});
+    expect_finished(r);
+    EXPECT_LE(most_kv(r), 24576U);
+    EXPECT_EQ(r.data.requests[0].preemptions, 0U) << how;
+    EXPECT_GE(r.data.requests[2].preemptions, 1U) << how;
+    EXPECT_EQ(r.data.requests[0].output_tokens, 33U);
+    if (how.empty()) {
+      EXPECT_GE(metric(r, "tokens computed anew"), 32);
+      continue;
+    }
+    // All its blocks go there and come back.
+    EXPECT_EQ(metric(r, "tokens computed anew"), 0);
+    EXPECT_GE(metric(r, "KV swapped"), 2 * 8 * 8192 * 1e-9);
+    std::uint64_t up = 0;
+    for (std::size_t k = 0; k < r.data.links.bytes.size(); ++k) {
+      const std::size_t link = k % r.data.inventory.links.size();
+      up += r.data.inventory.links[link].name == "gpu5>cpu1" ? r.data.links.bytes[k] : 0;
+    }
+    EXPECT_EQ(up >= 8192U, how.find("bandwidth") == std::string::npos) << how;
+  }
+}
+
+TEST(KvByExpertWhileServing, KeepsEveryTokenOnceAndGivesItBack) {
+  // Blocks of one token: 2,048 B a token over all GPUs, wherever the router sends them.
+  const MemoryRun r = serve(2, 64, 4, "by_expert", ", batching = { max_sequences = 1 }",
+                            {"memory.kv.block=1", "parallel.attention=hub"});
+  ASSERT_EQ(r.data.steps.size(), 8U);
+  for (std::size_t step = 0; step < 8; ++step) {
+    if (step == 4) continue;  // Both were there for a moment.
+    std::uint64_t sum = 0;
+    for (std::size_t g = 0; g < 8; ++g) sum += kv_in(r, step, g);
+    EXPECT_EQ(sum, (64 + step % 4) * 2048) << step;
+  }
+  expect_finished(r);
+  const MemoryRun chunked =
+      serve(3, 64, 4, "by_expert", ", batching = { token_budget = 16 }", {"memory.kv.block=1"});
+  expect_finished(chunked);
+  const MemoryRun merged = serve(3, 64, 4, "by_expert", "", {"memory.kv.decode=merge"});
+  expect_finished(merged);
+}
+
+TEST(KvByExpertWhileServing, StaysWithinTheRoomOfEachGpu) {
+  // 40 + 23 tokens would take 63 pages of one token in each of two layers if one GPU got all.
+  for (const std::string how :
+       {"", ", preemption = \"swap\", swap_bandwidth = \"1 GB/s\"", ", preemption = \"swap\""}) {
+    for (const char* layout : {"parallel.ep=8", "parallel.ep=4"}) {
+      const MemoryRun r = serve(24, 40, 24, "by_expert",
+                                ", batching = { kv = \"131072 B\", token_budget = 16" + how + " }",
+                                {"memory.kv.block=1", "hardware.file=worked_cpu.toml", layout});
+      expect_finished(r);
+      EXPECT_LE(most_kv(r), 131072U);
+      EXPECT_GE(metric(r, "preemptions"), 1) << how << layout;
+      if (!how.empty()) {
+        EXPECT_EQ(metric(r, "tokens computed anew"), 0);
+      }
+    }
+  }
+}
+
+TEST(KvByExpertWhileServing, ReplicasKeepTheirOwn) {
+  const MemoryRun r = serve(24, 40, 24, "by_expert",
+                            ", batching = { kv = \"131072 B\", token_budget = 16, preemption = "
+                            "\"swap\", swap_bandwidth = \"1 GB/s\" }, front_end = { replicas = 2, "
+                            "health_interval = \"100 us\", failures = 1, outages = [{ replica = 0, "
+                            "from = \"2 ms\", until = \"3 ms\" }] }",
+                            {"memory.kv.block=1", "parallel.ep=4"});
+  expect_finished(r);
+  EXPECT_LE(most_kv(r), 131072U);
 }
 
 }  // namespace switchyard::sim

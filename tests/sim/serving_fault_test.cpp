@@ -184,6 +184,28 @@ TEST(GpuLossWhileServing, ExpertsThatArriveTakeRoomFromPages) {
       << events_of(longer);
 }
 
+TEST(GpuLossWhileServing, ExpertsThatArriveTakeFromAStatedRoomWhatTheyDoNotFindBeside) {
+  const MemoryRun before = run_of(serving(""));
+  const std::uint64_t weights = memory(before, 0, 0, run::MemoryCategory::kWeights) +
+                                memory(before, 0, 0, run::MemoryCategory::kExperts);
+  // 400 pages of 32,768 B are stated; beside them and the weights 16 pages are free. One expert
+  // more takes 384: 368 of them from the pages.
+  const std::uint64_t page = 32768, kv = 400 * page;
+  const auto with = [&](std::uint64_t reserve) {
+    return run_of(serving(kLoss, {"memory.reserve=\"" + std::to_string(reserve) + " B\""},
+                          ", batching = { kv = \"" + std::to_string(kv) + " B\" }",
+                          "per_second = 200000.0, requests = 160"));
+  };
+  const std::uint64_t full = 80'000'000'000 - weights - kv - 16 * page;
+  const MemoryRun r = with(full);
+  EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 160U) << events_of(r);
+  EXPECT_GE(metric(r, "preemptions"), 1);
+  EXPECT_LE(memory(r, 21, 0, run::MemoryCategory::kKv), 32 * page);
+  EXPECT_GT(memory(r, 21, 0, run::MemoryCategory::kKv), 16 * page);
+  // With room beside nothing is taken.
+  EXPECT_EQ(metric(with(full - kExpert), "preemptions"), 0);
+}
+
 TEST(ReplicaFaults, AReplicaRestartsWhileTheOthersGoOn) {
   const std::vector<std::string> split{"parallel.ep=4", "faults.reaction=restart",
                                        "faults.restart=20 ms"};

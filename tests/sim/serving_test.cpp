@@ -196,6 +196,30 @@ TEST(Arrivals, LengthsHaveTheMeanAndTheVariation) {
   EXPECT_NEAR(std::sqrt(square / static_cast<double>(n) - mean * mean) / mean, 0.8, 0.05);
 }
 
+TEST(Preemption, SwapsOfAShrunkRoomAndOfTheNextPlanAddUp) {
+  // Three requests with a page of 16 B each. The room becomes two pages, so the last one goes; the
+  // first one's 17th token needs a second page, so the next one goes too, over the same wire.
+  const auto s =
+      trace_scenario({at_ms(0, 16, 16), at_ms(0, 16, 16), at_ms(0, 16, 16)},
+                     {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }",
+                      "workload.batching={ preemption = \"swap\", swap_bandwidth = \"16 kB/s\" }"});
+  sim::ServingMachine machine;
+  machine.gpus = 8;
+  machine.kv_capacity.assign(8, 6 * 16);
+  machine.kv_bytes = [](std::uint64_t tokens) { return (tokens + 15) / 16 * 16; };
+  const auto batch = sim::make_serving(s, machine);
+  run::RunData data;
+  sim::StepPlan plan;
+  ASSERT_TRUE(batch->next(0, plan));
+  ASSERT_EQ(plan.sequences.size(), 3U);
+  batch->done(0, plan, 0, 10 * kMs, data);
+  ASSERT_TRUE(batch->await(1, plan));
+  batch->set_kv_rooms(std::vector<std::uint64_t>(8, 2 * 16));
+  ASSERT_TRUE(batch->plan(1, plan));
+  EXPECT_EQ(plan.sequences.size(), 1U);
+  EXPECT_EQ(plan.host_ps, 2 * kMs);
+}
+
 TEST(Batching, CutsAPromptIntoChunksOfTheBudget) {
   // 1,000 tokens at 256 a step: 4 steps; the first token comes with the fourth, 4 more follow.
   const auto s = trace_scenario({at_ms(0, 1000, 5)}, {"workload.batching.token_budget=256"});
