@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace switchyard {
@@ -31,6 +32,13 @@ struct RandomCounter {
 /// Four 32-bit words of Philox4x32-10 with key (seed mixed with purpose) and the given counter.
 std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint32_t purpose,
                                     const RandomCounter& counter);
+/// philox() of many counters that differ in sequence and position, eight at a time: out[i] is the
+/// upper half (words 3 and 2) of philox(seed, purpose, {sequence[i], layer, position[i], expert}).
+/// All three are of one length.
+void philox_upper(std::uint64_t seed, std::uint32_t purpose,
+                  std::span<const std::uint32_t> sequence, std::uint32_t layer,
+                  std::span<const std::uint32_t> position, std::uint32_t expert,
+                  std::span<std::uint64_t> out);
 /// 64 random bits.
 std::uint64_t random_u64(std::uint64_t seed, std::uint32_t purpose, const RandomCounter& counter);
 /// Uniform in the open interval (0, 1): (53 random bits + 0.5) / 2^53, never 0 or 1.

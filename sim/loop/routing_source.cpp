@@ -220,13 +220,16 @@ class SyntheticSource final : public RoutingSource {
     out.logit.resize(scored ? out.ids.size() : 0);
     out.lse.resize(scored ? count : 0);
     double entropy = 0;
-    for (std::size_t t = 0; t < count; ++t) {
+    domains_.resize(many_domains_ ? count : 0);
+    for (std::size_t t = 0; t < domains_.size(); ++t) {
+      domains_[t] = static_cast<std::uint16_t>(law_.domain_of(tokens.sequence[t]));
+      entropy += law_.entropy(layer, domains_[t]);
+    }
+    if (!scored) {
+      law_.draw_all(tokens.sequence, layer, tokens.position, domains_, first, width, out.ids);
+    }
+    for (std::size_t t = 0; scored && t < count; ++t) {
       const std::span<std::uint16_t> ids = std::span(out.ids).subspan(t * width, width);
-      if (many_domains_) entropy += law_.entropy(layer, law_.domain_of(tokens.sequence[t]));
-      if (!scored) {
-        law_.draw(tokens.sequence[t], layer, tokens.position[t], first, ids);
-        continue;
-      }
       const std::span<float> row = std::span(logits_).subspan(t * experts_, experts_);
       law_.draw(tokens.sequence[t], layer, tokens.position[t], first, ids, row);
       for (std::uint32_t r = 0; r < width; ++r) out.logit[t * width + r] = row[ids[r]];
@@ -252,7 +255,8 @@ class SyntheticSource final : public RoutingSource {
   bool many_domains_;
   SyntheticRouting law_;
   double entropy_ = 0;
-  std::vector<float> logits_;  // [T][E] of a call that asked for scores.
+  std::vector<float> logits_;           // [T][E] of a call that asked for scores.
+  std::vector<std::uint16_t> domains_;  // [T] of the call's tokens, if there are several.
   std::string description_;
 };
 

@@ -2,10 +2,13 @@
 #include "sim/loop/synthetic_routing.hpp"
 
 #include <fmt/format.h>
+#include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -17,14 +20,40 @@ namespace {
 
 constexpr double kMinusInf = -std::numeric_limits<double>::infinity();
 constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
+constexpr std::uint64_t kMixA = 0xBF58476D1CE4E5B9, kMixB = 0x94D049BB133111EB;
+constexpr std::uint16_t kSeveral = 0xFFFF;
+/// Experts of draw_all()'s fast way have the top bit free for kSeveral and fillers.
+constexpr std::uint32_t kFewExperts = 0x8000;
+constexpr std::size_t kBlock = 64;                              // Tokens drawn at a time.
+constexpr std::uint64_t kFineBytes = std::uint64_t{16} << 20U;  // Of all tables.
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the i-th number of the stream that `key`
 /// begins. One Philox draw gives the key.
 std::uint64_t nth(std::uint64_t key, std::uint64_t i) {
   std::uint64_t z = key + (i + 1) * kGolden;
-  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27U)) * 0x94D049BB133111EB;
+  z = (z ^ (z >> 30U)) * kMixA;
+  z = (z ^ (z >> 27U)) * kMixB;
   return z ^ (z >> 31U);
+}
+/// The first eight numbers of each key's stream, [keys][8].
+void first_eight(std::span<const std::uint64_t> keys, std::uint64_t* out) {
+  for (const std::uint64_t key : keys) {
+    for (std::uint64_t i = 0; i < 8; ++i) *out++ = nth(key, i);
+  }
+}
+/// The same integers, with the 64-bit products of AVX-512.
+__attribute__((target("avx512f,avx512dq"))) void first_eight_avx512(
+    std::span<const std::uint64_t> keys, std::uint64_t* out) {
+  using Lanes = std::uint64_t __attribute__((vector_size(64)));
+  const Lanes step = Lanes{1, 2, 3, 4, 5, 6, 7, 8} * kGolden;
+  for (const std::uint64_t key : keys) {
+    Lanes z = step + key;
+    z = (z ^ (z >> 30U)) * kMixA;
+    z = (z ^ (z >> 27U)) * kMixB;
+    z ^= z >> 31U;
+    std::memcpy(out, &z, sizeof z);
+    out += 8;
+  }
 }
 /// [0, 1)
 double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11U) * 0x1.0p-53; }
@@ -36,6 +65,8 @@ double log_add(double a, double b) {
   const double high = std::max(a, b), low = std::min(a, b);
   return low == kMinusInf ? high : high + std::log1p(std::exp(low - high));
 }
+/// Draws after which the rest is ranked by clocks.
+constexpr std::uint32_t patience_for(std::uint32_t first) { return 4 * first + 16; }
 // Streams of one draw.
 constexpr std::uint64_t kClock = std::uint64_t{1} << 32U, kGap = std::uint64_t{1} << 33U;
 
@@ -68,11 +99,17 @@ SyntheticRouting::SyntheticRouting(const scenario::RoutingSpec& law, std::uint32
     : law_(law),
       experts_(experts),
       slices_(std::bit_ceil(experts) * 8),
+      slice_shift_(64U - static_cast<unsigned>(std::countr_zero(slices_))),
       seed_(seed),
       token_limit_(static_cast<std::uint64_t>(law.token_correlation * 0x1.0p32)),
       layer_limit_(static_cast<std::uint64_t>(law.layer_correlation * 0x1.0p32)),
       drawn_(experts, 0) {
   tables_.resize(std::size_t{layers} * law.domains);
+  if (experts < kFewExperts) {
+    std::uint64_t fine = std::uint64_t{slices_} * 4;
+    while (fine > slices_ / 2 && 2 * fine * tables_.size() > kFineBytes) fine /= 2;
+    fine_shift_ = 64U - static_cast<unsigned>(std::countr_zero(fine));
+  }
   for (std::uint32_t l = 0; l < layers; ++l) {
     for (std::uint32_t d = 0; d < law.domains; ++d) make_table(l, d);
   }
@@ -163,6 +200,15 @@ void SyntheticRouting::make_table(std::uint32_t layer, std::uint32_t domain) {
     while (t.below[rank + 1] <= static_cast<double>(s) / slices_) ++rank;
     t.first_rank[s] = static_cast<std::uint16_t>(rank);
   }
+  const std::size_t fine = fine_shift_ == 64 ? 0 : std::size_t{1} << (64U - fine_shift_);
+  t.only.resize(fine);
+  for (std::size_t s = 0, rank = 0; s < fine; ++s) {
+    // Exact: the number of slices is a power of two.
+    const double from = static_cast<double>(s) / static_cast<double>(fine);
+    const double to = static_cast<double>(s + 1) / static_cast<double>(fine);
+    while (t.below[rank + 1] <= from) ++rank;
+    t.only[s] = t.below[rank + 1] >= to ? t.expert[rank] : kSeveral;
+  }
 }
 
 std::uint32_t SyntheticRouting::domain_of(std::uint32_t sequence) const {
@@ -189,20 +235,121 @@ std::uint64_t SyntheticRouting::key_of(std::uint32_t sequence, std::uint32_t lay
   }
 }
 
+std::uint16_t SyntheticRouting::look_up(const Table& t, std::uint64_t bits) const {
+  const double u = unit(bits);
+  std::uint32_t rank = t.first_rank[bits >> slice_shift_];
+  while (t.below[rank + 1] <= u) ++rank;
+  return t.expert[rank];
+}
+
+/// one_by_one() of n <= 8 experts with some patience, whose first eight draws have these bits;
+/// false: it takes longer.
+bool SyntheticRouting::eight(const Table& t, std::uint64_t key, const std::uint64_t* bits,
+                             std::uint32_t n, std::uint32_t patience, std::uint16_t* ids) const {
+  const std::uint16_t* const only = t.only.data();
+  const auto expert = [&](std::size_t i) {
+    return static_cast<short>(only[bits[i] >> fine_shift_]);
+  };
+  // Draws beyond the n-th are other numbers than any expert's, each its own.
+  const __m128i filler = _mm_set_epi16(-9, -8, -7, -6, -5, -4, -3, -2);
+  const __m128i place = _mm_set_epi16(7, 6, 5, 4, 3, 2, 1, 0);
+  const __m128i wanted = _mm_cmpgt_epi16(_mm_set1_epi16(static_cast<short>(n)), place);
+  __m128i x = _mm_set_epi16(expert(7), expert(6), expert(5), expert(4), expert(3), expert(2),
+                            expert(1), expert(0));
+  x = _mm_blendv_epi8(filler, x, wanted);
+  static_assert(kSeveral == 0xFFFF);
+  alignas(16) std::array<std::uint16_t, 8> drawn;
+  auto* const lanes = reinterpret_cast<__m128i*>(drawn.data());
+  if (const int several = _mm_movemask_epi8(_mm_cmpeq_epi16(x, _mm_set1_epi16(-1))); several != 0) {
+    _mm_store_si128(lanes, x);
+    for (auto rest = static_cast<unsigned>(several); rest != 0;
+         rest &= rest - 1, rest &= rest - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(rest)) / 2;  // Two bits a lane.
+      drawn[i] = look_up(t, bits[i]);
+    }
+    x = _mm_load_si128(lanes);
+  }
+  // Lane i against those before it; lanes that come in from the left equal none.
+  const __m128i none = _mm_set1_epi16(-10);
+  __m128i same = _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 14));
+  same = _mm_or_si128(same, _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 12)));
+  same = _mm_or_si128(same, _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 10)));
+  same = _mm_or_si128(same, _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 8)));
+  same = _mm_or_si128(same, _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 6)));
+  same = _mm_or_si128(same, _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 4)));
+  same = _mm_or_si128(same, _mm_cmpeq_epi16(x, _mm_alignr_epi8(x, none, 2)));
+  const auto repeated = static_cast<unsigned>(_mm_movemask_epi8(same));
+  if (repeated == 0) {
+    if (n == 8) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(ids), x);
+    } else {
+      _mm_store_si128(lanes, x);
+      std::copy_n(drawn.begin(), n, ids);
+    }
+    return true;
+  }
+  _mm_store_si128(lanes, x);
+  std::uint32_t have = 0;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    ids[have] = drawn[i];
+    have += (repeated >> (2 * i) & 1U) ^ 1U;
+  }
+  const std::uint32_t among_eight = have;
+  for (std::uint32_t i = n; have < n && i < patience; ++i) {
+    const std::uint64_t b = i < 8 ? bits[i] : nth(key, i);
+    std::uint16_t e = only[b >> fine_shift_];
+    if (e == kSeveral) e = look_up(t, b);
+    const __m128i met = _mm_cmpeq_epi16(x, _mm_set1_epi16(static_cast<short>(e)));
+    if (_mm_movemask_epi8(met) != 0) continue;
+    if (std::find(ids + among_eight, ids + have, e) == ids + have) ids[have++] = e;
+  }
+  return have == n;
+}
+
+void SyntheticRouting::draw_all(std::span<const std::uint32_t> sequence, std::uint32_t layer,
+                                std::span<const std::uint32_t> position,
+                                std::span<const std::uint16_t> domains, std::uint32_t first,
+                                std::uint32_t width, std::span<std::uint16_t> ids) {
+  static const bool wide =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+  const bool few = width > 0 && width <= std::min(first, 8U) && fine_shift_ != 64;
+  const bool own = token_limit_ == 0 && (layer_limit_ == 0 || layer == 0);
+  std::array<std::uint64_t, kBlock> keys;
+  std::array<std::uint64_t, kBlock * 8> bits;
+  for (std::size_t begin = 0; begin < sequence.size(); begin += kBlock) {
+    const std::size_t n = std::min(kBlock, sequence.size() - begin);
+    const std::span<std::uint64_t> block = std::span(keys).first(n);
+    if (own) {
+      philox_upper(seed_, random_purpose("synthetic token"), sequence.subspan(begin, n), layer,
+                   position.subspan(begin, n), 0, block);
+    } else {
+      for (std::size_t i = 0; i < n; ++i) {
+        block[i] = key_of(sequence[begin + i], layer, position[begin + i]);
+      }
+    }
+    if (few) (wide ? first_eight_avx512 : first_eight)(block, bits.data());
+    for (std::size_t i = 0; i < n; ++i) {
+      const Table& t = tables_[index(layer, domains.empty() ? 0 : domains[begin + i])];
+      const std::span<std::uint16_t> to = ids.subspan((begin + i) * width, width);
+      if (few && eight(t, keys[i], bits.data() + i * 8, width, patience_for(first), to.data()))
+        continue;
+      const std::uint32_t have = one_by_one(t, keys[i], first, to);
+      if (have < width) by_clocks(t, keys[i], kMinusInf, have, to, {});
+    }
+  }
+}
+
 std::uint32_t SyntheticRouting::one_by_one(const Table& t, std::uint64_t key, std::uint32_t first,
                                            std::span<std::uint16_t> ids) {
   if (++stamp_ == 0) {
     std::fill(drawn_.begin(), drawn_.end(), 0);
     stamp_ = 1;
   }
-  const std::uint32_t patience = 4 * first + 16;
+  const std::uint32_t patience = patience_for(first);
   const auto most = std::min(first, static_cast<std::uint32_t>(ids.size()));
   std::uint32_t have = 0;
   for (std::uint32_t i = 0; have < most && i < patience; ++i) {
-    const double u = unit(nth(key, i));
-    std::uint32_t rank = t.first_rank[static_cast<std::uint32_t>(u * slices_)];
-    while (t.below[rank + 1] <= u) ++rank;
-    const std::uint16_t e = t.expert[rank];
+    const std::uint16_t e = look_up(t, nth(key, i));
     if (drawn_[e] == stamp_) continue;
     drawn_[e] = stamp_;
     ids[have++] = e;

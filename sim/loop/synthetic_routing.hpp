@@ -59,6 +59,12 @@ class SyntheticRouting {
   /// The same and a logit for each expert, [E], by which `ids` are ranked.
   void draw(std::uint32_t sequence, std::uint32_t layer, std::uint32_t position,
             std::uint32_t first, std::span<std::uint16_t> ids, std::span<float> logits);
+  /// The same for the tokens of a step, ids [tokens][width], a multiple faster for up to eight
+  /// experts of which none is drawn by clocks. `domains`: domain_of each token's sequence, or empty
+  /// with one domain.
+  void draw_all(std::span<const std::uint32_t> sequence, std::uint32_t layer,
+                std::span<const std::uint32_t> position, std::span<const std::uint16_t> domains,
+                std::uint32_t first, std::uint32_t width, std::span<std::uint16_t> ids);
 
   /// "dirichlet(0.3), 4 domains, token correlation 0.2".
   [[nodiscard]] const std::string& description() const { return description_; }
@@ -69,6 +75,7 @@ class SyntheticRouting {
     std::vector<double> below;              // [E + 1] p of the experts before rank r, by falling p
     std::vector<std::uint16_t> expert;      // [E] by rank
     std::vector<std::uint16_t> first_rank;  // [slices] rank that the slice of [0, 1) begins in
+    std::vector<std::uint16_t> only;        // [fine slices] its expert, or kSeveral
     double entropy = 0;
   };
   [[nodiscard]] std::size_t index(std::uint32_t layer, std::uint32_t domain) const {
@@ -76,6 +83,10 @@ class SyntheticRouting {
   }
   [[nodiscard]] std::vector<double> log_weights(std::uint32_t layer, std::uint32_t domain) const;
   void make_table(std::uint32_t layer, std::uint32_t domain);
+  /// The draw with these bits, before it is compared with the ones already drawn.
+  [[nodiscard]] std::uint16_t look_up(const Table& table, std::uint64_t bits) const;
+  bool eight(const Table& table, std::uint64_t key, const std::uint64_t* bits, std::uint32_t n,
+             std::uint32_t patience, std::uint16_t* ids) const;
   [[nodiscard]] std::uint64_t key_of(std::uint32_t sequence, std::uint32_t layer,
                                      std::uint32_t position) const;
   std::uint32_t one_by_one(const Table& table, std::uint64_t key, std::uint32_t first,
@@ -87,6 +98,7 @@ class SyntheticRouting {
 
   scenario::RoutingSpec law_;
   std::uint32_t experts_, slices_;
+  unsigned slice_shift_, fine_shift_ = 64;  // Of 64 bits, to the slice.
   std::uint64_t seed_;
   std::uint64_t token_limit_, layer_limit_;  // of a 32-bit number, below: correlated
   std::vector<Table> tables_;                // [L][domains]

@@ -14,16 +14,47 @@ namespace {
 
 constexpr std::uint64_t kLargestTotal = 1ULL << 53;
 
-/// Row sums by group of W columns: strips[i][g] = Σ over the W columns of group g of bytes[i][·].
+/// Running sums over groups of W columns: sums[g] = Σ of bytes in the groups before g.
 template <std::uint32_t W>
-void sum_strips(const std::uint64_t* bytes, std::uint64_t* strips, std::size_t count) {
-  for (std::size_t s = 0; s < count; ++s, bytes += W) {
-    std::uint64_t sum = 0;
+void sum_strips(const std::uint64_t* bytes, std::uint64_t* sums, std::size_t groups) {
+  std::uint64_t sum = 0;
+  for (std::size_t g = 0; g < groups; ++g, bytes += W) {
+    sums[g] = sum;
+    std::uint64_t strip = 0;
     for (std::uint32_t k = 0; k < W; ++k) {
-      sum += bytes[k];
+      strip += bytes[k];
     }
-    strips[s] = sum;
+    sum += strip;
   }
+  sums[groups] = sum;
+}
+
+/// A part of a link's bytes: [first, last) of a row of running sums. `line`: which row.
+struct Strip {
+  std::uint32_t line, first, last;
+};
+
+/// Joins strips that follow each other: each link of a regular cluster has a handful.
+std::vector<Strip> joined(std::vector<Strip> parts) {
+  std::vector<Strip> out, again;
+  while (!parts.empty()) {
+    std::sort(parts.begin(), parts.end(), [](const Strip& a, const Strip& b) {
+      return a.line != b.line ? a.line < b.line : a.first < b.first;
+    });
+    const std::size_t begin = out.size();
+    for (const Strip& p : parts) {
+      if (out.size() > begin && out.back().line == p.line && p.first < out.back().last) {
+        again.push_back(p);  // A path may hold a link twice.
+      } else if (out.size() > begin && out.back().line == p.line && p.first == out.back().last) {
+        out.back().last = p.last;
+      } else {
+        out.push_back(p);
+      }
+    }
+    parts.swap(again);
+    again.clear();
+  }
+  return out;
 }
 
 }  // namespace
@@ -128,8 +159,10 @@ bool BottleneckModel::find_tiers(const cluster::RouteTable& routes) {
       }
     }
   }
-  const std::uint32_t rows = 0, columns = n_ * groups_, blocks = 2 * n_ * groups_;
+  const std::uint32_t columns = n_ * (groups_ + 1), blocks = 2 * columns;
   const std::uint32_t singles = blocks + groups_ * groups_;
+  std::size_t parts = 0;  // Strips, blocks and pairs of all links.
+  std::vector<Strip> rows, cols;
   single_pair_.clear();
   terms_.clear();
   term_offset_.assign(1, 0);
@@ -158,70 +191,73 @@ bool BottleneckModel::find_tiers(const cluster::RouteTable& routes) {
       }
       return cells > 0;
     };
+    rows.clear();
+    cols.clear();
     for (const std::uint32_t p : pairs[l]) {
       if (count[p] == 0) {
         continue;
       }
+      ++parts;
       const std::uint32_t i = p / n_, j = p % n_, gi = group_[i], gj = group_[j];
       if (take(first_[gi], first_[gi + 1], first_[gj], first_[gj + 1])) {
-        terms_.push_back(blocks + gi * groups_ + gj);
+        terms_.push_back({blocks + gi * groups_ + gj, 0});
       } else if (take(i, i + 1, first_[gj], first_[gj + 1])) {
-        terms_.push_back(rows + i * groups_ + gj);
+        rows.push_back({i, gj, gj + 1});
       } else if (take(first_[gi], first_[gi + 1], j, j + 1)) {
-        terms_.push_back(columns + gi * n_ + j);
+        cols.push_back({j, gi, gi + 1});
       } else {
         --count[p];
-        terms_.push_back(singles + static_cast<std::uint32_t>(single_pair_.size()));
+        terms_.push_back({singles + static_cast<std::uint32_t>(single_pair_.size()), 0});
         single_pair_.push_back(p);
       }
+    }
+    for (const Strip& r : joined(rows)) {
+      const std::uint32_t line = r.line * (groups_ + 1);
+      terms_.push_back({line + r.last, line + r.first});
+    }
+    for (const Strip& c : joined(cols)) {
+      terms_.push_back({columns + c.last * n_ + c.line, columns + c.first * n_ + c.line});
     }
     term_offset_.push_back(static_cast<std::uint32_t>(terms_.size()));
   }
   sums_.assign(singles + single_pair_.size(), 0);
   // Worth it only when there are clearly fewer terms than links of all the routes together.
-  return terms_.size() * 2 < route_.size();
+  return parts * 2 < route_.size();
 }
 
 void BottleneckModel::sum_tiers(const std::uint64_t* bytes) {
   const std::size_t n = n_, groups = groups_;
+  // Every running sum begins at 0, so sums_[0] is 0.
   std::uint64_t* const rows = sums_.data();
-  std::uint64_t* const columns = rows + n * groups;
-  std::uint64_t* const blocks = columns + n * groups;
+  std::uint64_t* const columns = rows + n * (groups + 1);
+  std::uint64_t* const blocks = columns + n * (groups + 1);
   // Row by row, so that each is read from memory once.
+  std::vector<std::uint64_t>& below = block_sums_;
   for (std::size_t g = 0; g < groups; ++g) {
-    std::uint64_t* const column = columns + g * n;
+    const std::uint64_t* const before = columns + g * n;
+    std::uint64_t* const column = columns + (g + 1) * n;
+    below.assign(groups + 1, 0);
     for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
       const std::uint64_t* const row = bytes + i * n;
+      std::uint64_t* const sums = rows + i * (groups + 1);
       if (width_ == 8) {
-        sum_strips<8>(row, rows + i * groups, groups);
+        sum_strips<8>(row, sums, groups);
       } else if (width_ == 4) {
-        sum_strips<4>(row, rows + i * groups, groups);
+        sum_strips<4>(row, sums, groups);
       } else {
         for (std::size_t h = 0; h < groups; ++h) {
-          rows[i * groups + h] =
-              std::accumulate(row + first_[h], row + first_[h + 1], std::uint64_t{0});
+          sums[h + 1] = std::accumulate(row + first_[h], row + first_[h + 1], sums[h]);
         }
       }
-      if (i == first_[g]) {
-        std::copy_n(row, n, column);
-      } else {
-        for (std::size_t j = 0; j < n; ++j) column[j] += row[j];
+      const std::uint64_t* const from = i == first_[g] ? before : column;
+      for (std::size_t j = 0; j < n; ++j) column[j] = from[j] + row[j];
+      if (const std::uint64_t own = row[i]; own != 0) {
+        column[i] -= own;
+        for (std::size_t h = g + 1; h <= groups; ++h) sums[h] -= own;
       }
+      for (std::size_t h = 0; h <= groups; ++h) below[h] += sums[h];
     }
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint64_t own = bytes[i * n + i];
-    rows[i * groups + group_[i]] -= own;
-    columns[group_[i] * n + i] -= own;
-  }
-  for (std::size_t g = 0; g < groups; ++g) {
-    for (std::size_t h = 0; h < groups; ++h) {
-      std::uint64_t sum = 0;
-      for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
-        sum += rows[i * groups + h];
-      }
-      blocks[g * groups + h] = sum;
-    }
+    for (std::size_t h = 0; h < groups; ++h) blocks[g * groups + h] = below[h + 1] - below[h];
   }
   std::uint64_t* const singles = blocks + groups * groups;
   for (std::size_t s = 0; s < single_pair_.size(); ++s) {
@@ -243,8 +279,8 @@ BottleneckTime BottleneckModel::evaluate(std::span<const std::uint64_t> bytes,
     sum_tiers(bytes.data());
     const std::size_t groups = groups_;
     const std::uint64_t* const rows = sums_.data();
-    const std::uint64_t* const columns = rows + n * groups;
-    const std::uint64_t* const blocks = columns + n * groups;
+    const std::uint64_t* const columns = rows + n * (groups + 1);
+    const std::uint64_t* const blocks = columns + n * (groups + 1);
     for (std::size_t g = 0; g < groups; ++g) {
       for (std::size_t h = 0; h < groups; ++h) {
         const std::size_t b = g * groups + h;
@@ -266,16 +302,13 @@ BottleneckTime BottleneckModel::evaluate(std::span<const std::uint64_t> bytes,
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
-      std::uint64_t any = 0;
-      for (std::size_t g = 0; g < groups; ++g) {
-        any |= rows[i * groups + g] | columns[g * n + i];
-      }
-      participants_[i] = static_cast<std::uint8_t>(any != 0);
+      participants_[i] = static_cast<std::uint8_t>(
+          (rows[i * (groups + 1) + groups] | columns[groups * n + i]) != 0);
     }
     for (std::size_t l = 0; l < link_bytes.size(); ++l) {
       std::uint64_t sum = 0;
       for (std::uint32_t k = term_offset_[l]; k < term_offset_[l + 1]; ++k) {
-        sum += sums_[terms_[k]];
+        sum += sums_[terms_[k].plus] - sums_[terms_[k].minus];
       }
       link_bytes[l] = sum;
     }

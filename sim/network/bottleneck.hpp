@@ -104,15 +104,21 @@ class BottleneckModel {
 
   // Tiers: groups of consecutive endpoints [first_[g], first_[g+1]).
   std::uint32_t groups_ = 0;
-  std::uint32_t width_ = 0;                         // Common size of the groups, 0 if they differ.
-  std::vector<std::uint32_t> first_;                // [groups + 1]
-  std::vector<std::uint32_t> group_;                // [n]
-  std::vector<std::int64_t> block_latency_;         // [groups][groups] largest latency of a pair.
-  std::vector<std::uint8_t> block_uniform_;         // [groups][groups] all pairs have that latency.
-  std::vector<std::uint32_t> term_offset_, terms_;  // [links + 1], indices into sums_.
-  std::vector<std::uint32_t> single_pair_;          // Pairs summed as themselves.
-  // Scratch: row strips [n][groups], column strips [groups][n], blocks [groups][groups], pairs.
-  std::vector<std::uint64_t> sums_;
+  std::uint32_t width_ = 0;                  // Common size of the groups, 0 if they differ.
+  std::vector<std::uint32_t> first_;         // [groups + 1]
+  std::vector<std::uint32_t> group_;         // [n]
+  std::vector<std::int64_t> block_latency_;  // [groups][groups] largest latency of a pair.
+  std::vector<std::uint8_t> block_uniform_;  // [groups][groups] all pairs have that latency.
+  /// Indices into sums_: bytes[plus] − bytes[minus].
+  struct Term {
+    std::uint32_t plus, minus;
+  };
+  std::vector<std::uint32_t> term_offset_;  // [links + 1]
+  std::vector<Term> terms_;
+  std::vector<std::uint32_t> single_pair_;  // Pairs summed as themselves.
+  // Scratch: bytes from each endpoint to the groups before a group [n][groups + 1]; to each from
+  // the groups before a group [groups + 1][n]; blocks [groups][groups]; pairs.
+  std::vector<std::uint64_t> sums_, block_sums_;
   std::vector<std::uint8_t> participants_;  // [n]
   const std::uint64_t* matrix_ = nullptr;   // Of the evaluation in progress; either this
   std::span<const Transfer> list_;          // or this.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <set>
+#include <vector>
 
 namespace switchyard {
 namespace {
@@ -101,3 +102,18 @@ TEST(Distributions, HaveTheirMeansAndVariances) {
 
 }  // namespace
 }  // namespace switchyard
+
+TEST(Philox, EightAtATimeGivesTheUpperHalfOfEach) {
+  std::vector<std::uint32_t> sequence, position;
+  for (std::uint32_t i = 0; i < 19; ++i) {  // Two blocks of eight and a rest.
+    sequence.push_back(0xFFFFFFF0U + i);    // Wraps round.
+    position.push_back(i * 0x9E3779B9U);
+  }
+  std::vector<std::uint64_t> out(sequence.size());
+  const std::uint32_t purpose = switchyard::random_purpose("test");
+  switchyard::philox_upper(77, purpose, sequence, 5, position, 9, out);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto w = switchyard::philox(77, purpose, {sequence[i], 5, position[i], 9});
+    EXPECT_EQ(out[i], std::uint64_t{w[3]} << 32U | w[2]) << i;
+  }
+}

@@ -160,6 +160,46 @@ TEST(SyntheticRoutingLaw, ChoicesAreTheSameWhateverIsAskedFor) {
   }
 }
 
+TEST(SyntheticRoutingLaw, AStepDrawnAtOnceHasTheChoicesOfItsTokens) {
+  // Even and skewed laws (the skewed ones end by clocks), below and above eight experts a token,
+  // more and fewer ids than drawn ones, correlated or not, with domains; 200 is no multiple of a
+  // block.
+  constexpr std::uint32_t kTokens = 200;
+  std::vector<std::uint32_t> sequence, position;
+  for (std::uint32_t t = 0; t < kTokens; ++t) {
+    sequence.push_back(t / 3);
+    position.push_back(t * 7 % 50);
+  }
+  for (const std::uint32_t experts : {8U, 40U, 256U}) {
+    for (const double s : {0.0, 1.0, 4.0}) {
+      for (const double c : {0.0, 0.5}) {
+        scenario::RoutingSpec law = law_of(SyntheticLaw::kZipf, s);
+        law.token_correlation = law.layer_correlation = c;
+        law.domains = c > 0 ? 3 : 1;
+        SyntheticRouting r(law, 2, experts, 7);
+        std::vector<std::uint16_t> domains;
+        for (const std::uint32_t q : sequence) {
+          if (c > 0) domains.push_back(static_cast<std::uint16_t>(r.domain_of(q)));
+        }
+        for (const auto& [first, width] :
+             {std::pair{1U, 1U}, std::pair{2U, 2U}, std::pair{6U, 6U}, std::pair{8U, 8U},
+              std::pair{6U, 8U}, std::pair{9U, 9U}}) {
+          if (width > experts) continue;
+          Ids all(std::size_t{kTokens} * width);
+          r.draw_all(sequence, 1, position, domains, first, width, all);
+          for (std::uint32_t t = 0; t < kTokens; ++t) {
+            Ids one(width);
+            r.draw(sequence[t], 1, position[t], first, one);
+            ASSERT_TRUE(std::equal(one.begin(), one.end(), all.begin() + t * width))
+                << experts << " experts, zipf " << s << ", token " << t << ", " << first << " of "
+                << width;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(SyntheticRoutingLaw, LogitsAreLnPPlusGumbel) {
   // E(ln p + G) = ln p + 0.5772 for every expert; the variance of G is π²/6.
   SyntheticRouting r(law_of(SyntheticLaw::kLognormal, 1), 1, 16, 2);
