@@ -49,11 +49,6 @@ void Simulator::make_board(const run::Inventory& inventory) {
                        "a policy that is decided by request (table, soft, pinned) is unsupported "
                        "as an action");
     }
-    if (r.policy.capacity.exhausted == Exhausted::kQueue &&
-        r.policy.capacity.queue == QueueMode::kDefer) {
-      throw InputError(r.where, "policy.capacity.queue = \"defer\" is unsupported in the simulator",
-                       "use queue = \"wave\"");
-    }
   }
 }
 

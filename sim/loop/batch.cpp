@@ -13,7 +13,9 @@ namespace switchyard::sim {
 
 void Simulator::compose_step() {
   record_.scalars.tokens = 0;
-  for (const PlannedSequence& q : plan_.sequences) record_.scalars.tokens += q.fresh;
+  for (const PlannedSequence& q : plan_.sequences) {
+    record_.scalars.tokens += q.resumes ? 0 : q.fresh;
+  }
   record_.scalars.sequences = plan_.sequences.size();
   compose_part(0, 1, 0);
 }
@@ -29,7 +31,9 @@ void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uin
   std::vector<std::uint32_t> dealt(gpus_, 0);
   std::vector<const PlannedSequence*> part;
   std::size_t n = 0;
-  for (const PlannedSequence& q : plan_.sequences) {
+  for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
+    const PlannedSequence& q = plan_.sequences[p];
+    if (!part_of_.empty() && part_of_[p] == 0) continue;
     if (dealt[q.gpu]++ % micros != micro) continue;
     part.push_back(&q);
     n += q.fresh;
@@ -359,7 +363,10 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
   if (s_.memory.kv_placement == KvPlacement::kReplicated) {
     // Every home sends its new tokens' to all others.
     std::vector<std::uint64_t> fresh(gpus_, 0);
-    for (const PlannedSequence& q : plan_.sequences) fresh[q.gpu] += per_token * q.fresh;
+    for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
+      const PlannedSequence& q = plan_.sequences[p];
+      if (part_of_.empty() || part_of_[p] != 0) fresh[q.gpu] += per_token * q.fresh;
+    }
     std::vector<std::uint32_t> members(gpus_);
     std::iota(members.begin(), members.end(), 0U);
     std::vector<std::vector<std::uint64_t>> phases;
@@ -378,7 +385,9 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
     exchange(run::Phase::kCollective, run::kNone, phases, duration, floor, Among::kAll);
     return;
   }
-  for (const PlannedSequence& q : plan_.sequences) {
+  for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
+    const PlannedSequence& q = plan_.sequences[p];
+    if (!part_of_.empty() && part_of_[p] == 0) continue;
     keep_at_home(q, kv_tokens_on(q.gpu, q.gpu, kept(q.had)));
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (g == q.gpu) continue;

@@ -175,8 +175,8 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
       }
     }
     sum_traffic();
-    for (std::size_t t = 0; t < tokens_.size(); ++t) {
-      const std::uint32_t home = tokens_.rank[t];
+    for (std::size_t t = 0; t < ran_tokens_->size(); ++t) {
+      const std::uint32_t home = ran_tokens_->rank[t];
       if (home / ep != q) continue;
       for (std::size_t j = 0; j < slots_; ++j) {
         const std::uint32_t ran = traffic_.gpu[t * slots_ + j];

@@ -140,12 +140,12 @@ void Simulator::ask_experts(std::uint32_t moe) {
   const bool measured = !record_.scalars.warmup;
   std::vector<std::vector<std::uint16_t>> asked(gpus_);
   std::vector<std::uint8_t> seen(std::size_t{gpus_} * experts_, 0);
-  for (std::size_t i = 0; i < decision_.outcome.size(); ++i) {
+  for (std::size_t i = 0; i < ran_->outcome.size(); ++i) {
     const std::uint32_t g = traffic_.gpu[i];
     if (g == kNoGpu) continue;
-    const std::uint16_t e = static_cast<SlotOutcome>(decision_.outcome[i]) == SlotOutcome::kQueued
-                                ? decision_.first[i]
-                                : decision_.chosen[i];
+    const std::uint16_t e = static_cast<SlotOutcome>(ran_->outcome[i]) == SlotOutcome::kQueued
+                                ? ran_->first[i]
+                                : ran_->chosen[i];
     std::uint8_t& once = seen[std::size_t{g} * experts_ + e];
     if (once == 0) asked[g].push_back(e);
     once = 1;

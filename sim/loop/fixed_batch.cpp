@@ -46,7 +46,14 @@ class FixedBatch final : public BatchSource {
       q.gpu = have.home;
       q.had = have.cached;
       have.lags = have.cached < have.wanted;
-      if (have.lags) {
+      if (have.waits) {
+        // The same new tokens go on where they had to stop.
+        q.fresh = w.tokens;
+        q.had = have.cached - w.tokens;
+        q.origin = q.prompt = w.context;
+        q.resumes = true;
+        have.cached -= w.tokens;
+      } else if (have.lags) {
         q.fresh = static_cast<std::uint32_t>(
             std::min<std::uint64_t>(s_.faults.recompute_chunk, have.wanted - have.cached));
         q.prefill = true;
@@ -71,6 +78,7 @@ class FixedBatch final : public BatchSource {
 
   void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
             run::RunData& data) override {
+    for (const PlannedSequence& q : plan.sequences) sequences_[q.id].waits = q.deferred;
     if (plan.warmup) return;
     if (first_start_ps_ < 0) {
       first_start_ps_ = start;
@@ -78,7 +86,7 @@ class FixedBatch final : public BatchSource {
     }
     for (const PlannedSequence& q : plan.sequences) {
       Sequence& have = sequences_[q.id];
-      if (have.lags) continue;
+      if (have.lags || q.deferred) continue;
       if (s_.run.detail == scenario::Detail::kTokens && decode_) {
         run::TokenRecord t;
         t.request = q.id;
@@ -152,7 +160,7 @@ class FixedBatch final : public BatchSource {
 
   void lose_kv(std::uint32_t gpu) override {
     for (Sequence& have : sequences_) {
-      if (have.home == gpu) have.cached = have.paged = 0;
+      if (have.home == gpu) lose(have);
     }
   }
 
@@ -186,12 +194,20 @@ class FixedBatch final : public BatchSource {
     std::uint64_t paged = 0;   // Tokens whose pages its home holds.
     std::uint32_t made = 0;    // Measured steps that brought it new tokens.
     bool lags = false;         // Computes lost tokens in the step under way.
+    bool waits = false;        // Its new tokens have not passed all layers (queue = defer).
   };
+
+  /// Nothing of its cache is left. A token on its way through the layers begins anew.
+  void lose(Sequence& have) {
+    if (have.waits) have.wanted -= s_.workload.tokens;
+    have.waits = false;
+    have.cached = have.paged = 0;
+  }
 
   MovedSequence move(std::uint32_t b, std::uint32_t to, bool keep_kv) {
     Sequence& have = sequences_[b];
     const MovedSequence moved{b, have.home, to, keep_kv ? have.paged : 0};
-    if (!keep_kv) have.cached = 0;
+    if (!keep_kv) lose(have);
     if (keep_kv && have.paged > 0) freed_.push_back({have.home, have.paged, 0});
     have.paged = 0;
     have.home = to;

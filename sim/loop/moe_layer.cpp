@@ -55,15 +55,22 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
         make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step);
     context.rank = tokens_.rank;
     context.ranks = gpus_;
+    if (defers_) {
+      context.batch = plan_.sequences.size();
+      count_backlog(0);
+      context.backlog = backlog_;
+    }
     route(moe, 0, context, candidates_.view(), source_->logits(), decision_);
     count_queue(decision_);
+    if (defers_) settle_backlog(0, decision_, {});
     return;
   }
   const std::size_t k = slots_, m = candidates_.width;
   const auto tokens = static_cast<std::uint32_t>(tokens_.size());
   const std::uint64_t batch =
-      make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step)
-          .batch_size();
+      defers_ ? plan_.sequences.size()
+              : make_step(tokens_.sequence, tokens_.position, tokens_.phase, s_.run.seed, moe, step)
+                    .batch_size();
   LayerDecision& all = decision_;
   all = LayerDecision{};
   all.tokens = tokens;
@@ -88,7 +95,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
       group_tokens_.rank.push_back(static_cast<std::uint16_t>(tokens_.rank[t] - q * ep));
     }
     const auto rows = static_cast<std::uint32_t>(group_rows_.size());
-    if (rows == 0) continue;
+    if (rows == 0 && !any_late(q)) continue;
     group_candidates_.resize(rows, static_cast<std::uint32_t>(m));
     const bool scored = !candidates_.lse.empty();
     if (!scored) {
@@ -116,9 +123,14 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
     context.rank = group_tokens_.rank;
     context.ranks = ep;
     context.batch = batch;
+    if (defers_) {
+      count_backlog(q);
+      context.backlog = backlog_;
+    }
     route(moe, q, context, group_candidates_.view(), group_logits_, group_decision_);
     const LayerDecision& part = group_decision_;
     count_queue(part);
+    if (defers_) settle_backlog(q, part, group_rows_);
     for (std::size_t i = 0; i < rows; ++i) {
       const std::size_t to = group_rows_[i] * k;
       for (std::size_t j = 0; j < k; ++j) {
@@ -155,8 +167,8 @@ OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
   std::uint64_t soft_tokens = 0;
   const ExpertMap::Row& row = map_.row(moe);
   const std::vector<RequestInfo>& requests = state_.requests();
-  for (std::size_t t = 0; t < tokens_.size(); ++t) {
-    const RequestInfo& request = requests[tokens_.sequence[t]];
+  for (std::size_t t = 0; t < ran_tokens_->size(); ++t) {
+    const RequestInfo& request = requests[ran_tokens_->sequence[t]];
     if (!request.soft || request.expert != kNoExpert || request.table_entry != kNoTableEntry) {
       continue;
     }
@@ -166,7 +178,7 @@ OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
         continue;
       }
       here = true;
-      const std::uint16_t e = decision_.chosen[t * slots_ + j];
+      const std::uint16_t e = ran_->chosen[t * slots_ + j];
       for (std::uint32_t c = row.first[e]; c < row.first[e + 1]; ++c) {
         if (row.rank[c] == g % s_.parallel.ep) {
           ++left[row.local[c]];
@@ -333,8 +345,10 @@ void Simulator::moe_front(std::uint32_t moe) {
                       : plain               ? RoutingSource::Need::kChosen
                                             : RoutingSource::Need::kRanked);
   if (s_.memory.sample_every.ps() > 0) sample_by_clock();
+  if (defers_) find_late(moe);
   decide_layer(moe, index);
-  traffic_builder_.build(moe, tokens_, decision_, traffic_);
+  if (defers_) choose_what_runs();
+  traffic_builder_.build(moe, *ran_tokens_, *ran_, traffic_);
   check_traffic(moe);
   sent_on_.clear();
   if (!astray_.empty()) send_on(moe);
@@ -344,6 +358,15 @@ void Simulator::moe_front(std::uint32_t moe) {
     traffic_.dispatch.clear();
     traffic_.combine = s_.parallel.sequence_parallel ? scatter_ : reduce_;
     if (s_.parallel.sequence_parallel) traffic_.dispatch = gather_;
+    if (defers_) {
+      using network::Collective;
+      traffic_.combine = group_collective(
+          s_.parallel.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+          with_late());
+      if (s_.parallel.sequence_parallel) {
+        traffic_.dispatch = group_collective(Collective::kAllGather, with_late());
+      }
+    }
     sum_traffic();
   }
   if (s_.network.payload.wire != scenario::WireFormat::kNative) {
@@ -417,14 +440,18 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
 void Simulator::moe_finish(std::uint32_t moe) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     // A wide ep has the residual of its own rows only, whatever is divided elsewhere.
-    work(g, run::Phase::kCombine, cost_[g].combine_sum(rows_of_[g], wide() ? 1 : shares()));
+    const std::uint64_t rows = rows_of_[g] + (defers_ ? late_rows_[g] : 0);
+    work(g, run::Phase::kCombine, cost_[g].combine_sum(rows, wide() ? 1 : shares()));
     ledger_.release(g, MemoryCategory::kBuffers, buffers_[g], ready_[g]);
     if (!sent_on_.empty()) {
       ledger_.release(g, MemoryCategory::kBuffers, relay_bytes_[g], ready_[g]);
     }
     ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g]);
   }
-  if (wide() && !s_.parallel.sequence_parallel) collective(moe, gather_);
+  if (wide() && !s_.parallel.sequence_parallel) {
+    collective(moe,
+               defers_ ? group_collective(network::Collective::kAllGather, with_late()) : gather_);
+  }
   if (loads_) drop_passing();
 
   const bool again = layer_begun_[moe] != 0;

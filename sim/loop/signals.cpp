@@ -18,6 +18,12 @@ void Simulator::begin_signals(SignalTable* table) {
     throw InputError("signals", "unsupported: several replicas step by themselves, at once",
                      "use workload.front_end.replicas = 1");
   }
+  if (defers_) {
+    throw InputError("signals",
+                     "unsupported with policy.capacity.queue = \"defer\": the engine has no token "
+                     "that stays behind in the middle of the layers",
+                     "use queue = \"wave\"");
+  }
   if (staged() || s_.network.two_batch) {
     throw InputError("signals",
                      "unsupported with parallel.pp and network.two_batch: parts of a step decide "

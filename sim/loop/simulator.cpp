@@ -67,12 +67,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       policy_ = trace->header.policy;
       policy_from_trace_ = true;
     }
-    if (policy_.capacity.exhausted == Exhausted::kQueue &&
-        policy_.capacity.queue == QueueMode::kDefer) {
-      // The reader refuses a scenario's own; this one is the trace's.
-      throw InputError("policy.capacity.queue", "\"defer\" is unsupported in the simulator",
-                       "state a policy with queue = \"wave\"");
-    }
+    make_deferral();
     refuse_groups_of_copies(policy_, "policy.groups");
     validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
     const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
@@ -534,9 +529,10 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
 void Simulator::begin_hosts() {
   for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     OpCost host;
-    if (tokens_of_[g] > 0 || !hub()) {
+    if (tokens_of_[g] > 0 || !hub() || (defers_ && planned_of(g) > 0)) {
       // Every stage's hosts know all sequences.
-      const std::size_t sequences = sequences_[g % s_.parallel.stage_gpus()].size();
+      const std::size_t sequences =
+          defers_ ? planned_of(g) : sequences_[g % s_.parallel.stage_gpus()].size();
       host.time =
           SimTime::from_ps(plan_.host_ps + s_.host.per_step.ps() +
                            s_.host.per_sequence.ps() * static_cast<std::int64_t>(sequences));
@@ -545,6 +541,13 @@ void Simulator::begin_hosts() {
     }
     work(g, run::Phase::kHost, host);
   }
+}
+
+/// Sequences of the plan at home on a GPU or its group.
+std::size_t Simulator::planned_of(std::uint32_t gpu) const {
+  return static_cast<std::size_t>(
+      std::count_if(plan_.sequences.begin(), plan_.sequences.end(),
+                    [&](const PlannedSequence& q) { return q.gpu == group_first(gpu); }));
 }
 
 /// [G] Nothing of a layer but its window decides what its attention costs.
@@ -611,6 +614,7 @@ void Simulator::run_layers(std::size_t first, std::size_t beyond) {
     if (s_.model.is_moe(layer)) {
       moe_layer(step_, moe);
       add_entropy();
+      if (defers_) end_deferral(moe);
       ++moe;
     } else {
       dense_layer(layer);
@@ -621,6 +625,10 @@ void Simulator::run_layers(std::size_t first, std::size_t beyond) {
 
 /// Mean over the layers and the tokens of all micro-batches.
 void Simulator::add_entropy() {
+  if (defers_ && tokens_.size() == 0) {  // All wait.
+    ++empty_layers_;
+    return;
+  }
   const double share = parts_ == 1 ? 1
                                    : static_cast<double>(tokens_.size()) /
                                          static_cast<double>(record_.scalars.tokens);
@@ -639,6 +647,7 @@ void Simulator::head() {
 /// The work of the composed step: host, every layer, head.
 void Simulator::compute_layers() {
   entropy_ = 0;
+  empty_layers_ = 0;
   parts_ = staged() ? s_.parallel.micro_batches : s_.network.two_batch ? 2 : 1;
   layer_begun_.assign(layers_, 0);
   layer_straggler_ps_.assign(layers_, 0);
@@ -653,7 +662,10 @@ void Simulator::compute_layers() {
     }
     head();
   }
-  if (layers_ > 0) record_.scalars.gate_entropy = entropy_ / layers_;
+  if (layers_ > empty_layers_) {
+    record_.scalars.gate_entropy = entropy_ / (layers_ - empty_layers_);
+  }
+  note_deferral();
 }
 
 void Simulator::embed() {
@@ -824,6 +836,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     if (staged()) plan_.last_gpu = gpus_;
     begin_step(step, inv);
     describe_new();
+    begin_deferral();
     compose_step();
     compose_reduce();
     grow_kv(step);
@@ -857,6 +870,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   std::vector<std::string> broken;
   batch_->finish(end, sink_.data(), result.notes, broken);
   if (faults_ != nullptr) note_faults(result);
+  note_deferral(result);
   if (board_ != nullptr) {
     sink_.data().metrics.push_back({"alarms", static_cast<double>(alarms_), ""});
   }

@@ -19,7 +19,7 @@
 //
 // Not modelled: pipeline parallelism, exchanges of two replicas at once on shared links,
 // transfers other than the exchanges of dispatch and combine, all-reduces, moves and loads of
-// experts, KV pages between replicas, deferred sequences (queue = "defer" is refused),
+// experts, KV pages between replicas,
 // micro-batches that overlap attention, the time of a policy's own steps (noise, penalties, a new
 // placement: far below the router's GEMM). A policy sees memory levels as they are when the step
 // begins.

@@ -152,18 +152,18 @@ void Simulator::check_traffic(std::uint32_t moe) {
   }
   std::optional<std::uint64_t> plain;
   if (per_expert && !grouped && map_.most_copies == 1 && places.rank.size() == experts_) {
-    plain = plain_copies(decision_, tokens_, traffic_.gpu, places.rank, ep);
+    plain = plain_copies(*ran_, *ran_tokens_, traffic_.gpu, places.rank, ep);
     copies = plain.value_or(0);
   }
-  const std::size_t k = decision_.slots;
+  const std::size_t k = ran_->slots;
   const std::uint32_t* const first = places.first.data();
   const std::uint32_t* const rank = places.rank.data();
-  const std::uint8_t* const outcomes = decision_.outcome.data();
-  const std::uint16_t* const wanted = decision_.first.data();
-  const std::uint16_t* const chosen = decision_.chosen.data();
+  const std::uint8_t* const outcomes = ran_->outcome.data();
+  const std::uint16_t* const wanted = ran_->first.data();
+  const std::uint16_t* const chosen = ran_->chosen.data();
   const std::uint32_t* const runs_on = traffic_.gpu.data();
-  for (std::uint32_t t = 0; !plain && t < decision_.tokens; ++t) {
-    const std::uint32_t s = tokens_.rank[t];
+  for (std::uint32_t t = 0; !plain && t < ran_->tokens; ++t) {
+    const std::uint32_t s = ran_tokens_->rank[t];
     const std::uint32_t base = s / ep * ep;
     std::uint32_t own = 0;
     if (++met_stamp_ == 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step loop behind simulate(), for the .cpp files of this folder only. One Simulator runs one
 // scenario: simulator.cpp sets it up and runs the steps, a BatchSource (step_plan.hpp) says which
-// sequences a step has, batch.cpp makes tokens and KV pages of that,
+// sequences a step has, batch.cpp makes tokens and KV pages of that, deferral.cpp lets tokens wait,
 // moe_layer.cpp times a layer, exchange.cpp moves bytes, rebalance.cpp moves experts, healing.cpp
 // lets things break, and step_checks.cpp recounts what was done. sim/README.md has the equations.
 #pragma once
@@ -134,6 +134,7 @@ class Simulator {
   /// The tokens of one micro-batch on the GPUs of one stage.
   void compose_part(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage);
   void begin_hosts();
+  [[nodiscard]] std::size_t planned_of(std::uint32_t gpu) const;
   void attention(std::size_t layer, std::uint32_t moe);
   [[nodiscard]] const std::vector<OpCost>& attention_costs(std::size_t layer);
   void run_layers(std::size_t first, std::size_t beyond);
@@ -183,6 +184,28 @@ class Simulator {
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
   void decide_layer(std::uint32_t moe, std::uint32_t step);
   std::uint64_t longest_queue_ = 0;  ///< Of the layer: most demand beyond one copy's capacity.
+  // deferral.cpp
+  struct WaitingSlot {
+    std::uint32_t token = 0;   // Of the sequence's new tokens,
+    std::uint16_t member = 0;  // whose row is of this GPU after the sequence's home,
+    std::uint16_t expert = 0;
+  };
+  void make_deferral();
+  void begin_deferral();
+  /// Slots of the layer that wait, of sequences of the step; nothing is decided yet.
+  void find_late(std::uint32_t moe);
+  [[nodiscard]] bool any_late(std::uint32_t copy) const;
+  void count_backlog(std::uint32_t copy);
+  [[nodiscard]] std::size_t backlog_place(std::uint32_t gpu, std::uint32_t expert,
+                                          bool by_rank) const;
+  void settle_backlog(std::uint32_t copy, const LayerDecision& part,
+                      std::span<const std::uint32_t> rows);
+  void choose_what_runs();
+  /// [G] tokens_of_ and, of each home, the tokens whose slots waited and run now.
+  [[nodiscard]] std::vector<std::uint64_t> with_late() const;
+  void end_deferral(std::uint32_t moe);
+  void note_deferral();
+  void note_deferral(SimulationResult& result);
   /// Makes the ports of traffic_ anew from its matrices.
   void sum_traffic();
   void transient(std::uint32_t gpu, std::uint64_t values, model::DType format, const char* cause);
@@ -491,6 +514,35 @@ class Simulator {
   std::vector<std::int64_t> begin_, arrival_, wire_, wire_in_;
   std::vector<PhaseTimes> arrival_path_;  // [G]
   double slowdown_ = 1;                   // of all kernels but the host's
+  // queue = "defer". Between steps: who waits, for what.
+  struct Waiting {
+    std::uint32_t layer = 0;  // MoE layer
+    std::uint32_t steps = 0;  // that ended meanwhile
+    std::uint64_t since = 0;  // step
+    std::vector<WaitingSlot> slots;
+  };
+  bool defers_ = false;
+  std::map<std::uint32_t, Waiting> waiting_;  // by sequence
+  std::uint64_t deferred_slots_ = 0, deferrals_ = 0;
+  std::uint32_t longest_wait_ = 0;
+  // Of the step and the layer under way.
+  std::vector<std::uint8_t> part_of_;  // [plan's sequences] in the layer; empty: all
+  struct LateSlot {
+    std::uint64_t since = 0;
+    std::uint32_t at = 0, gpu = 0;  // Place in the plan; GPU of the token's row.
+    WaitingSlot slot;
+    bool runs = false;
+  };
+  std::vector<LateSlot> late_;
+  std::map<std::uint32_t, std::vector<WaitingSlot>> new_waits_;
+  std::vector<std::uint32_t> backlog_;
+  std::vector<std::uint64_t> late_rows_, late_of_home_;  // [G]
+  LayerDecision late_decision_;
+  StepTokens late_tokens_;
+  std::uint32_t empty_layers_ = 0;  // Without a token, of the step.
+  // What the layer runs: decision_ of tokens_, or with deferred slots the two above.
+  const LayerDecision* ran_ = &decision_;
+  const StepTokens* ran_tokens_ = &tokens_;
   run::StepRecord record_;
   Candidates candidates_;
   RouteWorkspace workspace_;

@@ -26,6 +26,10 @@ struct PlannedSequence {
   std::uint64_t origin = 0, prompt = 0;
   bool prefill = false;  ///< Phase of its tokens.
   bool samples = true;   ///< The last token passes through the head.
+  /// queue = "defer". The source sets `resumes` when done() said `deferred` of the sequence's last
+  /// plan and its pages are still there: the same new tokens again, no page more.
+  bool resumes = false;
+  bool deferred = false;  ///< Set by the simulator before done(): it gives no token in this step.
 };
 
 /// Pages of a sequence on its home GPU change from those of `before` tokens to those of `after` (0:

@@ -1195,7 +1195,7 @@ void validate_policy(const Context& context, const RoutingPolicy& policy, std::u
 
 // ---- network, memory, host, run ----
 
-/// Tokens that wait for the next step: the simulator's batches are composed without them.
+/// Tokens that wait for the next step.
 bool defers(const RoutingPolicy& policy) {
   return policy.capacity.exhausted == Exhausted::kQueue &&
          policy.capacity.queue == QueueMode::kDefer;
@@ -1763,9 +1763,9 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
       throw InputError(node.where(), key + ": a policy that names files is unsupported here");
     }
     validate_policy(own, policy, out.gate.experts, out.gate.top_k, node.where());
-    if (defers(policy)) {
+    if (const auto why = no_deferral(out); why && defers(policy)) {
       throw InputError(own.where("policy.capacity.queue", node.where()),
-                       key + ": capacity.queue = \"defer\" is unsupported in the simulator",
+                       fmt::format("{}: capacity.queue = \"defer\" is unsupported {}", key, *why),
                        "use queue = \"wave\"");
     }
     // In the hash by content.
@@ -2083,11 +2083,6 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   if (out.gate.experts > 0) {
     validate_policy(context, out.policy, out.gate.experts, out.gate.top_k,
                     policy != nullptr ? policy->where() : root.where());
-    if (defers(out.policy)) {
-      throw InputError(context.where("policy.capacity.queue", root.where()),
-                       "policy.capacity.queue = \"defer\" is unsupported in the simulator",
-                       "use queue = \"wave\"");
-    }
   } else if (out.policy != RoutingPolicy{}) {
     throw InputError(policy->where(), "policy: the model has no MoE layer");
   }
@@ -2115,6 +2110,11 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   }
   read_host(context, root, out);
   check_layout(context, root, out);
+  if (const auto why = no_deferral(out); why && defers(out.policy)) {
+    throw InputError(context.where("policy.capacity.queue", root.where()),
+                     fmt::format("policy.capacity.queue = \"defer\" is unsupported {}", *why),
+                     "use queue = \"wave\"");
+  }
   read_cost(context, root, document.folder, out);
   read_economics(context, root, out);
   read_faults(context, root, out);
@@ -2159,6 +2159,23 @@ std::uint64_t copy_bytes(const Payload& p, model::DType format, std::uint64_t hi
 }
 
 }  // namespace
+
+std::optional<std::string> no_deferral(const Scenario& s) {
+  if (s.parallel.pp > 1) {
+    return "with parallel.pp: the stages of a micro-batch would wait for a token that stays behind";
+  }
+  if (s.network.two_batch) {
+    return "with network.two_batch: the halves of a step have their capacities one after the other";
+  }
+  if (s.memory.kv_placement == KvPlacement::kByExpert) {
+    return "with memory.kv.placement = \"by_expert\": keys and values go with the first expert, "
+           "which would run a step later";
+  }
+  if (s.workload.kind == WorkloadKind::kPrefill) {
+    return "with workload.kind = \"prefill\": only decode tokens wait for the next step";
+  }
+  return {};
+}
 
 std::uint64_t Payload::dispatch_bytes(std::uint64_t hidden) const {
   return copy_bytes(*this, dispatch, hidden) + header;

@@ -422,6 +422,9 @@ std::string canonical_text(const Scenario& scenario);
 /// XXH3-128 of canonical_text, 32 hex digits.
 std::string scenario_hash(const Scenario& scenario);
 
+/// Why policy.capacity.queue = "defer" does not go with the scenario: "with …"; empty if it does.
+std::optional<std::string> no_deferral(const Scenario& scenario);
+
 /// A policy file (scenarios/policies/*.toml): the keys of a scenario's [policy] at top level.
 /// The places of files it names go to `files` when that is not null.
 RoutingPolicy read_policy_file(const std::string& path, PolicyFiles* files = nullptr);

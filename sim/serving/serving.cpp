@@ -44,6 +44,7 @@ struct Request {
   std::uint32_t preemptions = 0;
   State state = State::kFront;
   bool swapped = false;
+  bool waits = false;  // its token has not passed all layers (queue = defer); in_step counts it
   run::RequestOutcome outcome = run::RequestOutcome::kRunning;
   double itl_sum = 0, itl_square = 0;  // ps
   [[nodiscard]] std::uint32_t known() const { return prompt + generated; }
@@ -73,6 +74,7 @@ struct Rank {
 struct Flight {
   std::uint32_t id = 0, tokens = 0, epoch = 0;
   bool samples = false;
+  bool deferred = false;  // goes on in a later step
 };
 
 struct Engine {
@@ -307,7 +309,11 @@ class ServingBatch final : public BatchSource {
     engine.end = end;
     push({end, EventKind::kStepEnd, 0, plan.engine, ++engine.version, 0});
     for (const PlannedSequence& q : plan.sequences) {
-      processed_ += q.fresh;
+      if (q.deferred) {
+        for (Flight& f : engine.flight) f.deferred = f.deferred || f.id == q.id;
+      } else {
+        processed_ += q.fresh;
+      }
       if (requests_[q.id].scheduled < 0) requests_[q.id].scheduled = start;
     }
     if (plan.warmup) warm_end_ = std::max(warm_end_, end);
@@ -660,6 +666,7 @@ class ServingBatch final : public BatchSource {
       forget_swapped(id);
       anew_ += r.computed;
       r.computed = r.in_step = 0;
+    r.waits = false;
       ++r.epoch;
       r.rank = kNoRank;
     }
@@ -712,6 +719,7 @@ class ServingBatch final : public BatchSource {
     lost_pages_ += 1;
     anew_ += r.computed;
     r.computed = r.in_step = 0;
+    r.waits = false;
     ++r.epoch;
   }
   /// The same, and the next plan frees them.
@@ -721,6 +729,7 @@ class ServingBatch final : public BatchSource {
     forget_swapped(id);
     anew_ += r.computed;
     r.computed = r.in_step = 0;
+    r.waits = false;
     ++r.epoch;
   }
   /// A request goes to another rank, with its pages where it may keep them and there is room.
@@ -920,6 +929,8 @@ class ServingBatch final : public BatchSource {
       anew_ += r.computed;
       r.computed = 0;
     }
+    if (r.waits) r.in_step = 0;  // Its token begins anew.
+    r.waits = false;
     hold(id, 0, swaps);
     ++r.preemptions;
     k.running.erase(key(id));
@@ -1005,6 +1016,8 @@ class ServingBatch final : public BatchSource {
     q.prompt = r.prompt;
     q.prefill = r.generated == 0 || r.computed + 1 < r.known();
     q.samples = samples;
+    q.resumes = r.waits;
+    r.waits = false;
     plan.sequences.push_back(q);
   }
 
@@ -1169,8 +1182,12 @@ class ServingBatch final : public BatchSource {
     for (const Flight& f : engine.flight) {
       Request& r = requests_[f.id];
       if (r.epoch != f.epoch) {
-        anew_ += f.tokens;
-        lost_samples_ += f.samples ? 1 : 0;
+        anew_ += f.deferred ? 0 : f.tokens;
+        lost_samples_ += f.samples && !f.deferred ? 1 : 0;
+        continue;
+      }
+      if (f.deferred) {
+        r.waits = true;
         continue;
       }
       r.computed += f.tokens;

@@ -97,8 +97,17 @@ TEST(Refusals, OfTheNetwork) {
       {{"network.algorithm=ring_bidirectional", "network.dispatch=per_node", "parallel.ep=4"},
        "unsupported with network.dispatch = \"per_node\""},
       {{"policy.capacity={ rule = \"share\", factor = 1.0, exhausted = \"queue\", "
-        "queue = \"defer\" }"},
-       "\"defer\" is unsupported in the simulator"},
+        "queue = \"defer\" }",
+        "network.two_batch=true"},
+       "policy.capacity.queue = \"defer\" is unsupported with network.two_batch"},
+      {{"policy.capacity={ rule = \"share\", factor = 1.0, exhausted = \"queue\", "
+        "queue = \"defer\" }",
+        "workload.kind=prefill", "workload.tokens=4"},
+       "only decode tokens wait"},
+      {{"policy.capacity={ rule = \"share\", factor = 1.0, exhausted = \"queue\", "
+        "queue = \"defer\" }",
+        "memory.kv.placement=by_expert"},
+       "unsupported with memory.kv.placement = \"by_expert\""},
       {{"network.broadcast=tree"}, "network.broadcast means nothing"},
       {{"network.collective=tree", "parallel.attention=tp", "parallel.dp=1", "parallel.tp=8",
         "parallel.sequence_parallel=true"},
