@@ -666,7 +666,7 @@ class ServingBatch final : public BatchSource {
       forget_swapped(id);
       anew_ += r.computed;
       r.computed = r.in_step = 0;
-    r.waits = false;
+      r.waits = false;
       ++r.epoch;
       r.rank = kNoRank;
     }

@@ -135,6 +135,8 @@ TEST(Defer, ArrivingRequestsGetEveryTokenAndEveryAssignmentRunsOnce) {
            {"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8",
             "parallel.sequence_parallel=true"},
            {"network.dispatch=per_rank", "network.chunks=2"},
+           {"memory.kv.placement=by_token", "memory.kv.decode=merge"},
+           {"memory.kv.placement=by_token", "workload.batching={ kv = \"9 MB\" }"},
            {"workload.batching={ kv = \"9 MB\" }"},
            {"workload.batching={ kv = \"9 MB\", preemption = \"swap\", swap_bandwidth = "
             "\"20 GB/s\" }"}}) {
