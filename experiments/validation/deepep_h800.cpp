@@ -106,7 +106,7 @@ DeepEpCase run_deepep_h800(const std::filesystem::path& scenarios) {
         fnv1a(fmt::format("{},{},{},{}", fields[0], fields[1], fields[2], fields[3])) % 2 == 1;
     auto it = models.find(r.ep);
     if (it == models.end()) {
-      const scenario::HardwareSpec hardware = h800_servers(scenarios, r.ep, "200 GB/s", "50 GB/s");
+      const scenario::HardwareSpec hardware = h800_servers(scenarios, r.ep, "160 GB/s", "50 GB/s");
       it = models
                .emplace(r.ep, network::NetworkModel(network::Model::kBottleneck,
                                                     network::Algorithm::kDirect,
@@ -156,7 +156,7 @@ Table deepep_table(const DeepEpCase& result) {
                    "measured [us]",
                    "simulated [us]",
                    "error [%]",
-                   "at nominal rates [us]",
+                   "at link rates [us]",
                    "set"};
   for (const DeepEpRow& r : result.rows) {
     table.rows.push_back(
@@ -185,9 +185,8 @@ Table deepep_table(const DeepEpCase& result) {
                     fitted, s.rows, 100 * s.median, 100 * s.p95, 100 * s.worst));
   }
   table.notes.emplace_back(
-      "NVLink 200 and NIC 50 GB/s per direction; normal mode on one and two servers is bound by "
-      "its "
-      "SMs, which the links do not know");
+      "per direction, as the source states them: NVLink 160 (what its H800 reach of 200), NIC 50 "
+      "GB/s; a GPU that passes copies on between servers does so at no cost here");
   table.notes.emplace_back("measured: deepseek-ai/DeepEP dd758ca, docs/legacy.md (MIT)");
   return table;
 }

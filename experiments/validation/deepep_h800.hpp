@@ -6,7 +6,8 @@
 //
 // One alpha, and a share for each kind of kernel, by the smallest sum of |ln(simulated /
 // measured)| over the rows whose key (kernel,ep,tokens,phase) has an even FNV-1a; the others are
-// judged. Nominal rates: NVLink 200 GB/s, NIC 50 GB/s per direction. Bytes for T tokens of hidden
+// judged. Rates per direction: NVLink 160 GB/s ("~160 GB/s NVLink maximum bandwidth" of these H800,
+// same file; 200 nominal), NIC 50 GB/s. Bytes for T tokens of hidden
 // 7168, top-8 of 256 experts, uniform:
 //
 //   low_latency  a copy for each chosen expert: T·8/G · (7408 dispatch, 14336 combine) to each GPU
@@ -15,7 +16,8 @@
 //                copy: 7392 B dispatch, 14336 B combine (engines.md 3.2 of the specification). Its
 //                rows print a rate; the time is the bytes it is of (own server included) over it.
 //
-// Not modelled: SMs of the kernels, which bound the normal mode on one and two servers.
+// Not modelled: SMs of the kernels, and the cost of passing copies on between NIC and NVLink, which
+// shows on two servers, where both are busy alike.
 #pragma once
 #include <array>
 #include <cstdint>

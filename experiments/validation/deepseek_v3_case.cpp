@@ -11,6 +11,7 @@
 #include "engine/base/error.hpp"
 #include "experiments/validation/csv.hpp"
 #include "experiments/validation/drawn_routing.hpp"
+#include "experiments/validation/measured_rows.hpp"
 #include "sim/cost/calibrated.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -100,13 +101,13 @@ std::shared_ptr<const scenario::Calibration> calibration(const std::filesystem::
   t.dtype = s.dtype.experts;
   t.shape = {s.model.hidden_size, s.model.expert_intermediate, 3};
   t.where = folder.string();
-  const Csv csv =
-      read_csv(folder / "grouped_gemm.csv", "phase,local_experts,tokens_per_expert,up_us,down_us");
+  const Csv csv = read_csv(folder / "grouped_gemm.csv",
+                           "phase,local_experts,tokens_per_expert,up_us,down_us,up_rows,down_rows");
   for (std::size_t r = 0; r < csv.rows.size(); ++r) {
     if (csv.rows[r][0] != phase) continue;
     const double experts = number(csv, r, 1, 1), tokens = number(csv, r, 2, 1);
-    t.points.push_back(
-        {{experts * tokens, experts, tokens}, number(csv, r, 3, 1e-9) + number(csv, r, 4, 1e-9)});
+    t.points.push_back({grouped_rows(experts, tokens, number(csv, r, 5, 1), number(csv, r, 6, 1)),
+                        number(csv, r, 3, 1e-9) + number(csv, r, 4, 1e-9)});
   }
   if (t.points.empty()) {
     throw InputError((folder / "grouped_gemm.csv").string(),

@@ -29,6 +29,9 @@ class Line {
     }
     return fields_[static_cast<std::size_t>(it - columns_.begin())];
   }
+  [[nodiscard]] bool has(std::string_view column) const {
+    return std::find(columns_.begin(), columns_.end(), column) != columns_.end();
+  }
   [[nodiscard]] std::uint64_t count(std::string_view column, std::uint64_t low) const {
     const std::string& t = text(column);
     std::uint64_t v = 0;
@@ -162,13 +165,24 @@ void grouped_gemm_row(const Line& l, std::vector<MeasuredRow>& out) {
   MeasuredRow r;
   r.kind = OpKind::kExperts;
   r.group = "grouped GEMM";
-  r.label = l.key({"up_us", "down_us"});
+  r.label = l.key({"up_us", "down_us", "up_rows", "down_rows"});
   r.library = l.text("kernel_source");
+  for (const std::string_view variant : {scenario::kMasked, scenario::kContiguous}) {
+    const std::string ending = fmt::format("_{}", variant);
+    if (r.library.size() > ending.size() && r.library.ends_with(ending)) {
+      r.library.resize(r.library.size() - ending.size());
+      r.variant = variant;
+    }
+  }
   r.dtype = format_of(l.text("dtype"), l).first;
   r.shape = {l.count("hidden", 1), l.count("inter", 1), 3};
   const auto experts = static_cast<double>(l.count("local_experts", 1));
   const auto tokens = static_cast<double>(l.count("tokens_per_expert", 1));
   r.point.at = {experts * tokens, experts, tokens};
+  if (l.has("up_rows") || l.has("down_rows")) {
+    r.point.at = grouped_rows(experts, tokens, static_cast<double>(l.count("up_rows", 1)),
+                              static_cast<double>(l.count("down_rows", 1)));
+  }
   r.point.us = l.time("up_us") + l.time("down_us");
   out.push_back(std::move(r));
 }
@@ -288,6 +302,13 @@ bool read_file_rows(const std::filesystem::path& path, const std::string& kind,
 }
 
 }  // namespace
+
+std::array<double, 3> grouped_rows(double experts, double tokens, double up, double down) {
+  const double rows = std::round((2 * up + down) / 3), distinct = std::min(experts, rows);
+  if (experts <= 1) return {rows, 1, rows};
+  const double largest = std::floor(tokens * (0.7 + 0.6 * experts / (experts + 1)));
+  return {rows, distinct, std::max(std::ceil(rows / distinct), std::min(largest, rows))};
+}
 
 std::uint64_t fnv1a(std::string_view text) {
   std::uint64_t h = 0xcbf29ce484222325ULL;

@@ -3,7 +3,9 @@
 //   moe_layer_us.csv model,hidden,inter,topk,experts,dtype,engine,kernel_source,distribution,
 //                            tokens,latency_us
 //   grouped_gemm_us.csv     kernel_source,dtype,hidden,inter,local_experts,tokens_per_expert,up_us,
-//                           down_us         (both products of an expert, without permutation)
+//                           down_us         (both products of an expert, without permutation);
+//                           optional up_rows,down_rows (grouped_rows); a kernel_source that ends in
+//                           _masked or _contiguous names the variant of its library
 //   gemm_us.csv             kernel_source,dtype,m,n,k,latency_us
 //   mla_decode_us.csv       kernel_source,kv_dtype,heads,rank,rope,batch,positions,latency_us
 //   attn_decode_us.csv, attn_prefill_us.csv
@@ -22,6 +24,7 @@
 // (loads ∝ ((hi^(1−a) − lo^(1−a)) u + lo^(1−a))^(1/(1−a)), lo … hi = 1 … 0.8 T, or 0.01 … 2 when
 // T·k <= E; rounded, at most T each).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -31,6 +34,14 @@
 #include "sim/scenario/calibration.hpp"
 
 namespace switchyard::validation {
+
+/// Rows, distinct experts and most rows of one expert in a measured grouped GEMM of `experts`
+/// groups and nominally `tokens` each, of which the first product had `up` rows in all and the last
+/// one `down`: they are drawn anew for each, floor(tokens · u) per group with u uniform in
+/// [0.7, 1.3] (DeepGEMM's test generator, which InferSim's bench uses). Rows are their mean by
+/// FLOPs; with fewer rows than experts, so many experts have one; most rows are the expected
+/// largest draw.
+std::array<double, 3> grouped_rows(double experts, double tokens, double up, double down);
 
 struct MeasuredRow {
   scenario::OpKind kind = scenario::OpKind::kExperts;

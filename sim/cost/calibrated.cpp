@@ -243,6 +243,35 @@ TableMatch find_table(const Calibration& calibration, OpKind kind, std::string_v
   return best;
 }
 
+const OpTable* choose_table(const Calibration& calibration, OpKind kind, std::string_view library,
+                            std::string_view variant, model::DType dtype,
+                            std::span<const std::uint64_t> shape) {
+  std::vector<const OpTable*> own, others;
+  bool knows = false;  // The library has tables of this operation.
+  for (const OpTable& t : calibration.tables) {
+    knows = knows || (t.kind == kind && t.library.starts_with(library));
+    if (t.kind != kind || t.dtype != dtype || (!t.variant.empty() && t.variant != variant) ||
+        !std::equal(shape.begin(), shape.end(), t.shape.begin(), t.shape.end())) {
+      continue;
+    }
+    (t.library.starts_with(library) ? own : others).push_back(&t);
+  }
+  const OpTable* best = nullptr;
+  for (const OpTable* t : knows ? own : others) {
+    if (best != nullptr && t->library != best->library) {
+      if (!knows) return nullptr;
+      throw InputError("cost.library",
+                       fmt::format("the calibration has {} of {} and {} for shape [{}]",
+                                   scenario::kOpKindNames[static_cast<std::size_t>(kind)],
+                                   best->library, t->library, fmt::join(shape, ", ")),
+                       "name one of them: their kernels differ");
+    }
+    // The table of the very kernel goes before one that stands for both.
+    if (best == nullptr || best->variant.empty()) best = t;
+  }
+  return best;
+}
+
 namespace {
 
 struct Parameters {

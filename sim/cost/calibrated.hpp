@@ -84,6 +84,14 @@ TableMatch find_table(const scenario::Calibration& calibration, scenario::OpKind
                       std::string_view library, std::string_view variant, model::DType dtype,
                       std::span<const std::uint64_t> shape);
 
+/// The table of the very shape for a scenario: variant `variant` or none, library `library…`; where
+/// such a library has no table of the operation at all, that of the only library that has this one.
+/// nullptr when there is none. InputError (cost.library) when several libraries begin so.
+const scenario::OpTable* choose_table(const scenario::Calibration& calibration,
+                                      scenario::OpKind kind, std::string_view library,
+                                      std::string_view variant, model::DType dtype,
+                                      std::span<const std::uint64_t> shape);
+
 /// Sets overhead and shares of each table by the smallest sum of |ln(measured / base)| over its
 /// points; a table with fewer than four takes points of the nearest shapes of its library and
 /// format too, up to 24, or without those the ones of all tables of its operation and variant.

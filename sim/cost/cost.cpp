@@ -120,11 +120,19 @@ OpCost CostModel::group(std::initializer_list<Part> parts) const {
 bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::uint64_t> shape,
                          const std::array<double, 3>& at, OpCost& cost) const {
   if (!spec_.calibration) return false;
-  auto& asked = tables_[{kind, {format, shape}}];
+  std::string_view variant;
+  if (kind == scenario::OpKind::kExperts) {
+    const bool masked = spec_.grouped_gemm == scenario::GroupedGemm::kAuto
+                            ? only_decode_
+                            : spec_.grouped_gemm == scenario::GroupedGemm::kMasked;
+    variant = masked ? scenario::kMasked : scenario::kContiguous;
+  }
+  auto& asked = tables_[{kind, variant, format, shape}];
   if (!asked) {
     asked = std::make_shared<Asked>();
-    const TableMatch match = find_table(*spec_.calibration, kind, spec_.library, "", format, shape);
-    if (match.exact) asked->timer = std::make_unique<OpTimer>(*spec_.calibration, *match.table);
+    const scenario::OpTable* table =
+        choose_table(*spec_.calibration, kind, spec_.library, variant, format, shape);
+    if (table != nullptr) asked->timer = std::make_unique<OpTimer>(*spec_.calibration, *table);
   }
   if (!asked->timer) return false;
   auto known = asked->known.find(at);

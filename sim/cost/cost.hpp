@@ -26,7 +26,9 @@
 // and weighted sum, which the model also counts by itself: T·k·H bytes twice), the attention core
 // of GQA and of one new token of MLA (sequences of one step stand as their mean length; decode and
 // prefill are asked apart), and GEMMs (QKV, output, gate, head). Measured times include their
-// launch. Every other operation keeps the roofline. OpCost counts which were measured and which of
+// launch. Where the table is of a masked and of a contiguous grouped GEMM, steps that only decode
+// take the masked one, all others the contiguous one (cost.grouped_gemm). Every other operation
+// keeps the roofline. OpCost counts which were measured and which of
 // those lie outside the measured places.
 //
 // Not modelled: tile quantisation (rows padded to a tile) outside the calibration, cache hits
@@ -38,7 +40,8 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "engine/base/units.hpp"
@@ -122,9 +125,11 @@ class CostModel {
   /// k of the permutation and of the weighted sum, at most one expert per slot of a policy's
   /// decision; the model's top_k until it is called. Slots that stay empty count too.
   void use_slots(std::uint32_t slots) { slots_ = slots; }
-  /// RMSNorm, gate GEMM (T·H·E, or the GateShape of an MLP router), top-k, then the permutation of T·k rows: T·H·a read,
-  /// T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a policy may decide the
-  /// others without the router.
+  /// Whether the step only decodes: which grouped GEMM cost.grouped_gemm = auto takes.
+  void use_decode(bool only_decode) { only_decode_ = only_decode; }
+  /// RMSNorm, gate GEMM (T·H·E, or the GateShape of an MLP router), top-k, then the permutation of
+  /// T·k rows: T·H·a read, T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a
+  /// policy may decide the others without the router.
   [[nodiscard]] OpCost router(std::uint64_t tokens, std::uint64_t routed) const;
   /// The parts of router() when the gate runs elsewhere: norm of T tokens, gate and top-k of the
   /// rows of a unit (0 for none), permutation of T tokens.
@@ -184,12 +189,14 @@ class CostModel {
   scenario::GpuType gpu_;
   scenario::CostSpec spec_;
   /// Tables that were asked for (null: none), and answers of this step's places.
-  using TableKey = std::pair<scenario::OpKind, std::pair<model::DType, std::vector<std::uint64_t>>>;
+  using TableKey =
+      std::tuple<scenario::OpKind, std::string_view, model::DType, std::vector<std::uint64_t>>;
   struct Asked {
     std::unique_ptr<OpTimer> timer;
     std::map<std::array<double, 3>, OpTime> known;
   };
   mutable std::map<TableKey, std::shared_ptr<Asked>> tables_;
+  bool only_decode_ = true;
   GateShape gate_;
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight

@@ -22,6 +22,10 @@ void Simulator::compose_step() {
 
 void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage) {
   stage_ = stage;
+  // The group's ranks run one kind of kernel: a prompt on any of them sets it.
+  const bool only_decode = std::all_of(plan_.sequences.begin(), plan_.sequences.end(),
+                                       [](const PlannedSequence& q) { return q.fresh <= 1; });
+  for (CostModel& c : cost_) c.use_decode(only_decode);
   sequences_.assign(gpus_, {});
   tokens_of_.assign(gpus_, 0);
   routed_of_.assign(gpus_, 0);

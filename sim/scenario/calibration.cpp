@@ -96,6 +96,13 @@ OpTable read_table(const Node& node, const std::string& path) {
   const bool has_variant = t.kind >= OpKind::kCollective;
   if (has_variant) {
     t.variant = keys.text("variant");
+  } else if (t.kind == OpKind::kExperts && keys.find("variant") != nullptr) {
+    t.variant = keys.text("variant");
+    const std::vector<std::string> names{std::string(kMasked), std::string(kContiguous)};
+    if (t.variant != kMasked && t.variant != kContiguous) {
+      Keys::fail(keys.need("variant"), fmt::format("{} = \"{}\"", keys.name("variant"), t.variant),
+                 "unknown grouped GEMM", suggest_name(t.variant, names));
+    }
   } else if (keys.find("variant") != nullptr) {
     Keys::fail(keys.need("variant"), keys.name("variant"), fmt::format("{} has no variants", op));
   }

@@ -15,6 +15,8 @@
 //
 //   op                  shape                                    arguments of a point
 //   experts             hidden, width, matrices                  rows, distinct experts, most rows
+//                       (variant, if any: masked, the kernel of steps that only decode;
+//                       contiguous, that of all others)
 //   attention_decode    heads, KV heads, head size, window       sequences, positions attended to
 //   attention_prefill   heads, KV heads, head size, window       sequences, new tokens, cached
 //                                                                tokens
@@ -51,6 +53,8 @@ inline constexpr std::size_t kOpKinds = 8;
 inline constexpr std::array<std::string_view, kOpKinds> kOpKindNames{
     "experts", "attention_decode", "attention_prefill", "mla_decode",
     "gemm",    "collective",       "dispatch",          "combine"};
+/// Grouped GEMMs: rows in fixed places per expert, or one after the other.
+inline constexpr std::string_view kMasked = "masked", kContiguous = "contiguous";
 /// Numbers in a table's shape and before the time of a point.
 inline constexpr std::array<std::size_t, kOpKinds> kShapeNumbers{3, 4, 4, 3, 2, 1, 5, 5};
 inline constexpr std::array<std::size_t, kOpKinds> kPointArguments{3, 2, 3, 2, 1, 1, 1, 1};
@@ -63,7 +67,7 @@ struct OpPoint {
 struct OpTable {
   OpKind kind = OpKind::kExperts;
   std::string library;  ///< Kernel library and version.
-  std::string variant;  ///< collective, dispatch, combine; else "".
+  std::string variant;  ///< collective, dispatch, combine; experts: kMasked, kContiguous or "".
   model::DType dtype = model::DType::kBf16;
   std::vector<std::uint64_t> shape;
   double overhead_us = 0;    ///< ≥ 0.

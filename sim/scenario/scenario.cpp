@@ -1639,10 +1639,13 @@ void read_host(Context& context, const Node& root, Scenario& out) {
 }
 
 constexpr std::array<std::string_view, 3> kLaunchNames{"eager", "graph", "fused"};
+constexpr std::array<std::string_view, 3> kGroupedGemmNames{"auto", kMasked, kContiguous};
 
 void read_cost(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("cost"), "cost",
-            {"calibration", "other_device", "library", "launch", "graph_kernel", "source"}, root);
+            {"calibration", "other_device", "library", "grouped_gemm", "launch", "graph_kernel",
+             "source"},
+            root);
   CostSpec& c = out.cost;
   if (const Node* file = s.find("calibration")) {
     if (file->kind != Node::Kind::kString || file->text.empty()) {
@@ -1694,8 +1697,38 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
       s.fail("library", fmt::format("no library of the calibration begins with \"{}\"", c.library),
              suggest_name(c.library, known));
     }
+    // Which of them would run is not for the order of the file to say.
+    const std::vector<std::uint64_t> experts{
+        out.model.hidden_size, out.model.expert_intermediate,
+        out.model.expert_kind == model::ExpertKind::kTwoMatrix ? 2U : 3U};
+    std::vector<std::string> fitting;
+    for (const OpTable& t : c.calibration->tables) {
+      if (t.kind == OpKind::kExperts && t.dtype == out.dtype.experts && t.shape == experts &&
+          t.library.starts_with(c.library) &&
+          std::find(fitting.begin(), fitting.end(), t.library) == fitting.end()) {
+        fitting.push_back(t.library);
+      }
+    }
+    if (fitting.size() > 1) {
+      s.fail(s.has("library") ? "library" : "calibration",
+             fmt::format("{} libraries have times of this model's experts: {}", fitting.size(),
+                         fmt::join(fitting, ", ")),
+             "name one with cost.library");
+    }
+    c.grouped_gemm = static_cast<GroupedGemm>(s.choice("grouped_gemm", kGroupedGemmNames, 0));
+    const std::string_view grouped = kGroupedGemmNames[static_cast<std::size_t>(c.grouped_gemm)];
+    if (c.grouped_gemm != GroupedGemm::kAuto &&
+        std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
+                     [&](const OpTable& t) {
+                       return t.variant == grouped && t.library.starts_with(c.library);
+                     })) {
+      s.fail("grouped_gemm",
+             fmt::format("the calibration has no {} grouped GEMM{}", grouped,
+                         c.library.empty() ? "" : fmt::format(" of \"{}\"", c.library)),
+             "leave it out");
+    }
   } else {
-    for (const char* key : {"library", "other_device"}) {
+    for (const char* key : {"library", "other_device", "grouped_gemm"}) {
       if (s.has(key)) s.fail(key, "there is no calibration", "set cost.calibration");
     }
   }

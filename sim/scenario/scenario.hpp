@@ -305,9 +305,19 @@ struct HostSpec {
 enum class LaunchMode : std::uint8_t { kEager, kGraph, kFused };
 
 /// Where the times of operations come from, besides the hardware's figures.
+/// Which grouped GEMM runs the experts where a calibration tells them apart.
+enum class GroupedGemm : std::uint8_t {
+  kAuto,  ///< Masked in steps that only decode, contiguous in all others.
+  kMasked,
+  kContiguous
+};
+
 struct CostSpec {
   std::shared_ptr<const Calibration> calibration;  ///< Null: the roofline alone.
-  std::string library;  ///< Tables whose library begins with this; "": the first that fits.
+  /// Tables whose library begins with this; for operations that such a library has no table of, the
+  /// only library that has one. Several that fit are refused.
+  std::string library;
+  GroupedGemm grouped_gemm = GroupedGemm::kAuto;
   LaunchMode launch = LaunchMode::kEager;
   SimTime graph_kernel;  ///< graph, fused: fixed time of a kernel inside a captured graph, >= 0.
 };

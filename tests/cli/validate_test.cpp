@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
                               900,
                               50},
                       Shipped{"a100", {"MoE layer", "NCCL, 1 MiB and more"}, 200, 10},
-                      Shipped{"h800", {"MLA, decode", "GEMM"}, 50, 5}),
+                      Shipped{"h800", {"MLA, decode", "GEMM", "grouped GEMM"}, 50, 5}),
     [](const auto& info) { return info.param.device; });
 
 TEST(Validate, DoublingTheJudgedTimesHalvesWhatIsSimulatedOfThem) {
@@ -283,6 +283,7 @@ TEST(DeepEpOnH800, TheLinksGiveTheRowsThatWereNotFitted) {
   ASSERT_GE(normal.size(), 3U);
   EXPECT_LE(validation::summarise(low).worst, 0.10);
   EXPECT_LE(validation::summarise(normal).median, 0.10);
+  EXPECT_LE(validation::summarise(normal).worst, 0.15);
   // By hand, 32 GPUs: 24 of 32 copies of 7408 B leave over the NIC, 128 x 8 of them.
   for (const validation::DeepEpRow& r : c.rows) {
     if (r.kernel != "low_latency" || r.ep != 32 || r.phase != "dispatch") continue;
@@ -294,6 +295,27 @@ TEST(DeepEpOnH800, TheLinksGiveTheRowsThatWereNotFitted) {
     if (r.kernel != "normal" || r.ep != 32 || r.phase != "dispatch") continue;
     EXPECT_NEAR(r.measured_us, 4096 * 3.6142 * 7392 / 58e9 * 1e6, 1);
   }
+}
+
+TEST(GroupedGemmRows, AreThoseThatTheBenchDrew) {
+  // 256 groups of nominally one row: each has floor(u), u in [0.7, 1.3], which is none for half.
+  const auto few = validation::grouped_rows(256, 1, 127, 136);
+  EXPECT_EQ(few, (std::array<double, 3>{130, 130, 1}));
+  // One group: its rows are all rows, FLOPs of the first product count twice.
+  EXPECT_EQ(validation::grouped_rows(1, 4096, 2969, 3700), (std::array<double, 3>{3213, 1, 3213}));
+  // Four groups of 256: the largest of four draws is 0.7 + 0.6 * 4 / 5 of it on average.
+  EXPECT_EQ(validation::grouped_rows(4, 256, 919, 1108), (std::array<double, 3>{982, 4, 302}));
+  // The columns are no part of the key: the split into fitted and judged stays.
+  const auto rows =
+      validation::read_measured(source_path("scenarios/validation/h800"), "h800").rows;
+  const auto one = std::find_if(rows.begin(), rows.end(), [](const validation::MeasuredRow& r) {
+    return r.label == "deepgemm_masked,fp8,7168,2048,256,1";
+  });
+  ASSERT_NE(one, rows.end());
+  EXPECT_EQ(one->library, "deepgemm");
+  EXPECT_EQ(one->variant, "masked");
+  EXPECT_EQ(one->point.at, few);
+  EXPECT_EQ(one->hash, validation::fnv1a(one->label));
 }
 
 TEST(DeepEpOnH800, ABadTableIsRefused) {
@@ -318,7 +340,8 @@ TEST(DeepSeekV3, ABadKernelTableIsRefused) {
   fs::copy_file(source_path("scenarios/models/deepseek_v3.json"),
                 root / "models" / "deepseek_v3.json");
   write_file(root / "validation" / "h800_deepseek_v3" / "grouped_gemm.csv",
-             "phase,local_experts,tokens_per_expert,up_us,down_us\nprefill,8,16,1,1\n");
+             "phase,local_experts,tokens_per_expert,up_us,down_us,up_rows,down_rows\n"
+             "prefill,8,16,1,1,128,128\n");
   try {
     (void)validation::run_deepseek_decode(root);
     FAIL() << "accepted";

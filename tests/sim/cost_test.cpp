@@ -119,7 +119,7 @@ TEST(CalibratedCost, ReplacesTheTimeOfTheShapeItHas) {
   const std::string path = write_calibration(
       table("experts", "[1024, 2048, 3]", "[[4, 2, 2, 50], [8, 4, 2, 100]]") +
       table("experts", "[1024, 2048, 3]", "[[4, 2, 2, 500], [8, 4, 2, 1000]]", "lib2"));
-  const auto s = worked_scenario({"cost.calibration=\"" + path + "\""});
+  const auto s = worked_scenario({"cost.calibration=\"" + path + "\"", "cost.library=lib1"});
   const sim::CostModel cost = model_of(s), plain = model_of(worked_scenario());
   const std::uint32_t rows[] = {2, 2};
   const sim::OpCost c = cost.experts(rows);
@@ -140,6 +140,76 @@ TEST(CalibratedCost, ReplacesTheTimeOfTheShapeItHas) {
   const auto wide =
       worked_scenario({"cost.calibration=\"" + path + "\"", "model.expert_intermediate=1024"});
   EXPECT_EQ(model_of(wide).experts(rows).measured, 0U);
+}
+
+TEST(CalibratedCost, TwoLibrariesThatFitAreRefusedUntilOneIsNamed) {
+  const std::string points = "[[4, 2, 2, 50]]";
+  const std::string path =
+      write_calibration(table("experts", "[1024, 2048, 3]", points, "one1") +
+                        table("experts", "[1024, 2048, 3]", points, "other1") +
+                        table("attention_decode", "[8, 2, 128, 0]", "[[2, 1025, 70]]", "flash"));
+  const std::string calibration = "cost.calibration=\"" + path + "\"";
+  EXPECT_NE(error_of({calibration})
+                .find("2 libraries have times of this model's experts: one1, "
+                      "other1"),
+            std::string::npos)
+      << error_of({calibration});
+  EXPECT_NE(error_of({calibration, "cost.library=o"}).find("cost.library"), std::string::npos);
+  const auto s = worked_scenario({calibration, "cost.library=one"});
+  EXPECT_EQ(model_of(s).experts(std::vector<std::uint32_t>{2, 2}).measured, 1U);
+  // An operation that the library knows nothing of takes the only one that does.
+  const sim::SequenceWork two[] = {{1, 1024}, {1, 1024}};
+  EXPECT_EQ(model_of(s).attention(0, two).measured, 1U);
+}
+
+TEST(CalibratedCost, TakesTheGroupedGemmOfTheStep) {
+  const auto grouped = [](const char* variant, const char* points) {
+    std::string t = table("experts", "[1024, 2048, 3]", points);
+    return t.insert(t.find("dtype"), fmt::format("variant = \"{}\"\n", variant));
+  };
+  const std::string path = write_calibration(grouped("contiguous", "[[4, 2, 2, 500]]") +
+                                             grouped("masked", "[[4, 2, 2, 50]]"));
+  const std::string calibration = "cost.calibration=\"" + path + "\"";
+  const std::uint32_t rows[] = {2, 2};
+  sim::CostModel cost = model_of(worked_scenario({calibration}));
+  cost.use_decode(true);
+  EXPECT_NEAR(cost.experts(rows).time.us(), 50, 1);
+  cost.use_decode(false);
+  EXPECT_NEAR(cost.experts(rows).time.us(), 500, 1);
+  cost.use_decode(true);
+  EXPECT_NEAR(cost.experts(rows).time.us(), 50, 1);
+  sim::CostModel always = model_of(worked_scenario({calibration, "cost.grouped_gemm=contiguous"}));
+  always.use_decode(true);
+  EXPECT_NEAR(always.experts(rows).time.us(), 500, 1);
+  // The loop says which one: a step of one token a sequence, and one with prompts.
+  const auto step = [&](const std::vector<std::string>& sets) {
+    std::vector<std::string> all{calibration, "workload.batch=32"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    return metric(synthetic(all), "step time mean");
+  };
+  EXPECT_EQ(step({}), step({"cost.grouped_gemm=masked"}));
+  EXPECT_LT(step({}), step({"cost.grouped_gemm=contiguous"}));
+  const std::vector<std::string> prefill{"workload.kind=prefill", "workload.tokens=8"};
+  const auto with = [&](const char* set) {
+    std::vector<std::string> sets = prefill;
+    sets.emplace_back(set);
+    return step(sets);
+  };
+  EXPECT_EQ(step(prefill), with("cost.grouped_gemm=contiguous"));
+  EXPECT_GT(step(prefill), with("cost.grouped_gemm=masked"));
+}
+
+TEST(CalibratedCost, RefusesAGroupedGemmThatIsNotThere) {
+  const std::string path = write_calibration(table("gemm", "[8, 8]", "[[1, 5]]"));
+  EXPECT_NE(error_of({"cost.calibration=\"" + path + "\"", "cost.grouped_gemm=masked"})
+                .find("no masked grouped GEMM"),
+            std::string::npos);
+  EXPECT_NE(error_of({"cost.grouped_gemm=masked"}).find("no calibration"), std::string::npos);
+  std::string odd = table("experts", "[1024, 2048, 3]", "[[4, 2, 2, 50]]");
+  odd.insert(odd.find("dtype"), "variant = \"maskd\"\n");
+  EXPECT_NE(error_of({"cost.calibration=\"" + write_calibration(odd) + "\""})
+                .find("did you mean \"masked\"?"),
+            std::string::npos);
 }
 
 TEST(CalibratedCost, AsksDecodeAndPrefillApart) {
