@@ -7,6 +7,7 @@
 #include <QComboBox>
 #include <QHeaderView>
 #include <QLabel>
+#include <QResizeEvent>
 #include <QSortFilterProxyModel>
 #include <QToolButton>
 #include <QVBoxLayout>
@@ -71,13 +72,7 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
     m_table->setVisible(some);
     m_hint->setVisible(!some);
     if (!some) return;
-    // A text that differs (a scenario's path, a list) must not push the numbers out of sight.
-    m_table->fitColumns(28);
-    for (const int c : {CompareModel::kA, CompareModel::kB}) {
-      m_table->setColumnWidth(
-          c, std::min(m_table->columnWidth(c), fontMetrics().averageCharWidth() * 18));
-    }
-    m_table->horizontalHeader()->setStretchLastSection(true);
+    fit();
   };
   connect(model, &QAbstractItemModel::modelReset, this, shown);
   shown();
@@ -87,6 +82,33 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
   connect(m_swap, &QToolButton::clicked, this,
           [this] { emit chosen(m_b->currentIndex() - 1, m_a->currentIndex()); });
   setRuns({}, -1, -1);
+}
+
+void CompareView::fit() {
+  // A text that differs (a scenario's path, a list) must not push the numbers out of sight.
+  m_table->horizontalHeader()->setStretchLastSection(false);
+  const int letter = fontMetrics().averageCharWidth();
+  for (const auto& [name, value] :
+       {std::pair(28, 18), std::pair(22, 13), std::pair(16, 11), std::pair(14, 9)}) {
+    m_table->fitColumns(name);
+    int all = 0;
+    for (int c = 0; c < CompareModel::kColumns; ++c) {
+      if (c == CompareModel::kA || c == CompareModel::kB) {
+        m_table->setColumnWidth(c, std::min(m_table->columnWidth(c), letter * value));
+      }
+      all += m_table->columnWidth(c);
+    }
+    if (all <= m_table->viewport()->width()) break;
+  }
+  m_table->horizontalHeader()->setStretchLastSection(true);
+}
+
+void CompareView::resizeEvent(QResizeEvent* event) {
+  QWidget::resizeEvent(event);
+  if (event->oldSize().width() != event->size().width()) {
+    // Once the table has its new width.
+    QMetaObject::invokeMethod(this, &CompareView::fit, Qt::QueuedConnection);
+  }
 }
 
 void CompareView::setSeeds(std::vector<std::shared_ptr<const RunStore>> a,

@@ -41,7 +41,12 @@ class CompareView : public QWidget {
   /// Indices into the names; b = -1: no comparison.
   void chosen(int a, int b);
 
+ protected:
+  void resizeEvent(QResizeEvent* event) override;
+
  private:
+  /// As wide as the contents, cut so that all columns are on screen.
+  void fit();
   QComboBox *m_a, *m_b;
   QToolButton* m_swap;
   QCheckBox* m_perToken;

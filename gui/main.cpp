@@ -110,8 +110,11 @@ int start(int argc, char** argv) {
       QStringLiteral("axis"),
       QStringLiteral("steps (of equal width) or time (simulated; widths are times)"),
       QStringLiteral("NAME"), QStringLiteral("steps"));
+  const QCommandLineOption colors(QStringLiteral("colors"),
+                                  QStringLiteral("Of the heat map: viridis, cividis or grey"),
+                                  QStringLiteral("NAME"), QStringLiteral("viridis"));
   parser.addOptions(
-      {axis, renderTo, base, scenario, scale, size, window, cursor, layer, theme, panel});
+      {axis, colors, renderTo, base, scenario, scale, size, window, cursor, layer, theme, panel});
   if (!parser.parse(QApplication::arguments())) {
     throw InputError("switchyard-gui", parser.errorText().toStdString(), "see --help");
   }
@@ -191,6 +194,15 @@ int start(int argc, char** argv) {
                        "use steps or time");
     }
     o.timeAxis = axisName == QLatin1String("time");
+    const QString map = parser.value(colors);
+    if (map == QLatin1String("cividis")) {
+      o.colors = switchyard::gui::ColorMap::kCividis;
+    } else if (map == QLatin1String("grey")) {
+      o.colors = switchyard::gui::ColorMap::kGrey;
+    } else if (map != QLatin1String("viridis")) {
+      throw InputError("--colors", fmt::format("unknown colours \"{}\"", map.toStdString()),
+                       "use viridis, cividis or grey");
+    }
     o.dark = dark;
     o.panel = parser.value(panel);
     switchyard::gui::render(o);
@@ -200,7 +212,7 @@ int start(int argc, char** argv) {
     throw InputError("--scenario", "unsupported together with run files", "open them from File");
   }
   for (const QCommandLineOption* option :
-       {&size, &scale, &window, &cursor, &layer, &panel, &axis}) {
+       {&size, &scale, &window, &cursor, &layer, &panel, &axis, &colors}) {
     if (parser.isSet(*option)) {
       throw InputError("--" + option->names().first().toStdString(), "is only for --render",
                        "the window has its own keys: F1");

@@ -224,17 +224,10 @@ void MainWindow::makeDocks() {
   m_expertsView->setSortingEnabled(true);
   m_expertsView->sortByColumn(ExpertsModel::kOverflowShare, Qt::DescendingOrder);
   m_expertsView->setItemDelegateForColumn(ExpertsModel::kSpark, new SparkDelegate(m_expertsView));
-  for (int c = 0; c < ExpertsModel::kColumns; ++c) {
-    const QString header = m_experts->headerData(c, Qt::Horizontal, Qt::DisplayRole).toString();
-    const int text = std::max(
-        fontMetrics().horizontalAdvance(header),
-        fontMetrics().horizontalAdvance(c == ExpertsModel::kSpark ? QStringLiteral("00000000")
-                                        : c == ExpertsModel::kP99 ? QStringLiteral("00000")
-                                                                  : QStringLiteral("0000")));
-    // Room for the mark of the sorted column where it stands at first.
-    m_expertsView->setColumnWidth(c, text + (c == ExpertsModel::kOverflowShare ? 26 : 10));
-  }
-  m_expertsView->horizontalHeader()->setStretchLastSection(true);
+  using E = ExpertsModel;
+  m_expertsView->fitWhole({E::kExpert, E::kOverflowShare, E::kMean, E::kGpu, E::kRerouted, E::kP99,
+                           E::kDropped, E::kSpark, E::kCopies, E::kMax, E::kStd, E::kMin},
+                          [this](int column) { return m_experts->says(column); });
   m_expertsView->setEmptyText(tr("The model has no routed experts."));
   m_expertsView->setSelectionMode(QAbstractItemView::ExtendedSelection);
   addDock(tr("Experts"), QStringLiteral("experts"), m_expertsView, Qt::LeftDockWidgetArea);
@@ -305,7 +298,9 @@ void MainWindow::restoreDefaultLayout() {
   const QFontMetrics m = fontMetrics();
   const int side =
       std::clamp(width() * 17 / 100, m.averageCharWidth() * 47, m.averageCharWidth() * 50);
-  resizeDocks({m_docks[0], m_docks[2]}, {side, side}, Qt::Horizontal);
+  // The table of experts has more columns than the inspector.
+  const int left = std::clamp(width() * 21 / 100, side, m.averageCharWidth() * 62);
+  resizeDocks({m_docks[0], m_docks[2]}, {left, side}, Qt::Horizontal);
   resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
   resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);
   resizeDocks({m_docks[4]}, {m.height() * 8}, Qt::Vertical);
@@ -417,16 +412,27 @@ void MainWindow::makeActions() {
       tr("The shipped scenarios and the files opened lately"),
       [this] { showPage(page() == Page::kWelcome ? Page::kRun : Page::kWelcome); });
   m_reload = add(file, tr("&Reload"), {QKeySequence(Qt::Key_F5)},
-                 tr("Read the run's file again, both when comparing"), [this] {
+                 tr("Read again the runs on screen and what was written again"), [this] {
                    QStringList files;
                    for (const RunStore* run : {m_state->run(), m_state->other()}) {
                      if (run != nullptr && !run->path().empty()) files << qs(run->path().string());
                    }
-                   openFiles(files);
+                   for (const auto& run : m_open) {
+                     const QString file = qs(run->path().string());
+                     if (!file.isEmpty() && !files.contains(file) && run->replacedOnDisk()) {
+                       files << file;
+                     }
+                   }
+                   openFiles(files, Role::kReload);
                  });
   m_export = add(file, tr("&Export…"), {QKeySequence(Qt::CTRL | Qt::Key_E)},
                  tr("Save the window as PNG or SVG, or the steps on screen as CSV"),
                  [this] { exportView(); });
+  m_runActions << add(file, tr("Copy &picture"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_C)},
+                      tr("Copy a picture of the window, twice its size"), [this] {
+                        QApplication::clipboard()->setImage(imageOf(*this, 2));
+                        statusBar()->showMessage(tr("copied a picture of the window"), 4000);
+                      });
   file->addSeparator();
   add(file, tr("&Quit"), {QKeySequence(Qt::CTRL | Qt::Key_Q)}, tr("Close the window"),
       [this] { close(); });
@@ -533,7 +539,38 @@ void MainWindow::makeActions() {
   m_timeAxis->setCheckable(true);
   connect(m_state, &ViewState::windowChanged, this,
           [this] { m_timeAxis->setChecked(m_state->timeAxis()); });
-  QMenu* rows = view->addMenu(tr("Rows of the heat map"));
+  QMenu* runs = menuBar()->addMenu(tr("&Runs"));
+  QMenu* experts = menuBar()->addMenu(tr("&Experts"));
+  m_swapRuns = add(runs, tr("&Swap A and B"), {QKeySequence(Qt::Key_X)},
+                   tr("A becomes B and B becomes A"), [this] { m_compare->swapButton()->click(); });
+  m_endCompare = add(runs, tr("&End the comparison"), {}, tr("Show A alone"),
+                     [this] { compareWith(nullptr); });
+  runs->addSeparator();
+  m_copyCommand = add(runs, tr("&Copy the command line of A"), {},
+                      tr("The switchyard sim … that makes this run, into the clipboard"),
+                      [this] { QApplication::clipboard()->setText(commandLine()); });
+  m_reveal = add(runs, tr("&Open the folder of A"), {}, tr("Where the run's file lies"), [this] {
+    QDesktopServices::openUrl(
+        QUrl::fromLocalFile(QFileInfo(qs(m_state->run()->path().string())).absolutePath()));
+  });
+  connect(runs, &QMenu::aboutToShow, this, &MainWindow::updateRunActions);
+  connect(m_state, &ViewState::otherChanged, this, &MainWindow::updateRunActions);
+  const auto heat = [this] {
+    return dynamic_cast<HeatPane*>(m_panes->pane(QStringLiteral("heatmap")));
+  };
+  m_runActions << add(experts, tr("&Hottest steps of the expert"), {QKeySequence(Qt::Key_H)},
+                      tr("Zoom to the chosen expert's hottest steps"), [this, heat] {
+                        if (m_state->expert() == run::kNone) {
+                          statusBar()->showMessage(tr("no expert is chosen"), 4000);
+                        } else if (HeatPane* pane = heat()) {
+                          pane->zoomToHottest(m_state->expert());
+                        }
+                      });
+  QMenu* columns = experts->addMenu(tr("&Columns of the table"));
+  columns->setToolTipsVisible(true);
+  connect(columns, &QMenu::aboutToShow, this,
+          [this, columns] { m_expertsView->columnsMenu(columns); });
+  QMenu* rows = experts->addMenu(tr("&Rows of the heat map"));
   auto* order = new QActionGroup(this);
   for (const auto& [name, which] :
        {std::pair(tr("by GPU"), RowOrder::kGpu), std::pair(tr("by number"), RowOrder::kId),
@@ -545,13 +582,10 @@ void MainWindow::makeActions() {
     order->addAction(action);
   }
   rows->addSeparator();
-  m_runActions << add(
-      rows, tr("All rows"), {QKeySequence(Qt::Key_R)},
-      tr("Show all experts again after Ctrl+Shift+wheel"), [this] {
-        if (auto* heat = dynamic_cast<HeatPane*>(m_panes->pane(QStringLiteral("heatmap")))) {
-          heat->showAllRows();
-        }
-      });
+  m_runActions << add(rows, tr("All rows"), {QKeySequence(Qt::Key_R)},
+                      tr("Show all experts again after Ctrl+Shift+wheel"), [heat] {
+                        if (HeatPane* pane = heat()) pane->showAllRows();
+                      });
   QMenu* panes = view->addMenu(tr("Panes"));
   for (TimePane* pane : m_panes->panes()) {
     if (!PaneStack::panelNames().contains(pane->id())) continue;
@@ -619,6 +653,15 @@ void MainWindow::makeActions() {
   QAction* first = bar->actions().first();
   bar->insertAction(first, open);
   second->setIconText(tr("Compare…"));
+  auto* recent = new QToolButton(bar);
+  recent->setText(tr("Recent"));
+  recent->setToolTip(tr("Files opened lately"));
+  recent->setAccessibleName(tr("Files opened lately"));
+  recent->setAutoRaise(true);
+  recent->setFocusPolicy(Qt::NoFocus);
+  recent->setPopupMode(QToolButton::InstantPopup);
+  recent->setMenu(m_recentMenu);
+  bar->insertWidget(first, recent);
   bar->insertAction(first, second);
   bar->insertAction(first, m_export);
   bar->insertSeparator(first);
@@ -634,6 +677,7 @@ void MainWindow::runChanged() {
   const RunStore* run = m_state->run();
   for (QAction* a : m_runActions) a->setEnabled(run != nullptr);
   m_export->setEnabled(run != nullptr);
+  updateRunActions();
   m_reload->setEnabled(run != nullptr && !run->path().empty());
   m_layer->clear();
   m_layer->addItem(tr("all"), kAllLayers);
@@ -946,20 +990,20 @@ QString MainWindow::commandLine() const {
          quoted(run->path().empty() ? QStringLiteral("run.h5") : qs(run->path().string()));
 }
 
-void MainWindow::runsMenu(const QPoint& at) {
+void MainWindow::updateRunActions() {
   const RunStore* run = m_state->run();
-  if (run == nullptr) return;
+  m_swapRuns->setEnabled(run != nullptr && m_state->other() != nullptr);
+  m_endCompare->setEnabled(m_state->other() != nullptr);
+  m_copyCommand->setEnabled(!commandLine().isEmpty());
+  m_reveal->setEnabled(run != nullptr && !run->path().empty());
+}
+
+void MainWindow::runsMenu(const QPoint& at) {
+  if (m_state->run() == nullptr) return;
+  updateRunActions();
   auto* menu = new QMenu(this);
   menu->setAttribute(Qt::WA_DeleteOnClose);
-  QAction* copy = menu->addAction(tr("Copy the command line that makes this run"), this,
-                                  [this] { QApplication::clipboard()->setText(commandLine()); });
-  copy->setEnabled(!commandLine().isEmpty());
-  QAction* reveal =
-      menu->addAction(tr("Open the folder of the file"), this, [run = m_state->runPointer()] {
-        QDesktopServices::openUrl(
-            QUrl::fromLocalFile(QFileInfo(qs(run->path().string())).absolutePath()));
-      });
-  reveal->setEnabled(!run->path().empty());
+  menu->addActions({m_swapRuns, m_endCompare, m_copyCommand, m_reveal});
   menu->popup(at);
 }
 
@@ -1224,11 +1268,24 @@ bool MainWindow::editsMayGo() {
 
 bool MainWindow::event(QEvent* event) {
   if (event->type() == QEvent::WindowActivate && !busy()) {
-    for (const auto& run : {m_state->runPointer(), m_state->otherPointer()}) {
-      if (run == nullptr || m_toldReplaced == run || !run->replacedOnDisk()) continue;
-      m_toldReplaced = run;
+    std::erase_if(m_toldReplaced, [this](const auto& run) {
+      return std::find(m_open.begin(), m_open.end(), run) == m_open.end();
+    });
+    QStringList names;
+    for (const auto& run : m_open) {
+      if (std::find(m_toldReplaced.begin(), m_toldReplaced.end(), run) != m_toldReplaced.end() ||
+          !run->replacedOnDisk()) {
+        continue;
+      }
+      m_toldReplaced.push_back(run);
+      names << qs(run->name());
+    }
+    if (names.size() == 1) {
       m_message->showMessage(
-          tr("%1 was written again since it was opened; F5 reads it.").arg(qs(run->name())));
+          tr("%1 was written again since it was opened; F5 reads it.").arg(names[0]));
+    } else if (!names.isEmpty()) {
+      m_message->showMessage(tr("%1 were written again since they were opened; F5 reads them.")
+                                 .arg(names.join(QStringLiteral(", "))));
     }
   }
   return QMainWindow::event(event);

@@ -101,7 +101,8 @@ class MainWindow : public QMainWindow {
   void openScenario(const QString& file);
 
   /// What becomes of a run when it is there: A, or B beside the A there is.
-  enum class Role { kShow, kCompare };
+  /// kReload: each file takes the place of the open run that was read from it.
+  enum class Role { kShow, kCompare, kReload };
   /// Starts to open run files in the background: one as `role` says, two as A and B; of more the
   /// first is A, the first of another scenario B, the rest are other seeds of the two. If any
   /// cannot be opened the message bar says why and what is shown stays.
@@ -170,6 +171,7 @@ class MainWindow : public QMainWindow {
   void linkChanged();
   void metricMenu(const QPoint& at);
   void runsMenu(const QPoint& at);
+  void updateRunActions();
   void filterTo(std::optional<StepRange> range);
   void showEventsTitle();
   void offerLatency();
@@ -180,6 +182,7 @@ class MainWindow : public QMainWindow {
   void showProgress(const QString& what, int permille);
   void workEnded();
   void arrived(const std::vector<RunPointer>& runs);
+  void reloaded(const std::vector<RunPointer>& runs);
   void keep(const RunPointer& run);
   void fillCompare();
   void fillRecent();
@@ -192,7 +195,7 @@ class MainWindow : public QMainWindow {
   bool m_persistent;
   bool m_readingBookmarks = false;
   /// Told that another file stands in its place.
-  std::shared_ptr<const RunStore> m_toldReplaced;
+  std::vector<RunPointer> m_toldReplaced;  // of the open runs
   PaneStack* m_panes = nullptr;
   MessageBar* m_message = nullptr;
   InspectorModel* m_inspector = nullptr;
@@ -212,6 +215,8 @@ class MainWindow : public QMainWindow {
               *m_gpuChip = nullptr, *m_linkChip = nullptr;
   QLabel *m_hover = nullptr, *m_windowLabel = nullptr, *m_cursorLabel = nullptr;
   QAction *m_reload = nullptr, *m_export = nullptr, *m_dark = nullptr;
+  QAction *m_swapRuns = nullptr, *m_endCompare = nullptr, *m_copyCommand = nullptr,
+          *m_reveal = nullptr;
   QList<QAction*> m_runActions;
   /// Whether the form's unsaved edits may go: saved, discarded, or there are none. Asks in the real
   /// application only.

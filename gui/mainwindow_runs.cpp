@@ -210,6 +210,10 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
   // Of several files the first is A, and the first of another scenario is B; the rest are other
   // seeds of the two.
   RunPointer second = runs.size() == 2 ? runs[1] : nullptr;
+  if (m_role == Role::kReload) {
+    reloaded(runs);
+    return;
+  }
   for (std::size_t i = 1; i < runs.size() && runs.size() > 2; ++i) {
     const run::RunMeta& meta = runs[i]->data().meta;
     if (run::same_but_seed(runs[0]->data().meta, meta)) continue;
@@ -244,6 +248,25 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
   m_oneLayer = false;
   fillCompare();
   fillRecent();
+  emit idle();
+}
+
+void MainWindow::reloaded(const std::vector<RunPointer>& runs) {
+  // Each takes the place of the run that was read from the same file.
+  const auto again = [&](const RunPointer& old) {
+    const auto found = std::find_if(runs.begin(), runs.end(), [&](const RunPointer& r) {
+      return old != nullptr && r->path() == old->path();
+    });
+    return found != runs.end() ? *found : old;
+  };
+  const RunPointer a = again(m_state->runPointer());
+  const RunPointer b = again(m_state->otherPointer());
+  m_message->showMessage({});
+  m_state->setOther(nullptr);
+  m_state->setRun(a);
+  m_state->setOther(b);
+  for (const RunPointer& run : runs) keep(run);
+  fillCompare();
   emit idle();
 }
 

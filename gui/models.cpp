@@ -92,6 +92,21 @@ int ExpertsModel::columnCount(const QModelIndex& parent) const {
   return parent.isValid() ? 0 : kColumns;
 }
 
+bool ExpertsModel::says(int column) const {
+  switch (column) {
+    case kRerouted:
+      return std::any_of(m_rows.begin(), m_rows.end(), [](const Row& r) { return r.rerouted > 0; });
+    case kDropped: {
+      const auto& dropped = numbers().dropped;
+      return std::any_of(dropped.begin(), dropped.end(), [](std::uint64_t n) { return n > 0; });
+    }
+    case kCopies:
+      return std::any_of(m_rows.begin(), m_rows.end(), [](const Row& r) { return r.copies > 1; });
+    default:
+      return true;
+  }
+}
+
 QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
   if (!index.isValid() || index.row() >= rowCount()) return {};
   const auto e = static_cast<std::uint32_t>(index.row());
@@ -120,6 +135,9 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
   if (role == Qt::ToolTipRole && index.column() == kDropped && numbers().dropped.empty()) {
     return tr("n/a: known per expert only for runs of up to %1 single steps").arg(kExactSteps);
   }
+  const auto number = [&](const std::vector<double>& v) {
+    return e < v.size() ? v[e] : run::kNoData;
+  };
   const auto p99 = [&] { return e < numbers().p99.size() ? numbers().p99[e] : run::kNoData; };
   if (role == kSortRole) {
     switch (index.column()) {
@@ -127,6 +145,15 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
         return std::isnan(p99()) ? kBottom : p99();
       case kDropped:
         return e < numbers().dropped.size() ? static_cast<double>(numbers().dropped[e]) : kBottom;
+      case kMin:
+      case kMax:
+      case kStd: {
+        const ExpertNumbers& n = numbers();
+        const double v = number(index.column() == kMin   ? n.least
+                                : index.column() == kMax ? n.most
+                                                         : n.deviation);
+        return std::isnan(v) ? kBottom : v;
+      }
       case kCopies:
         return static_cast<double>(r.copies);
       case kExpert:
@@ -150,7 +177,7 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
     case kGpu:
       return r.gpu == run::kNone ? none() : QString::number(r.gpu);
     case kMean:
-      return QString::number(r.mean, 'f', 1);
+      return QString::number(r.mean, 'f', r.mean < 1000 ? 1 : 0);
     case kOverflowShare:
       return QString::number(r.overflowShare * 100, 'f', 2);
     case kRerouted:
@@ -163,6 +190,15 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
       return e < numbers().dropped.size() ? count(numbers().dropped[e]) : tr("n/a");
     case kCopies:
       return QString::number(r.copies);
+    case kMin:
+    case kMax: {
+      const double v = number(index.column() == kMin ? numbers().least : numbers().most);
+      return std::isnan(v) ? tr("n/a") : count(static_cast<std::uint64_t>(v));
+    }
+    case kStd: {
+      const double v = number(numbers().deviation);
+      return std::isnan(v) ? tr("n/a") : QString::number(v, 'f', v < 1000 ? 1 : 0);
+    }
     default:
       return {};
   }
@@ -172,9 +208,9 @@ QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int 
   if (orientation != Qt::Horizontal) return {};
   if (role == Qt::TextAlignmentRole) return section == kExpert ? kLeft : kRight;
   static const std::array<const char*, kColumns> names = {
-      QT_TR_NOOP("expert"), QT_TR_NOOP("GPU"),    QT_TR_NOOP("mean"),
-      QT_TR_NOOP("p99"),    QT_TR_NOOP("over %"), QT_TR_NOOP("moved"),
-      QT_TR_NOOP("lost"),   QT_TR_NOOP("copies"), QT_TR_NOOP("load")};
+      QT_TR_NOOP("expert"), QT_TR_NOOP("GPU"),   QT_TR_NOOP("mean"), QT_TR_NOOP("p99"),
+      QT_TR_NOOP("over %"), QT_TR_NOOP("moved"), QT_TR_NOOP("lost"), QT_TR_NOOP("copies"),
+      QT_TR_NOOP("min"),    QT_TR_NOOP("max"),   QT_TR_NOOP("std"),  QT_TR_NOOP("load")};
   static const std::array<const char*, kColumns> tips = {
       QT_TR_NOOP("Number of the expert"),
       QT_TR_NOOP("GPU of its first replica"),
@@ -184,6 +220,9 @@ QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int 
       QT_TR_NOOP("Assignments rerouted from it to another expert, all layers, without warm-up"),
       QT_TR_NOOP("Assignments dropped there, without warm-up"),
       QT_TR_NOOP("Replicas: GPUs that hold it"),
+      QT_TR_NOOP("Fewest tokens run there in a step, without warm-up"),
+      QT_TR_NOOP("Most tokens run there in a step, without warm-up"),
+      QT_TR_NOOP("Standard deviation over steps of the tokens run there, without warm-up"),
       QT_TR_NOOP("Tokens run there over the whole run, each part by its largest step")};
   if (role == kSparkRole) return section == kSpark;
   const auto i = static_cast<std::size_t>(section);
@@ -646,11 +685,64 @@ int CompareModel::columnCount(const QModelIndex& parent) const {
   return parent.isValid() ? 0 : kColumns;
 }
 
+double changeSize(double a, double b) {
+  if (!std::isfinite(a) || !std::isfinite(b) || a == b) return 0;
+  if (a == 0 || b == 0 || (a < 0) != (b < 0)) return 1;
+  return std::min(1.0, std::abs(std::log2(b / a)));
+}
+
+QString changeWords(double a, double b) {
+  if (!std::isfinite(a) || !std::isfinite(b)) return {};
+  if (a == b) return CompareModel::tr("= equal");
+  const bool more = b > a;
+  const QString sign = more ? QStringLiteral("▲ ") : QStringLiteral("▼ ");
+  if (a == 0 || (a < 0) != (b < 0)) {
+    return sign + (more ? CompareModel::tr("more") : CompareModel::tr("less"));
+  }
+  if (std::abs(b / a) >= 3) {
+    const QString times = QString::number(std::abs(b / a), 'g', 3);
+    return sign +
+           (more ? CompareModel::tr("more: × %1") : CompareModel::tr("less: × %1")).arg(times);
+  }
+  const double percent = std::abs(b - a) / std::abs(a) * 100;
+  const QString size =
+      percent < 0.1 ? QStringLiteral("< 0.1")
+                    : QString::number(percent, percent < 10 ? 'g' : 'f', percent < 10 ? 2 : 0);
+  return sign + (more ? CompareModel::tr("%1 % more") : CompareModel::tr("%1 % less")).arg(size);
+}
+
 QVariant CompareModel::data(const QModelIndex& index, int role) const {
   if (!index.isValid() || index.row() >= rowCount()) return {};
   const std::vector<std::string>& row = m_table.rows[static_cast<std::size_t>(index.row())];
   const int c = index.column();
-  const QString text = qs(row[static_cast<std::size_t>(c)]);
+  const auto value = [&](Column column) {
+    bool ok = false;
+    const double v = qs(row[column]).toDouble(&ok);
+    return ok && row[kKind] == "metric" ? v : run::kNoData;
+  };
+  if (c == kChange) {
+    const double a = value(kA);
+    const double b = value(kB);
+    if (role == Qt::DisplayRole) return changeWords(a, b);
+    if (role == kSortRole) {
+      const double size = changeSize(a, b);
+      return std::isfinite(a) && std::isfinite(b) ? (b < a ? -size : size) : kBottom;
+    }
+    if (role == Qt::TextAlignmentRole) return kLeft;
+    if (role == Qt::ForegroundRole && row[kKind] == "metric") {
+      const Theme& theme = m_state->theme();
+      if (noise(index.row())) return theme.muted;
+      const QColor& full = row[kBetter] == "B"   ? theme.series[2]
+                           : row[kBetter] == "A" ? theme.accent
+                                                 : theme.text;
+      const double t = changeSize(a, b);
+      const auto mix = [t](int from, int to) { return qRound(from + (to - from) * t); };
+      return QColor(mix(theme.muted.red(), full.red()), mix(theme.muted.green(), full.green()),
+                    mix(theme.muted.blue(), full.blue()));
+    }
+    if (role != kIdRole && role != Qt::ToolTipRole) return {};
+  }
+  const QString text = c < kChange ? qs(row[static_cast<std::size_t>(c)]) : QString();
   const bool number = c >= kA && c <= kRatio && row[kKind] == "metric";
   switch (role) {
     case Qt::DisplayRole:
@@ -664,7 +756,7 @@ QVariant CompareModel::data(const QModelIndex& index, int role) const {
     case kIdRole:
       return index.row();
     case Qt::TextAlignmentRole:
-      return number ? kRight : kLeft;
+      return number ? kRight : c == kBetter ? static_cast<int>(Qt::AlignCenter) : kLeft;
     case Qt::ToolTipRole: {
       const run::MetricDefinition* d = run::find_metric(row[kName]);
       QString tip = d != nullptr ? qs(d->definition) : text;
@@ -689,10 +781,15 @@ QVariant CompareModel::data(const QModelIndex& index, int role) const {
 
 QVariant CompareModel::headerData(int section, Qt::Orientation orientation, int role) const {
   if (orientation != Qt::Horizontal) return {};
-  if (role == Qt::TextAlignmentRole) return section >= kA && section <= kRatio ? kRight : kLeft;
+  if (role == Qt::TextAlignmentRole) {
+    return section >= kA && section <= kRatio ? kRight
+           : section == kBetter               ? static_cast<int>(Qt::AlignCenter)
+                                              : kLeft;
+  }
   static const std::array<const char*, kColumns> names = {
-      QT_TR_NOOP("kind"), QT_TR_NOOP("name"), QT_TR_NOOP("unit"), QT_TR_NOOP("A"),
-      QT_TR_NOOP("B"),    QT_TR_NOOP("B-A"),  QT_TR_NOOP("B/A"),  QT_TR_NOOP("better")};
+      QT_TR_NOOP("kind"), QT_TR_NOOP("name"),   QT_TR_NOOP("unit"),
+      QT_TR_NOOP("A"),    QT_TR_NOOP("B"),      QT_TR_NOOP("B-A"),
+      QT_TR_NOOP("B/A"),  QT_TR_NOOP("better"), QT_TR_NOOP("B is")};
   static const std::array<const char*, kColumns> tips = {
       QT_TR_NOOP("input: what was put in differently; metric: what came out"),
       QT_TR_NOOP("Key of the scenario, or the metric"),
@@ -701,7 +798,11 @@ QVariant CompareModel::headerData(int section, Qt::Orientation orientation, int 
       QT_TR_NOOP("The run drawn dashed over it"),
       QT_TR_NOOP("Difference"),
       QT_TR_NOOP("Ratio"),
-      QT_TR_NOOP("Which run is better; - where neither direction is")};
+      QT_TR_NOOP("Which run is better; - where neither direction is"),
+      QT_TR_NOOP(
+          "Less or more than A, of A; the stronger the colour, the larger the change: grey is "
+          "equal or noise, full is half or double; teal is better, orange is worse")};
+  if (role == kSparkRole) return section == kChange;
   const auto i = static_cast<std::size_t>(section);
   if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
   if (role == Qt::ToolTipRole && i < tips.size()) return tr(tips[i]);

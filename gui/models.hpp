@@ -19,7 +19,8 @@ inline constexpr int kSortRole = Qt::UserRole + 1;
 /// Number of the expert or of the event behind a row.
 inline constexpr int kIdRole = Qt::UserRole + 2;
 
-/// Largest load over the run, QList<float>, of a column that is a picture; true in its header.
+/// Largest load over the run, QList<float>, of a column that is a picture; true in the header of a
+/// column that copies leave out.
 inline constexpr int kSparkRole = Qt::UserRole + 3;
 /// Panel behind an inspector's value: "pane:NAME", "dock:NAME", "link:3", "gpu:3", "expert:3".
 inline constexpr int kTargetRole = Qt::UserRole + 4;
@@ -37,6 +38,9 @@ class ExpertsModel : public QAbstractTableModel {
     kRerouted,
     kDropped,
     kCopies,
+    kMin,
+    kMax,
+    kStd,
     kSpark,  ///< Drawn by SparkDelegate from kSparkRole; no text.
     kColumns
   };
@@ -45,6 +49,9 @@ class ExpertsModel : public QAbstractTableModel {
   int columnCount(const QModelIndex& parent = {}) const override;
   QVariant data(const QModelIndex& index, int role) const override;
   QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+  /// Whether the column tells experts apart: nothing moved, nothing lost, one copy of each say
+  /// nothing.
+  [[nodiscard]] bool says(int column) const;
 
  private:
   struct Row {
@@ -118,12 +125,31 @@ class EventsFilter : public QSortFilterProxyModel {
   std::optional<StepRange> m_range;
 };
 
+/// Size of a change from a to b, 0 (equal) to 1 (half or double, and beyond; other sign, from 0).
+[[nodiscard]] double changeSize(double a, double b);
+/// "▼ 48 % less", "▲ more: × 12", "= equal"; empty where one of the two is no number.
+[[nodiscard]] QString changeWords(double a, double b);
+
 /// Run A beside run B of the state: the rows and texts of `switchyard diff A B`, cell by cell; or,
 /// per token, those of perToken() of both.
 class CompareModel : public QAbstractTableModel {
   Q_OBJECT
  public:
-  enum Column { kKind, kName, kUnit, kA, kB, kDifference, kRatio, kBetter, kColumns };
+  enum Column {
+    kKind,
+    kName,
+    kUnit,
+    kA,
+    kB,
+    kDifference,
+    kRatio,
+    kBetter,
+    /// "less", "more" or "equal" in words, for the eye: copies leave it out, as diff has no such
+    /// column. Coloured by the size of the change, from grey (equal) to the full colour (half or
+    /// double, and beyond): that of better or of worse, or of plain text where neither is.
+    kChange,
+    kColumns
+  };
   explicit CompareModel(ViewState* state, QObject* parent = nullptr);
   void setPerToken(bool on);
   /// Runs of A's scenario and of B's with other seeds, A and B among them: metrics whose ranges

@@ -38,6 +38,28 @@ std::size_t copiesOf(const run::Inventory& inv, std::size_t layer, std::uint32_t
       first, first + inv.replicas, [](std::uint32_t gpu) { return gpu != run::kNone; }));
 }
 
+/// There is more inside these pixel columns than is drawn: a zigzag from `left`, four pixels high.
+void drawZigzag(QPainter& painter, const std::vector<std::uint8_t>& more, int left, int top,
+                const QColor& color) {
+  constexpr int kLeast = 6;  // a shorter one is a dot
+  const auto n = static_cast<int>(more.size());
+  painter.setPen(color);
+  for (int x = 0; x < n; ++x) {
+    if (!more[static_cast<std::size_t>(x)]) continue;
+    int end = x + 1;
+    // Gaps of a few pixels are no gaps.
+    for (int i = end; i < n && i < end + kLeast; ++i) {
+      if (more[static_cast<std::size_t>(i)]) end = i + 1;
+    }
+    const int from = std::max(0, std::min(x - std::max(0, kLeast - (end - x)) / 2, n - kLeast));
+    const int to = std::min(n, std::max(end, from + kLeast));
+    QPolygon line;
+    for (int i = from; i < to; i += 3) line << QPoint(left + i, top + ((i - from) / 3 % 2) * 3);
+    painter.drawPolyline(line);
+    x = end;
+  }
+}
+
 void fillRun(QRgb* line, int from, int to, QRgb color) {
   for (int i = from; i < to; ++i) line[i] = color;
 }
@@ -519,9 +541,13 @@ void HeatPane::clicked(const QPoint& position) {
 }
 
 void HeatPane::doubleClicked(const QPoint& position) {
-  const RunStore* run = m_state->run();
   const std::uint32_t e = expertAt(position.y());
-  if (run == nullptr || e == run::kNone) return;
+  if (e != run::kNone) zoomToHottest(e);
+}
+
+void HeatPane::zoomToHottest(std::uint32_t e) {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || e >= run->experts() || run->steps() == 0) return;
   const auto columns = static_cast<std::size_t>(std::min<std::uint64_t>(run->steps(), 4096));
   const double all = static_cast<double>(run->steps());
   const Scale scale = run->hasCapacity() ? Scale::kCapacity : Scale::kTokens;
@@ -545,7 +571,7 @@ constexpr int kLegendReach = 16;  // the sample beside a name belongs to it
 
 int LinePane::gutterNeeded() const {
   const QFontMetrics m = fontMetrics();
-  return std::max({m.horizontalAdvance(valueText(m_low)), m.horizontalAdvance(valueText(m_high)),
+  return std::max({m.horizontalAdvance(axisText(m_low)), m.horizontalAdvance(axisText(m_high)),
                    m.horizontalAdvance(QStringLiteral("000.0 ms"))}) +
          14;
 }
@@ -569,9 +595,9 @@ void LinePane::drawRange(QPainter& painter, const QRect& plot) {
   const Theme& theme = m_state->theme();
   const QRect g(2, plot.top(), gutter() - 8, plot.height());
   label(painter, QRect(g.left(), g.top() - 1, g.width(), lineHeight()),
-        Qt::AlignRight | Qt::AlignVCenter, valueText(m_high), theme.muted);
+        Qt::AlignRight | Qt::AlignVCenter, axisText(m_high), theme.muted);
   label(painter, QRect(g.left(), g.bottom() - lineHeight() + 2, g.width(), lineHeight()),
-        Qt::AlignRight | Qt::AlignVCenter, valueText(m_low), theme.muted);
+        Qt::AlignRight | Qt::AlignVCenter, axisText(m_low), theme.muted);
   painter.setPen(theme.grid);
   const int middle = qRound(yOf(plot, (m_low + m_high) / 2));
   painter.drawLine(plot.left(), middle, plot.right(), middle);
@@ -966,6 +992,7 @@ std::vector<TimePane::LegendItem> StepTimePane::legend() const {
 }
 
 QString StepTimePane::valueText(double value) const { return qs(timeText(value)); }
+QString StepTimePane::axisText(double value) const { return qs(tickText(value)); }
 
 double StepTimePane::valueAt(std::uint64_t step) const {
   return seriesColumns(*m_state->run(), oneStep(step), 1).mean(0, kDuration);
@@ -1134,9 +1161,11 @@ QString TimelinePane::title() const { return tr("GPU time"); }
 QString TimelinePane::detail() const {
   if (m_state->run() != nullptr && axis().pixelsPerStep() >= kWideStep &&
       lanes(plotRect()).per == 1) {
-    return tr("phases in turn (sums over layers); outlined: the GPU that others waited for");
+    return tr(
+        "phases in turn (sums over layers); outlined: the GPU that others waited for; zigzag: "
+        "phases thinner than a pixel");
   }
-  return tr("share by phase; at the cursor: share waiting");
+  return tr("share by phase; at the cursor: share waiting; zigzag: several steps in a pixel");
 }
 
 std::vector<TimePane::LegendItem> TimelinePane::legend() const {
@@ -1152,7 +1181,53 @@ std::vector<TimePane::LegendItem> TimelinePane::legend() const {
     for (std::size_t g = 0; g < run->gpus(); ++g) used = used || all[g * run::kPhases + p] > 0;
     if (used) items.push_back({qs(run::kPhaseNames[p]), m_state->theme().phases[p], Qt::NoPen});
   }
+  if (criticalStep()) items.push_back({tr("critical"), m_state->theme().accent});
   return items;
+}
+
+std::optional<std::uint32_t> TimelinePane::criticalStep() const {
+  const RunStore* run = m_state->run();
+  if (run == nullptr || run->data().critical_path.empty()) return std::nullopt;
+  const std::uint32_t step = run->data().critical_path.front().step;
+  const TimeWindow w = m_state->window();
+  if (step >= run->steps() || static_cast<double>(step) + 1 <= w.first ||
+      static_cast<double>(step) >= w.end) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+void TimelinePane::drawStrip(QPainter& painter, const QRect& plot) {
+  const Theme& theme = m_state->theme();
+  const auto columns = static_cast<std::size_t>(plot.width());
+  const std::vector<double> edges = columnEdges(m_state->timeScale(), m_state->window(), columns);
+  std::vector<std::uint8_t> more = m_thin;
+  more.resize(columns, 0);
+  for (std::size_t x = 0; x < columns; ++x) {
+    if (edges[x + 1] - edges[x] > 1 + 1e-9) more[x] = 1;
+  }
+  m_drawn.moreInside =
+      static_cast<std::size_t>(std::count(more.begin(), more.end(), std::uint8_t{1}));
+  drawZigzag(painter, more, plot.left(), plot.top() - 6, theme.muted);
+  if (const auto step = criticalStep()) {
+    const TimeAxis a = axis();
+    const auto s = static_cast<double>(*step);
+    const double x0 = std::max<double>(plot.left(), a.xOf(s));
+    const double x1 = std::min<double>(plot.right(), std::max(a.xOf(s + 1), x0 + 3));
+    painter.fillRect(QRectF(x0, plot.top() - 6, x1 - x0, 4), theme.window);
+    painter.fillRect(QRectF(x0, plot.top() - 5, x1 - x0, 3), theme.accent);
+  }
+}
+
+QSize TimelinePane::minimumSizeHint() const {
+  // Eight GPUs have a lane each.
+  return {200, headerHeight() + stripHeight() + 8 * 6 + 4};
+}
+
+std::size_t TimelinePane::namedLanes(double height) const {
+  const auto line = static_cast<double>(lineHeight()) - 1;
+  return height > 0 ? std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(line / height)))
+                    : 1;
 }
 
 std::size_t TimelinePane::gpusPerLane(int height) const {
@@ -1205,6 +1280,7 @@ void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
   const RunStore& run = *m_state->run();
   const Theme& theme = m_state->theme();
   m_drawn = {};
+  m_thin.assign(static_cast<std::size_t>(plot.width()), 0);
   const Lanes l = lanes(plot);
   if (l.count == 0 || run.steps() == 0) return;
   const qreal dpr = pixelRatio();
@@ -1275,6 +1351,7 @@ void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
   }
   drawShares(painter, plot, l, time);
   if (l.per == 1 && run.hasSteps()) drawSteps(painter, plot, l);
+  drawStrip(painter, plot);
   // Between replicas.
   painter.setPen(theme.frame);
   for (std::size_t lane = 1; lane < l.count; ++lane) {
@@ -1283,12 +1360,9 @@ void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
     const int y = plot.top() + laneRows(lane, l.count, plot.height(), 0).first - 1;
     painter.drawLine(plot.left() - 12, y, plot.right(), y);
   }
-  int lastBottom = -1000;
-  for (std::size_t lane = 0; lane < l.count; ++lane) {
+  for (std::size_t lane = 0; lane < l.count; lane += namedLanes(l.height)) {
     const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * l.height);
     const QRect where(4, y - lineHeight() / 2, gutter() - 4, lineHeight());
-    if (where.top() < lastBottom) continue;
-    lastBottom = where.bottom();
     label(painter, where, Qt::AlignLeft | Qt::AlignVCenter, laneName(lane, l.per), theme.text);
   }
 }
@@ -1375,6 +1449,16 @@ void TimelinePane::drawSteps(QPainter& painter, const QRect& plot, const Lanes& 
           const double next = x + static_cast<double>(phases[g * run::kPhases + p]) * perPs;
           if (next > x) painter.fillRect(box(g, x, next), theme.phases[p]);
           x = next;
+        }
+        // What is thinner than a pixel is drawn as one, over its neighbours, and marked.
+        x = x0;
+        for (std::size_t p = 0; p < run::kPhases; ++p) {
+          const double width = static_cast<double>(phases[g * run::kPhases + p]) * perPs;
+          const double at = std::floor(x);
+          x += width;
+          if (!(width > 0) || width >= 1 || at < plot.left() || at > plot.right()) continue;
+          painter.fillRect(box(g, at, at + 1), theme.phases[p]);
+          m_thin[static_cast<std::size_t>(at) - static_cast<std::size_t>(plot.left())] = 1;
         }
       }
       const std::uint32_t last = steps[s].straggler_gpu;
@@ -1465,8 +1549,8 @@ void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::u
   const std::size_t per = gpusPerLane(plot.height());
   const std::size_t lanes = (run.gpus() + per - 1) / per;
   constexpr auto kWait = static_cast<std::size_t>(run::Phase::kWait);
-  int lastBottom = -1000;
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
+  const double height = plot.height() / static_cast<double>(lanes);
+  for (std::size_t lane = 0; lane < lanes; lane += namedLanes(height)) {
     double all = 0;
     double wait = 0;
     for (std::size_t g = lane * per; g < std::min(run.gpus(), (lane + 1) * per); ++g) {
@@ -1476,8 +1560,6 @@ void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::u
     const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * plot.height() /
                                                 static_cast<double>(lanes));
     const QRect where(2, y - lineHeight() / 2, gutter() - 8, lineHeight());
-    if (where.top() < lastBottom) continue;
-    lastBottom = where.bottom();
     const QString text = all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : tr("n/a");
     label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text, m_state->theme().accent);
   }
@@ -1520,9 +1602,9 @@ MinimapPane::MinimapPane(ViewState* state, QWidget* parent)
     : TimePane(state, QStringLiteral("minimap"), parent) {
   connect(state, &ViewState::bookmarksChanged, this, qOverload<>(&QWidget::update));
   setAccessibleName(tr("Whole run, with the steps on screen as a handle"));
-  setToolTip(
-      tr("Whole run: overflow per step (bars), events (ticks). Drag the frame or its edges; "
-         "click to centre."));
+  setToolTip(tr(
+      "Whole run: overflow per step (bars), events (ticks; zigzag: several in a pixel). Drag the "
+      "frame or its edges; click to centre."));
   setFixedHeight(30);
 }
 
@@ -1553,11 +1635,28 @@ void MinimapPane::drawContent(QPainter& painter, const QRect& plot) {
         QRect(plot.left() + static_cast<int>(col), plot.bottom() + 1 - height, 1, height),
         theme.overflow);
   }
+  const std::vector<std::uint32_t> events = eventsPerColumn(plot);
+  std::vector<std::uint8_t> several(columns, 0);
+  m_more = 0;
+  for (std::size_t col = 0; col < columns; ++col) {
+    if (events[col] == 0) continue;
+    painter.fillRect(QRect(plot.left() + static_cast<int>(col), plot.top(), 1, 5), theme.text);
+    several[col] = events[col] > 1 ? 1 : 0;
+    m_more += several[col];
+  }
+  drawZigzag(painter, several, plot.left(), plot.top() + 7, theme.text);
+}
+
+std::vector<std::uint32_t> MinimapPane::eventsPerColumn(const QRect& plot) const {
+  const RunStore& run = *m_state->run();
+  std::vector<std::uint32_t> n(static_cast<std::size_t>(plot.width()), 0);
+  const TimeAxis a = axis();
   for (const run::Event& e : run.events()) {
     if (e.step >= run.steps()) continue;
-    const int x = static_cast<int>(axis().xOf(static_cast<double>(e.step) + 0.5));
-    painter.fillRect(QRect(x, plot.top(), 1, 5), theme.text);
+    const int x = static_cast<int>(a.xOf(static_cast<double>(e.step) + 0.5)) - plot.left();
+    ++n[static_cast<std::size_t>(std::clamp(x, 0, plot.width() - 1))];
   }
+  return n;
 }
 
 void MinimapPane::drawOverlay(QPainter& painter, const QRect& plot) {
@@ -1592,8 +1691,15 @@ QString MinimapPane::describe(const QPoint& position) const {
   const auto step = axis().stepAt(position.x(), run->steps());
   if (!step) return {};
   const Columns<double> c = seriesColumns(*run, oneStep(*step), 1);
-  return tr("%1: %2 assignments over capacity")
-      .arg(stepText(*run, *step), count(static_cast<std::uint64_t>(c.max[kOverflow])));
+  const QRect plot = plotRect();
+  const auto column =
+      static_cast<std::size_t>(std::clamp(position.x() - plot.left(), 0, plot.width() - 1));
+  const std::uint32_t events = eventsPerColumn(plot)[column];
+  QString text =
+      tr("%1: %2 assignments over capacity")
+          .arg(stepText(*run, *step), count(static_cast<std::uint64_t>(c.max[kOverflow])));
+  if (events > 0) text += tr("; events in this pixel: %1").arg(events);
+  return text;
 }
 
 void MinimapPane::mousePressEvent(QMouseEvent* event) {
@@ -1707,7 +1813,7 @@ void AxisPane::drawContent(QPainter& painter, const QRect& plot) {
     // The step after the last one is a place, not a step.
     if (s >= run.steps()) continue;
     tick(a.xOf(static_cast<double>(s)), count(s),
-         qs(timeText(static_cast<double>(run.startPs(s)))));
+         qs(roundedTickText(static_cast<double>(run.startPs(s)))));
   }
 }
 

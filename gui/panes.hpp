@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The panes over steps. Their pixel columns come from core/columns.hpp.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include <QSet>
@@ -24,6 +25,8 @@ class HeatPane : public TimePane {
   /// Rows on screen, of all experts.
   [[nodiscard]] std::size_t rows() const { return m_order.size(); }
   void showAllRows();
+  /// Chooses the expert and shows the steps around its largest demand (load, without capacities).
+  void zoomToHottest(std::uint32_t expert);
 
  protected:
   [[nodiscard]] QString title() const override;
@@ -80,6 +83,8 @@ class LinePane : public TimePane {
   void mouseReleaseEvent(QMouseEvent* event) override;
   void drawLegend(QPainter& painter, const QRect& rect) override;
   [[nodiscard]] virtual QString valueText(double value) const = 0;
+  /// Of a round value at the end of the y axis.
+  [[nodiscard]] virtual QString axisText(double value) const { return valueText(value); }
   /// Value at a step, for the gutter.
   [[nodiscard]] virtual double valueAt(std::uint64_t step) const = 0;
   void drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) override;
@@ -140,6 +145,7 @@ class StepTimePane : public LinePane {
   [[nodiscard]] QString detail() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   [[nodiscard]] QString valueText(double value) const override;
+  [[nodiscard]] QString axisText(double value) const override;
   [[nodiscard]] double valueAt(std::uint64_t step) const override;
   [[nodiscard]] QString describe(const QPoint& position) const override;
 
@@ -174,7 +180,9 @@ class LinkPane : public LinePane {
 /// long as it took in the step (sums over layers), the GPU that others waited for outlined, and, at
 /// deep zoom, an arrow where an exchange ends: from the GPU that was last to those that waited. On
 /// an axis of time the lanes of a replica show its own steps, which overlap with those of others.
-/// The pieces of the recorded critical path (of the slowest step) are outlined at their times.
+/// The pieces of the recorded critical path (of the slowest step) are outlined at their times; a
+/// mark above the lanes stands at that step at every zoom. A zigzag above the lanes: there is more
+/// inside than the pixels show, several steps, or phases thinner than a pixel (drawn as one).
 class TimelinePane : public TimePane {
   Q_OBJECT
  public:
@@ -185,6 +193,8 @@ class TimelinePane : public TimePane {
   [[nodiscard]] QString title() const override;
   [[nodiscard]] QString detail() const override;
   [[nodiscard]] std::vector<LegendItem> legend() const override;
+  [[nodiscard]] int stripHeight() const override { return 7; }
+  [[nodiscard]] QSize minimumSizeHint() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   void drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) override;
   void drawOverlay(QPainter& painter, const QRect& plot) override;
@@ -192,9 +202,10 @@ class TimelinePane : public TimePane {
   void clicked(const QPoint& position) override;
 
  public:
-  /// What the last paint drew besides shares: steps as phases, outlines, arrows.
+  /// What the last paint drew besides shares: steps as phases, outlines, arrows, pixel columns
+  /// under a zigzag.
   struct Drawn {
-    std::size_t wideSteps = 0, outlines = 0, arrows = 0, criticalPieces = 0;
+    std::size_t wideSteps = 0, outlines = 0, arrows = 0, criticalPieces = 0, moreInside = 0;
   };
   [[nodiscard]] const Drawn& drawn() const { return m_drawn; }
   /// Lane drawn at the height y, and its first GPU.
@@ -210,18 +221,28 @@ class TimelinePane : public TimePane {
                   const std::vector<double>& time);
   void drawSteps(QPainter& painter, const QRect& plot, const Lanes& lanes);
   void refresh();
+  /// Zigzag and the mark of the critical path.
+  void drawStrip(QPainter& painter, const QRect& plot);
+  /// The step whose critical path was recorded, where it is on screen.
+  [[nodiscard]] std::optional<std::uint32_t> criticalStep() const;
   std::vector<std::vector<std::uint32_t>> m_steps;  // [engine] its steps, ascending
+  std::vector<std::uint8_t> m_thin;  // [pixel column of the plot] holds phases below a pixel
   Drawn m_drawn;
   /// GPUs per lane: more than one only where a lane would be thinner than 6 pixels.
   [[nodiscard]] std::size_t gpusPerLane(int height) const;
+  /// Every so many lanes have room for a name.
+  [[nodiscard]] std::size_t namedLanes(double height) const;
   [[nodiscard]] QString laneName(std::size_t lane, std::size_t per) const;
 };
 
-/// The whole run: overflow per step, events, and the window as a handle to drag.
+/// The whole run: overflow per step, events (a zigzag where a pixel has several), and the window as
+/// a handle to drag.
 class MinimapPane : public TimePane {
   Q_OBJECT
  public:
   explicit MinimapPane(ViewState* state, QWidget* parent = nullptr);
+  /// Pixel columns with several events at the last paint.
+  [[nodiscard]] std::size_t moreInside() const { return m_more; }
   [[nodiscard]] int gutterNeeded() const override;
   [[nodiscard]] QSize sizeHint() const override;
 
@@ -238,6 +259,8 @@ class MinimapPane : public TimePane {
 
  private:
   enum class Grip { kNone, kBody, kLeft, kRight } m_grip = Grip::kNone;
+  [[nodiscard]] std::vector<std::uint32_t> eventsPerColumn(const QRect& plot) const;
+  std::size_t m_more = 0;
   double m_grabbed = 0;  // x
   TimeWindow m_grabbedWindow;
 };

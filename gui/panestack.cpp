@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include <QEvent>
+#include <QScrollBar>
+#include <QSignalBlocker>
 #include <QSplitter>
 #include <QVBoxLayout>
 
@@ -77,6 +79,22 @@ PaneStack::PaneStack(ViewState* state, const QStringList& panels, QWidget* paren
   m_axis = new AxisPane(state, this);
   m_panes.push_back(m_axis);
   layout->addWidget(m_axis);
+  if (panels.isEmpty()) {
+    // In a row of its own, so that it is as wide as the plots.
+    m_scrollRow = new QWidget(this);
+    auto* row = new QHBoxLayout(m_scrollRow);
+    m_scroll = new QScrollBar(Qt::Horizontal, m_scrollRow);
+    m_scroll->setAccessibleName(tr("Part of the run on screen"));
+    m_scroll->setFocusPolicy(Qt::NoFocus);
+    m_scroll->setFixedHeight(12);
+    row->addWidget(m_scroll);
+    layout->addWidget(m_scrollRow);
+    connect(m_scroll, &QScrollBar::valueChanged, this, &PaneStack::scrolledTo);
+    for (const auto signal : {&ViewState::runChanged, &ViewState::windowChanged}) {
+      connect(state, signal, this, &PaneStack::showWindow);
+    }
+    showWindow();
+  }
   for (TimePane* pane : m_panes) {
     connect(pane, &TimePane::hovered, this, &PaneStack::hovered);
     connect(pane, &TimePane::rangeSelected, this, &PaneStack::rangeSelected);
@@ -103,10 +121,53 @@ void PaneStack::focusFirst() {
   }
 }
 
+void PaneStack::showWindow() {
+  if (m_scrolling) return;
+  constexpr int kUnits = 1000000;  // of the whole run
+  const auto steps = static_cast<double>(m_state->steps());
+  const TimeWindow w = m_state->window();
+  double first = 0;
+  double length = 1;
+  if (const TimeScale* times = m_state->timeScale()) {
+    const double all = std::max(1.0, times->psOf(steps) - times->psOf(0));
+    first = (times->psOf(w.first) - times->psOf(0)) / all;
+    length = (times->psOf(w.end) - times->psOf(w.first)) / all;
+  } else if (steps > 0) {
+    first = w.first / steps;
+    length = w.length() / steps;
+  }
+  const QSignalBlocker quiet(m_scroll);
+  const int page = std::clamp(qRound(length * kUnits), 1, kUnits);
+  m_scroll->setRange(0, kUnits - page);
+  m_scroll->setPageStep(page);
+  m_scroll->setSingleStep(std::max(1, page / 10));
+  m_scroll->setValue(qRound(first * kUnits));
+  m_scroll->setEnabled(page < kUnits);
+}
+
+void PaneStack::scrolledTo(int value) {
+  const int all = m_scroll->maximum() + m_scroll->pageStep();
+  const double first = static_cast<double>(value) / all;
+  const auto steps = static_cast<double>(m_state->steps());
+  const TimeWindow now = m_state->window();
+  TimeWindow w{first * steps, first * steps + now.length()};
+  if (const TimeScale* times = m_state->timeScale()) {
+    const double start = times->psOf(0) + first * (times->psOf(steps) - times->psOf(0));
+    const double length = times->psOf(now.end) - times->psOf(now.first);
+    w = {times->stepOf(start), times->stepOf(start + length)};
+  }
+  m_scrolling = true;  // the bar stays where the mouse holds it
+  m_state->setWindow(w, ViewState::Move::kContinuous);
+  m_scrolling = false;
+}
+
 void PaneStack::alignGutters() {
   int gutter = 0;
   for (const TimePane* p : m_panes) gutter = std::max(gutter, p->gutterNeeded());
   for (TimePane* p : m_panes) p->setMargins(gutter, m_axis->halfLabel() + 4);
+  if (m_scrollRow != nullptr) {
+    m_scrollRow->layout()->setContentsMargins(gutter, 0, m_axis->halfLabel() + 4, 1);
+  }
 }
 
 void PaneStack::changeEvent(QEvent* event) {

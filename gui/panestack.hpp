@@ -8,6 +8,7 @@
 
 #include "gui/panes.hpp"
 
+class QScrollBar;
 class QSplitter;
 
 namespace switchyard::gui {
@@ -28,6 +29,8 @@ class PaneStack : public QWidget {
   [[nodiscard]] TimePane* pane(const QString& id) const;
   [[nodiscard]] const std::vector<TimePane*>& panes() const { return m_panes; }
   void focusFirst();
+  /// Under the axis: which part of the run is on screen. Null unless this stack shows all panes.
+  [[nodiscard]] QScrollBar* scrollBar() const { return m_scroll; }
   /// Shares the gutter; called when run, options or font change.
   void alignGutters();
 
@@ -40,8 +43,14 @@ class PaneStack : public QWidget {
   void showEvent(QShowEvent* event) override;
 
  private:
+  /// The part of the run on screen, on either axis, to the scroll bar and back.
+  void showWindow();
+  void scrolledTo(int value);
   ViewState* m_state;
   QSplitter* m_splitter;
+  QWidget* m_scrollRow = nullptr;
+  QScrollBar* m_scroll = nullptr;
+  bool m_scrolling = false;
   AxisPane* m_axis;
   std::vector<TimePane*> m_panes;  // minimap and axis included
 };

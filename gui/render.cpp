@@ -7,6 +7,7 @@
 #include <QImage>
 #include <QPainter>
 #include <QSaveFile>
+#include <QScrollBar>
 #include <QSvgGenerator>
 
 #include <fmt/format.h>
@@ -84,10 +85,7 @@ QByteArray picture(QWidget& widget, const RunStore& run, Format format, qreal sc
     widget.render(&painter);
     painter.end();
   } else {
-    QImage image(widget.size() * scale, QImage::Format_RGB32);
-    image.setDevicePixelRatio(scale);
-    image.fill(Qt::white);
-    widget.render(&image);
+    QImage image = imageOf(widget, scale);
     image.setText(QStringLiteral("Source"), source(run));
     image.save(&buffer, "PNG");
   }
@@ -105,6 +103,14 @@ QByteArray csv(const RunStore& run, const QString& panel, std::uint32_t layer, T
 }
 
 }  // namespace
+
+QImage imageOf(QWidget& widget, qreal scale) {
+  QImage image(widget.size() * scale, QImage::Format_RGB32);
+  image.setDevicePixelRatio(scale);
+  image.fill(Qt::white);
+  widget.render(&image);
+  return image;
+}
 
 QSize parseSize(const QString& text) {
   const QStringList parts = text.split('x');
@@ -177,6 +183,7 @@ void render(const RenderOptions& o) {
   applyTheme(o.dark);
   const auto show = [&](ViewState& state) {
     state.setTimeAxis(o.timeAxis);
+    state.setColorMap(o.colors);
     if (o.window) state.setWindow(*o.window, ViewState::Move::kJump);
     if (o.cursor) state.setCursor(o.cursor);
     state.setLayer(layer);
@@ -204,6 +211,7 @@ void render(const RenderOptions& o) {
   ViewState state;
   state.setDark(o.dark);
   PaneStack stack(&state, o.panel == QLatin1String("all") ? QStringList() : QStringList{o.panel});
+  if (stack.scrollBar() != nullptr) stack.scrollBar()->parentWidget()->hide();
   state.setRun(run);
   state.setOther(other);
   stack.resize(o.size);
@@ -222,7 +230,12 @@ void exportWindow(MainWindow& window, const QString& output) {
           csv(*run, QStringLiteral("all"), window.state()->layer(), window.state()->window()));
   } else {
     QWidget& shown = format == Format::kSvg ? static_cast<QWidget&>(*window.panes()) : window;
-    write(output, picture(shown, *run, format, 2));
+    // A figure needs no bar to drag.
+    QWidget& bar = *window.panes()->scrollBar()->parentWidget();
+    if (format == Format::kSvg) bar.hide();
+    const QByteArray bytes = picture(shown, *run, format, 2);
+    bar.show();
+    write(output, bytes);
   }
 }
 

@@ -6,10 +6,14 @@
 #include <optional>
 
 #include <QByteArray>
+#include <QImage>
 #include <QSize>
 #include <QString>
 
+#include "gui/core/colormap.hpp"
 #include "gui/core/timeaxis.hpp"
+
+class QWidget;
 
 namespace switchyard::gui {
 
@@ -26,6 +30,7 @@ struct RenderOptions {
   std::optional<std::uint32_t> layer;   ///< Number of a MoE layer in the model; all without.
   bool timeAxis = false;                ///< Equal widths are equal simulated times.
   bool dark = false;
+  ColorMap colors = ColorMap::kViridis;   ///< Of the heat map.
   QString panel = QStringLiteral("all");  ///< "all" or one of PaneStack::panelNames().
 };
 
@@ -40,5 +45,7 @@ TimeWindow parseWindow(const QString& text);
 void render(const RenderOptions& options);
 /// What the window shows now. The format follows from the file's name.
 void exportWindow(MainWindow& window, const QString& output);
+/// What the widget shows, with `scale` pixels per logical pixel.
+QImage imageOf(QWidget& widget, qreal scale);
 
 }  // namespace switchyard::gui

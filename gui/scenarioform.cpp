@@ -325,8 +325,13 @@ QWidget* ScenarioForm::itemHead(const ScenarioDocument::List& list, std::size_t 
   const QString where = QStringLiteral("%1[%2]").arg(qs(list.key)).arg(index);
   for (const auto& [text, id, edit] :
        {std::tuple(tr("Duplicate"), QStringLiteral("duplicate:"), ListEdit::kDuplicate),
-        std::tuple(tr("Remove"), QStringLiteral("remove:"), ListEdit::kRemove)}) {
+        std::tuple(tr("Remove"), QStringLiteral("remove:"), ListEdit::kRemove),
+        std::tuple(tr("Up"), QStringLiteral("up:"), ListEdit::kUp),
+        std::tuple(tr("Down"), QStringLiteral("down:"), ListEdit::kDown)}) {
     auto* button = new QPushButton(text, head);
+    button->setEnabled(edit == ListEdit::kUp     ? index > 0
+                       : edit == ListEdit::kDown ? index + 1 < list.items
+                                                 : true);
     button->setObjectName(id + where);
     button->setAccessibleName(text + QLatin1Char(' ') + where);
     button->setToolTip(list.inFile ? where

@@ -364,6 +364,10 @@ QString MetricPane::valueText(double value) const {
   return qs(m_metric == run::StepSeries::kDurationPs ? timeText(value) : shortNumber(value));
 }
 
+QString MetricPane::axisText(double value) const {
+  return m_metric == run::StepSeries::kDurationPs ? qs(tickText(value)) : valueText(value);
+}
+
 double MetricPane::valueAt(std::uint64_t step) const {
   const auto s = static_cast<double>(step);
   return seriesColumns(*m_state->run(), {s, s + 1}, 1).mean(0, static_cast<std::size_t>(m_metric));
@@ -508,25 +512,32 @@ void LatencyPane::drawContent(QPainter& painter, const QRect& plot) {
   std::sort(targets.begin(), targets.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [ps, name] : targets) drawReference(painter, plot, std::log10(ps));
-  int nameBottom = plot.top() - 1;
+  // Each name on its own line; where lines are close their names stand side by side.
+  std::vector<QRect> names;
   for (const auto& [ps, name] : targets) {
-    const int y = qRound(yOf(plot, std::log10(ps)));
     const QString text = tr("%1 SLO %2").arg(name, qs(tickText(ps)));
-    const int width = fontMetrics().horizontalAdvance(text) + 4;
-    QRect where(plot.right() - width - 2, y - lineHeight(), width, lineHeight());
-    if (where.top() <= nameBottom) where.moveTop(y + 1);
-    // A name without room is left out: the line and the hover say it as well.
-    if (where.top() <= nameBottom || where.bottom() > plot.bottom() || width > plot.width() / 2) {
-      continue;
+    const int width = fontMetrics().horizontalAdvance(text) + 6;
+    const int y = qRound(yOf(plot, std::log10(ps)));
+    QRect where(plot.right() - width - 2,
+                std::clamp(y - lineHeight() / 2, plot.top(), plot.bottom() + 1 - lineHeight()),
+                width, lineHeight());
+    for (const QRect& other : names) {
+      if (where.adjusted(-6, 0, 6, 0).intersects(other)) where.moveRight(other.left() - 8);
     }
+    // A name without room is left out: the line and the hover say it as well.
+    if (where.left() < plot.left() + plot.width() / 4 || plot.height() < lineHeight()) continue;
     painter.fillRect(where, theme.base);  // over the other lines
-    label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text, theme.saturated);
-    nameBottom = where.bottom();
+    label(painter, where, Qt::AlignCenter, text, theme.saturated);
+    names.push_back(where);
   }
 }
 
 QString LatencyPane::valueText(double value) const {
   return std::isnan(value) ? tr("n/a") : qs(timeText(std::pow(10.0, value)));
+}
+
+QString LatencyPane::axisText(double value) const {
+  return qs(roundedTickText(std::pow(10.0, value)));
 }
 
 double LatencyPane::valueAt(std::uint64_t step) const {

@@ -89,6 +89,7 @@ class MetricPane : public LinePane {
   [[nodiscard]] std::vector<LegendItem> legend() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   [[nodiscard]] QString valueText(double value) const override;
+  [[nodiscard]] QString axisText(double value) const override;
   [[nodiscard]] double valueAt(std::uint64_t step) const override;
   [[nodiscard]] QString describe(const QPoint& position) const override;
 
@@ -116,6 +117,7 @@ class LatencyPane : public LinePane {
   [[nodiscard]] std::vector<LegendItem> legend() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   [[nodiscard]] QString valueText(double value) const override;
+  [[nodiscard]] QString axisText(double value) const override;
   /// TTFT p99 of the bin, TPOT p99 where the run has no TTFT.
   [[nodiscard]] double valueAt(std::uint64_t step) const override;
   [[nodiscard]] QString describe(const QPoint& position) const override;

@@ -73,9 +73,110 @@ void TableView::placeValues() {
   setColumnWidth(1, value);
 }
 
+void TableView::fitWhole(std::vector<int> order, std::function<bool(int)> says) {
+  m_order = std::move(order);
+  m_says = std::move(says);
+  const auto again = [this] {
+    m_widths.clear();
+    placeWhole();
+  };
+  connect(model(), &QAbstractItemModel::modelReset, this, again);
+  connect(horizontalHeader(), &QHeaderView::sortIndicatorChanged, this, again);
+  horizontalHeader()->setContextMenuPolicy(Qt::CustomContextMenu);
+  connect(horizontalHeader(), &QWidget::customContextMenuRequested, this, [this](const QPoint& at) {
+    auto* menu = new QMenu(this);
+    menu->setAttribute(Qt::WA_DeleteOnClose);
+    columnsMenu(menu);
+    menu->popup(horizontalHeader()->mapToGlobal(at));
+  });
+  placeWhole();
+}
+
+void TableView::columnsMenu(QMenu* menu) {
+  menu->clear();
+  QAction* automatic = menu->addAction(tr("Automatic: what fits"), this, [this] {
+    m_chosen.clear();
+    placeWhole();
+  });
+  automatic->setCheckable(true);
+  automatic->setChecked(m_chosen.empty());
+  menu->addSeparator();
+  for (int c = 0; c < model()->columnCount(); ++c) {
+    QAction* action =
+        menu->addAction(model()->headerData(c, Qt::Horizontal).toString(), this, [this, c] {
+          m_chosen[c] = isColumnHidden(c);
+          placeWhole();
+        });
+    action->setToolTip(model()->headerData(c, Qt::Horizontal, Qt::ToolTipRole).toString());
+    action->setCheckable(true);
+    action->setChecked(!isColumnHidden(c));
+  }
+}
+
+void TableView::placeWhole() {
+  if (m_order.empty() || model() == nullptr || !isVisible()) return;
+  const int columns = model()->columnCount();
+  if (static_cast<int>(m_widths.size()) != columns) {
+    constexpr int kRowsMeasured = 512;
+    constexpr int kPad = 10;
+    const int mark = style()->pixelMetric(QStyle::PM_HeaderMarkSize) + 6;
+    m_widths.clear();
+    for (int c = 0; c < columns; ++c) {
+      const QString name = model()->headerData(c, Qt::Horizontal).toString();
+      int wanted = fontMetrics().horizontalAdvance(name);
+      if (isSortingEnabled() && horizontalHeader()->sortIndicatorSection() == c) wanted += mark;
+      const bool picture = model()->headerData(c, Qt::Horizontal, kSparkRole).toBool();
+      for (int r = 0; r < std::min(model()->rowCount(), kRowsMeasured) && !picture; ++r) {
+        wanted = std::max(wanted,
+                          fontMetrics().horizontalAdvance(model()->index(r, c).data().toString()));
+      }
+      m_widths.push_back(wanted + kPad);
+    }
+  }
+  // Room for the scroll bar of many rows, whether it is there now or not: else columns would come
+  // and go with it.
+  const int bar = style()->pixelMetric(QStyle::PM_ScrollBarExtent);
+  int room = width() - 2 * frameWidth() - bar;
+  std::vector<bool> shown(static_cast<std::size_t>(columns), false);
+  const auto take = [&](int c) {
+    shown[static_cast<std::size_t>(c)] = true;
+    room -= m_widths[static_cast<std::size_t>(c)];
+  };
+  for (const auto& [c, yes] : m_chosen) {
+    if (yes) take(c);
+  }
+  const bool scrolls = room < 0;
+  for (const int c : m_order) {
+    const auto i = static_cast<std::size_t>(c);
+    if (shown[i] || m_chosen.contains(c)) continue;
+    if (m_widths[i] <= room && m_says(c)) take(c);
+  }
+  setHorizontalScrollBarPolicy(scrolls ? Qt::ScrollBarAsNeeded : Qt::ScrollBarAlwaysOff);
+  // A picture at the end gets what is left; a number would stand far from its neighbours.
+  int last = -1;
+  for (int c = 0; c < columns; ++c) {
+    if (shown[static_cast<std::size_t>(c)]) last = c;
+  }
+  horizontalHeader()->setStretchLastSection(
+      !scrolls && last >= 0 && model()->headerData(last, Qt::Horizontal, kSparkRole).toBool());
+  for (int c = 0; c < columns; ++c) {
+    setColumnHidden(c, !shown[static_cast<std::size_t>(c)]);
+    if (shown[static_cast<std::size_t>(c)]) {
+      setColumnWidth(c, m_widths[static_cast<std::size_t>(c)]);
+    }
+  }
+}
+
+void TableView::showEvent(QShowEvent* event) {
+  QTableView::showEvent(event);
+  placeWhole();
+}
+
 void TableView::resizeEvent(QResizeEvent* event) {
   QTableView::resizeEvent(event);
   if (m_fitValues) placeValues();
+  // Its own doing when only the height or the scroll bar changed.
+  if (event->oldSize().width() != event->size().width()) placeWhole();
 }
 
 void TableView::copy(TableText format) {

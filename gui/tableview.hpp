@@ -2,10 +2,16 @@
 // A table whose selected rows (all rows, if none is selected) can be copied: Ctrl+C as TSV, the
 // context menu as Markdown and CSV.
 #pragma once
+#include <functional>
+#include <map>
+#include <vector>
+
 #include <QStyledItemDelegate>
 #include <QTableView>
 
 #include "gui/models.hpp"
+
+class QMenu;
 
 namespace switchyard::gui {
 
@@ -23,8 +29,15 @@ class TableView : public QTableView {
   /// For two columns, name and value: values keep their width up to 62 % of the view, names get the
   /// rest. Holds from now on, also when the values change.
   void fitValues();
+  /// From now on only whole columns stand side by side, as many as the width has room for: those of
+  /// `order` first. A column for which `says` is false waits until a person asks for it. What a
+  /// person chose in columnsMenu() stays, and a scroll bar reaches it.
+  void fitWhole(std::vector<int> order, std::function<bool(int)> says);
+  /// Fills a menu with a check mark per column, and "Automatic".
+  void columnsMenu(QMenu* menu);
 
  protected:
+  void showEvent(QShowEvent* event) override;
   void keyPressEvent(QKeyEvent* event) override;
   void contextMenuEvent(QContextMenuEvent* event) override;
   void resizeEvent(QResizeEvent* event) override;
@@ -32,7 +45,12 @@ class TableView : public QTableView {
 
  private:
   void placeValues();
+  void placeWhole();
   bool m_fitValues = false;
+  std::vector<int> m_order;  // empty: columns are not chosen here
+  std::function<bool(int)> m_says;
+  std::vector<int> m_widths;  // by column, of header and content; empty: not measured
+  std::map<int, bool> m_chosen;
   QString m_emptyText;
 };
 

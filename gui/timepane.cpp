@@ -128,13 +128,16 @@ void TimePane::drawLegend(QPainter& painter, const QRect& rect) {
   if (items.empty()) return;
   // If the names do not fit they share the room that is left, each cut with an ellipsis.
   const int n = static_cast<int>(items.size());
-  const int room = rect.width() - n * (kSwatch + 4) - (n - 1) * kLegendGap;
   std::vector<int> widths;
   int wanted = 0;
   for (const LegendItem& item : items) {
     widths.push_back(fontMetrics().horizontalAdvance(item.text) + kSlack);
     wanted += widths.back();
   }
+  // Before names are cut, the gaps between them shrink.
+  const auto roomWith = [&](int gap) { return rect.width() - n * (kSwatch + 4) - (n - 1) * gap; };
+  const int gap = wanted > roomWith(kLegendGap) ? kLegendGap / 2 : kLegendGap;
+  const int room = roomWith(gap);
   if (wanted > room) {
     // Short names keep their width.
     int left = room;
@@ -164,7 +167,7 @@ void TimePane::drawLegend(QPainter& painter, const QRect& rect) {
     const QString text = fontMetrics().elidedText(items[i].text, Qt::ElideMiddle, widths[i]);
     label(painter, QRect(x, rect.top(), widths[i], rect.height()), Qt::AlignLeft | Qt::AlignVCenter,
           text, m_state->theme().text);
-    x += widths[i] + kLegendGap;
+    x += widths[i] + gap;
   }
 }
 

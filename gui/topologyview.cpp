@@ -2,8 +2,10 @@
 #include "gui/topologyview.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include <QHelpEvent>
 #include <QMouseEvent>
@@ -58,6 +60,7 @@ void TopologyView::rebuild() {
   m_nodes.clear();
   m_edges.clear();
   m_rows.clear();
+  m_perRow.clear();
   const RunStore* run = m_state->run();
   if (run != nullptr) {
     const run::Inventory& inv = run->data().inventory;
@@ -125,10 +128,16 @@ void TopologyView::rebuild() {
           });
         }
         const auto count = static_cast<double>(row.size());
-        for (std::size_t i = 0; i < row.size(); ++i) {
+        // Above what they join where that keeps them apart, else side by side.
+        bool apart = tier > 0;
+        for (std::size_t i = 1; i < row.size(); ++i) {
+          apart = apart && m_nodes[row[i]].x - m_nodes[row[i - 1]].x >= 0.8 / count;
+        }
+        for (std::size_t i = 0; i < row.size() && !apart; ++i) {
           m_nodes[row[i]].x = (static_cast<double>(i) + 0.5) / count;
         }
         m_rows.push_back(kind);
+        m_perRow.push_back(row.size());
       }
     }
   }
@@ -169,9 +178,27 @@ int TopologyView::captionWidth() const {
   return std::min(w, width() / 4) + 10;
 }
 
+double TopologyView::spacing(std::size_t row) const {
+  return (width() - captionWidth() - 6.0) /
+         static_cast<double>(std::max<std::size_t>(1, m_perRow[row]));
+}
+
+TopologyView::Numbers TopologyView::numbers() const {
+  Numbers n;
+  const std::size_t gpus = m_state->run() != nullptr ? m_state->run()->gpus() : 0;
+  if (gpus == 0 || m_perRow.empty()) return n;
+  const double room = spacing(0);
+  const double text = fontMetrics().horizontalAdvance(QString::number(gpus - 1));
+  if (text + 6 <= room) return n;
+  // Every one in two lines in turn; or one line with every second, fourth, eighth …
+  n.lines = text + 6 <= 2 * room ? 2 : 1;
+  while (n.lines == 1 && static_cast<double>(n.every) * room < text + 8) n.every *= 2;
+  return n;
+}
+
 QPointF TopologyView::place(const Node& node) const {
   const double top = fontMetrics().height() + 22;
-  const double bottom = height() - 16;
+  const double bottom = height() - 16 - numbers().lines * fontMetrics().height();
   const auto rows = static_cast<double>(m_rows.size());
   const double y = rows > 1 ? bottom - node.row * (bottom - top) / (rows - 1) : (top + bottom) / 2;
   return {captionWidth() + node.x * (width() - captionWidth() - 6), y};
@@ -233,8 +260,6 @@ void TopologyView::paintEvent(QPaintEvent*) {
     }
   }
   p.setRenderHint(QPainter::Antialiasing, false);
-  std::vector<int> perRow(m_rows.size());
-  for (const Node& n : m_nodes) ++perRow[static_cast<std::size_t>(n.row)];
   for (std::size_t row = 0; row < m_rows.size(); ++row) {
     Node any;
     any.row = static_cast<int>(row);
@@ -242,17 +267,30 @@ void TopologyView::paintEvent(QPaintEvent*) {
     text(where, Qt::AlignLeft | Qt::AlignVCenter,
          fontMetrics().elidedText(m_rows[row], Qt::ElideRight, where.width()), theme.muted);
   }
-  for (const Node& n : m_nodes) {
-    const int room = (width() - captionWidth() - 6) / perRow[static_cast<std::size_t>(n.row)] - 4;
+  const Numbers numbering = numbers();
+  std::vector<QRect> taken;
+  for (std::size_t i = 0; i < m_nodes.size(); ++i) {
+    const Node& n = m_nodes[i];
+    const double room = spacing(static_cast<std::size_t>(n.row));
     const QString number = n.name.mid(n.name.size() - trailingDigits(n.name));
-    const QString shown = number.isEmpty() ? n.name : number;
-    const int w = std::clamp(fontMetrics().horizontalAdvance(shown) + 10, 4, std::max(4, room));
+    // GPUs by the number that all of the window calls them by.
+    const QString shown = n.gpu ? QString::number(i) : number.isEmpty() ? n.name : number;
+    const int most = std::max(2, static_cast<int>(room) - (room > 12 ? 4 : 1));
+    const int w = std::min(fontMetrics().horizontalAdvance(shown) + 10, most);
     const QPointF c = place(n);
     const QRect box(qRound(c.x()) - w / 2, qRound(c.y()) - h / 2 - 2, w, h + 4);
+    taken.push_back(box.adjusted(-3, -2, 3, 2));
     p.setPen(n.gpu ? theme.highlight : theme.frame);
     p.setBrush(n.gpu ? theme.highlight : theme.button);
     p.drawRect(box);
-    if (fontMetrics().horizontalAdvance(shown) <= w - 2) {
+    if (n.gpu && numbering.lines > 0) {
+      if (i % numbering.every != 0) continue;
+      const int line = numbering.lines == 2 ? static_cast<int>(i % 2) : 0;
+      const int half = fontMetrics().horizontalAdvance(shown) / 2 + 1;
+      const int x = std::clamp(qRound(c.x()), half + 1, width() - half - 1);
+      text(QRect(x - half, box.bottom() + 1 + line * h, 2 * half, h), Qt::AlignCenter, shown,
+           theme.text);
+    } else if (fontMetrics().horizontalAdvance(shown) <= w - 2) {
       text(box, Qt::AlignCenter, shown, n.gpu ? theme.highlightedText : theme.text);
     }
   }
@@ -261,14 +299,30 @@ void TopologyView::paintEvent(QPaintEvent*) {
   for (const Edge& e : m_edges) order.push_back(&e);
   std::stable_sort(order.begin(), order.end(),
                    [this](const Edge* a, const Edge* b) { return useOf(*a) > useOf(*b); });
-  std::vector<QRect> taken;
   for (const Label& l : m_labels) taken.push_back(l.rect.adjusted(-8, -3, 8, 3));
+  // Between two rows with more lines than labels fit side by side, each number stands once.
+  std::map<std::pair<int, int>, std::size_t> lines;
+  const auto rowsOf = [this](const Edge& e) {
+    return std::minmax({m_nodes[e.a].row, m_nodes[e.b].row});
+  };
+  for (const Edge& e : m_edges) ++lines[rowsOf(e)];
+  const int widest = fontMetrics().horizontalAdvance(QStringLiteral("100 %")) + 8;
+  std::set<std::pair<std::pair<int, int>, QString>> said;
   for (const Edge* e : order) {
     const QString s = QStringLiteral("%1 %").arg(qRound(useOf(*e) * 100));
     const QPointF a = place(m_nodes[e->a]);
     const QPointF b = place(m_nodes[e->b]);
     if (m_nodes[e->a].row == m_nodes[e->b].row) continue;
-    for (const double at : {0.5, 0.38, 0.62}) {
+    const std::pair<int, int> rows = rowsOf(*e);
+    const bool crowded = lines[rows] * static_cast<std::size_t>(widest) >
+                         static_cast<std::size_t>(std::max(1, width() - captionWidth()));
+    if (crowded && said.contains({rows, s})) continue;
+    // A line that passes another row has its number above it, away from that row's lines.
+    const bool passes = rows.second - rows.first > 1;
+    const std::array<double, 5> places =
+        passes ? std::array{0.8, 0.72, 0.62, 0.5, 0.38} : std::array{0.5, 0.38, 0.62, 0.28, 0.72};
+    for (const double along : places) {
+      const double at = m_nodes[e->a].row < m_nodes[e->b].row ? along : 1 - along;
       const QPointF c = a + (b - a) * at;
       const int w = fontMetrics().horizontalAdvance(s) + 4;
       const QRect box(qRound(c.x()) - w / 2, qRound(c.y()) - h / 2, w, h);
@@ -278,7 +332,8 @@ void TopologyView::paintEvent(QPaintEvent*) {
       }
       p.fillRect(box, theme.base);
       text(box, Qt::AlignCenter, s, useOf(*e) >= 0.9 ? theme.saturated : theme.text);
-      taken.push_back(box);
+      taken.push_back(box.adjusted(-2, -1, 2, 1));
+      said.insert({rows, s});
       break;
     }
   }
@@ -290,6 +345,18 @@ const TopologyView::Edge* TopologyView::edgeAt(const QPoint& position) const {
   for (const Edge& e : m_edges) {
     const double d = distanceToLine(position, place(m_nodes[e.a]), place(m_nodes[e.b]));
     if (d < best) best = d, nearest = &e;
+  }
+  return nearest;
+}
+
+const TopologyView::Node* TopologyView::nodeAt(const QPoint& position) const {
+  const Node* nearest = nullptr;
+  double best = 14;
+  for (const Node& n : m_nodes) {
+    const QPointF d = place(n) - position;
+    if (std::abs(d.y()) >= 10 || std::abs(d.x()) >= best) continue;
+    best = std::abs(d.x());
+    nearest = &n;
   }
   return nearest;
 }
@@ -308,11 +375,9 @@ QPoint TopologyView::pointOnLink(std::size_t link) const {
 void TopologyView::mousePressEvent(QMouseEvent* event) {
   const RunStore* run = m_state->run();
   if (run == nullptr || event->button() != Qt::LeftButton) return;
-  for (std::size_t i = 0; i < m_nodes.size(); ++i) {
-    const QPointF d = place(m_nodes[i]) - event->pos();
-    if (std::abs(d.x()) >= 14 || std::abs(d.y()) >= 10) continue;
+  if (const Node* node = nodeAt(event->pos())) {
     // Nodes begin with the GPUs, in the run's order.
-    if (m_nodes[i].gpu) m_state->setGpu(static_cast<std::uint32_t>(i));
+    if (node->gpu) m_state->setGpu(static_cast<std::uint32_t>(node - m_nodes.data()));
     return;
   }
   const Edge* edge = edgeAt(event->pos());
@@ -332,9 +397,10 @@ void TopologyView::mousePressEvent(QMouseEvent* event) {
 QString TopologyView::tip(const QPoint& position) const {
   const RunStore* run = m_state->run();
   if (run == nullptr) return {};
-  for (const Node& n : m_nodes) {
-    const QPointF d = place(n) - position;
-    if (std::abs(d.x()) < 14 && std::abs(d.y()) < 10) return n.name;
+  if (const Node* node = nodeAt(position)) {
+    return node->gpu ? gpuName(static_cast<std::uint32_t>(node - m_nodes.data())) +
+                           QStringLiteral(": ") + node->name
+                     : node->name;
   }
   const Edge* nearest = edgeAt(position);
   if (nearest == nullptr) return {};

@@ -54,6 +54,17 @@ class TopologyView : public QWidget {
   void refresh();
   [[nodiscard]] int captionWidth() const;
   [[nodiscard]] QPointF place(const Node& node) const;
+  /// Pixels between neighbours of a row.
+  [[nodiscard]] double spacing(std::size_t row) const;
+  /// Lines of numbers below the GPUs, 0 where each number fits into its box, and every how many
+  /// GPUs have one.
+  struct Numbers {
+    int lines = 0;
+    std::size_t every = 1;
+  };
+  [[nodiscard]] Numbers numbers() const;
+  /// Nearest device under the mouse; null if none.
+  [[nodiscard]] const Node* nodeAt(const QPoint& position) const;
   /// Nearest line within a few pixels; null if none.
   [[nodiscard]] const Edge* edgeAt(const QPoint& position) const;
   [[nodiscard]] double useOf(const Edge& edge) const;
@@ -63,7 +74,8 @@ class TopologyView : public QWidget {
   std::vector<Node> m_nodes;
   std::vector<Edge> m_edges;
   std::vector<QString> m_rows;  ///< Kind of device of each row.
-  std::vector<double> m_use;    ///< [K]
+  std::vector<std::size_t> m_perRow;
+  std::vector<double> m_use;  ///< [K]
   std::vector<Label> m_labels;
 };
 

@@ -391,6 +391,68 @@ std::vector<Range> blocksOf(const std::string& text, const std::string& key) {
   return out;
 }
 
+std::size_t startOfLine(const std::string& text, std::size_t at) {
+  const std::size_t before = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
+  return before == std::string::npos ? 0 : before + 1;
+}
+
+/// From the first of the comment lines that stand directly above it.
+Range withCommentAbove(const std::string& text, Range range) {
+  std::size_t line = startOfLine(text, range.begin);
+  // Something else stands before it on its line.
+  if (text.find_first_not_of(" \t", line) != range.begin) return range;
+  while (line > 0) {
+    const std::size_t above = startOfLine(text, line - 1);
+    const std::size_t first = text.find_first_not_of(" \t", above);
+    if (text[first] != '#') break;
+    range.begin = first;
+    line = above;
+  }
+  return range;
+}
+
+/// With the texts of `a` and `b` exchanged; a stands before b.
+std::string exchanged(const std::string& text, Range a, Range b) {
+  std::string first = text.substr(a.begin, a.end - a.begin);
+  std::string second = text.substr(b.begin, b.end - b.begin);
+  // The last line of a file need not be ended.
+  if (first.back() == '\n' && second.back() != '\n') second += '\n';
+  return text.substr(0, a.begin) + second + text.substr(a.end, b.begin - a.end) + first +
+         text.substr(b.end);
+}
+
+/// Exchanges two neighbours of a list between brackets, with the comments above them and those that
+/// end their lines. Empty where such a comment would have no line's end to stand at.
+std::string exchangedInline(const std::string& text, Range a, Range b) {
+  /// Where a comment behind an item begins (with the blanks before it), and its end.
+  const auto comment = [&](const Range& item) {
+    std::size_t at = text.find_first_not_of(" \t", item.end);
+    if (at != std::string::npos && text[at] == ',') at = text.find_first_not_of(" \t", at + 1);
+    const bool ends = at == std::string::npos || text[at] == '\n' || text[at] == '\r';
+    const bool there = !ends && text[at] == '#';
+    const std::size_t comma = text.find_first_not_of(" \t", item.end);
+    const std::size_t from =
+        comma != std::string::npos && text[comma] == ',' ? comma + 1 : item.end;
+    struct Found {
+      bool possible;
+      Range range;
+    };
+    const std::size_t to = there ? std::min(text.find_first_of("\r\n", at), text.size()) : from;
+    return Found{ends || there, {from, to}};
+  };
+  const auto ofA = comment(a);
+  const auto ofB = comment(b);
+  const auto of = [&](const Range& r) { return text.substr(r.begin, r.end - r.begin); };
+  const std::string afterA = of(ofA.range);
+  const std::string afterB = of(ofB.range);
+  if ((!afterB.empty() && !ofA.possible) || (!afterA.empty() && !ofB.possible)) return {};
+  const Range wholeA = withCommentAbove(text, a);
+  const Range wholeB = withCommentAbove(text, b);
+  return text.substr(0, wholeA.begin) + of(wholeB) + text.substr(a.end, ofA.range.begin - a.end) +
+         afterB + text.substr(ofA.range.end, wholeB.begin - ofA.range.end) + of(wholeA) +
+         text.substr(b.end, ofB.range.begin - b.end) + afterA + text.substr(ofB.range.end);
+}
+
 /// Without the lines of [section] up to the next header; comments above it stay.
 std::string withoutSection(std::string text, const std::string& section) {
   for (const Header& h : headers(text)) {
@@ -535,10 +597,20 @@ std::string editList(const std::string& text, const std::string& name, const std
   } else if (edit == ListEdit::kDuplicate) {
     const std::string same = wanted[index];
     wanted.insert(wanted.begin() + static_cast<std::ptrdiff_t>(index) + 1, same);
+  } else if (edit == ListEdit::kUp || edit == ListEdit::kDown) {
+    if (edit == ListEdit::kUp ? index == 0 : index + 1 == wanted.size()) {
+      refuse(edit == ListEdit::kUp ? "its first item cannot go up"
+                                   : "its last item cannot go down");
+    }
+    std::swap(wanted[index], wanted[edit == ListEdit::kUp ? index - 1 : index + 1]);
   } else {
     wanted.erase(wanted.begin() + static_cast<std::ptrdiff_t>(index));
   }
   std::string out = text;
+  // The first of two neighbours that are exchanged.
+  std::optional<std::size_t> moved;
+  if (edit == ListEdit::kUp) moved = index - 1;
+  if (edit == ListEdit::kDown) moved = index;
   const std::vector<Range> blocks = blocksOf(text, key);
   if (node == nullptr || !blocks.empty()) {
     if (node != nullptr && blocks.size() != node->children.size()) {
@@ -561,6 +633,9 @@ std::string editList(const std::string& text, const std::string& name, const std
         std::string block = text.substr(r.begin, r.end - r.begin);
         if (block.back() != '\n') block += '\n';
         insert(r.end, block);
+      } else if (moved) {
+        out = exchanged(text, withCommentAbove(text, blocks[*moved]),
+                        withCommentAbove(text, blocks[*moved + 1]));
       } else {
         std::size_t end = r.end;
         while (end < out.size() && out[end] == '\n') ++end;
@@ -588,6 +663,10 @@ std::string editList(const std::string& text, const std::string& name, const std
         r.begin = rangeOf(node->children[index - 1]).end;
       }
       out.erase(r.begin, r.end - r.begin);
+    } else if (moved) {
+      out = exchangedInline(text, rangeOf(node->children[*moved]),
+                            rangeOf(node->children[*moved + 1]));
+      if (out.empty()) refuse("a comment at the end of a line cannot go with its item");
     } else {
       const std::size_t after = edit == ListEdit::kAdd ? node->children.size() - 1 : index;
       const Range r =

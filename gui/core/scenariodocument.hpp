@@ -7,9 +7,9 @@
 //
 // Items of arrays of tables that stand in the file ([[sweep]], [[faults.events]],
 // [[workload.tiers]]) are set like other keys, "faults.events[0].step", lists of values as a whole,
-// "[1.0, 2.0]". Items are added, copied and removed (ListEdit); a list of another file (the links
-// of a hardware preset) is copied into this one first. Not modelled: quoted keys: they are shown,
-// not set; the order of items; removing a key (undo does it).
+// "[1.0, 2.0]". Items are added, copied, moved and removed (ListEdit); a list of another file (the
+// links of a hardware preset) is copied into this one first. Not modelled: quoted keys: they are
+// shown, not set; removing a key (undo does it).
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -34,8 +34,9 @@ std::string setInText(const std::string& text, const std::string& name, const st
 
 /// The text with an item of the list of tables `key` ("faults.events") added after its last one,
 /// copied (the copy follows it), or removed; or InputError(name, …). Comments inside a removed item
-/// go with it. `toml`: the new item as an inline table; only for kAdd.
-enum class ListEdit : std::uint8_t { kAdd, kDuplicate, kRemove };
+/// go with it. kUp and kDown exchange an item with its neighbour, each with the comment directly
+/// above it and the one at its end. `toml`: the new item as an inline table; only for kAdd.
+enum class ListEdit : std::uint8_t { kAdd, kDuplicate, kRemove, kUp, kDown };
 std::string editList(const std::string& text, const std::string& name, const std::string& key,
                      ListEdit edit, std::size_t index, const std::string& toml = {});
 
@@ -80,9 +81,9 @@ class ScenarioDocument {
   [[nodiscard]] const std::optional<std::string>& problem() const { return m_problem; }
   /// In the order of sections. Tiers only where requests arrive.
   [[nodiscard]] const std::vector<List>& lists() const { return m_lists; }
-  /// Adds an item that can be edited, copies or removes one; one step of undo. The lists of another
-  /// file are copied into this one first. With the last fault or alarm its whole section goes: it
-  /// means nothing without. InputError: the text is as before.
+  /// Adds an item that can be edited, copies, moves or removes one; one step of undo. The lists of
+  /// another file are copied into this one first. With the last fault or alarm its whole section
+  /// goes: it means nothing without. InputError: the text is as before.
   void edit(const std::string& list, ListEdit edit, std::size_t index = 0);
   [[nodiscard]] bool hasSweep() const { return m_sweep; }
   [[nodiscard]] const std::string& hash() const { return m_hash; }

@@ -202,6 +202,12 @@ std::string tickText(double ps) {
   return fmt::format("{:.0f} ps", ps);
 }
 
+std::string roundedTickText(double ps) {
+  if (!(std::abs(ps) > 0) || !std::isfinite(ps)) return tickText(0);
+  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(ps))) - 3);
+  return tickText(std::round(ps / unit) * unit);
+}
+
 double niceFloor(double value) {
   if (!(value > 0) || !std::isfinite(value)) return 1;
   const double unit = std::pow(10.0, std::floor(std::log10(value)));

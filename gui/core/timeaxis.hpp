@@ -88,6 +88,8 @@ std::vector<std::uint64_t> stepTicks(TimeWindow window, std::uint64_t steps, int
 std::vector<double> timeTicks(double firstPs, double endPs, int most);
 /// "1.2 s", "10.4 ms": a tick's time without trailing zeros.
 std::string tickText(double ps);
+/// The same of any time, rounded to four digits.
+std::string roundedTickText(double ps);
 
 /// Smallest of 1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10 times a power of ten that is >= value; 1 for
 /// value <= 0 or not finite.

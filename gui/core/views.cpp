@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
 #include "gui/core/columns.hpp"
 #include "sim/run/diff.hpp"
@@ -216,7 +217,18 @@ ExpertNumbers expertNumbers(const RunStore& run, std::uint32_t layer) {
       }
     }
   }
-  for (std::vector<double>& t : tokens) out.p99.push_back(run::nearest_rank(std::move(t), 99));
+  for (std::vector<double>& t : tokens) {
+    const auto n = static_cast<double>(t.size());
+    out.most.push_back(t.empty() ? run::kNoData : *std::max_element(t.begin(), t.end()));
+    if (exact) {
+      const double mean = std::accumulate(t.begin(), t.end(), 0.0) / n;
+      double squares = 0;
+      for (const double v : t) squares += (v - mean) * (v - mean);
+      out.least.push_back(t.empty() ? run::kNoData : *std::min_element(t.begin(), t.end()));
+      out.deviation.push_back(t.empty() ? run::kNoData : std::sqrt(squares / n));
+    }
+    out.p99.push_back(run::nearest_rank(std::move(t), 99));
+  }
   return out;
 }
 

@@ -69,6 +69,9 @@ double watermarkOf(const run::RunData& run);
 struct ExpertNumbers {
   std::vector<double> p99;  ///< Nearest rank over steps (no warm-up) of the tokens run there.
   bool bound = false;       ///< p99 is that of the largest steps of parts of the run: not less.
+  /// Over the same steps: largest step; smallest, and standard deviation (of all steps, by n), the
+  /// last two empty where steps are too many to be read.
+  std::vector<double> most, least, deviation;
   std::vector<std::uint64_t> dropped;  ///< Assignments; empty where steps are too many to be read.
   /// [E][kSparkColumns] largest step of each part of the run.
   std::vector<float> spark;

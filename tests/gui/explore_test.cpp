@@ -266,8 +266,12 @@ TEST_F(ExploreTest, DeepZoomShowsPhasesTheStragglerAndWhereExchangesEnd) {
     if (static_cast<double>(phases[p]) * timeline->axis().pixelsPerPs() < 6) continue;
     const int y =
         plot.top() + static_cast<int>((static_cast<double>(gpu) + 0.75) * plot.height() / 8);
-    EXPECT_EQ(image.pixelColor(static_cast<int>(x), y).name(), s->theme().phases[p].name())
-        << run::kPhaseNames[p];
+    // An arrow of the last GPU may cross one of these pixels.
+    bool found = false;
+    for (int dx = -2; dx <= 2; ++dx) {
+      found = found || image.pixelColor(static_cast<int>(x) + dx, y) == s->theme().phases[p];
+    }
+    EXPECT_TRUE(found) << run::kPhaseNames[p];
   }
 }
 
@@ -669,6 +673,43 @@ TEST_F(ExploreTest, AFileReplacedByAnotherOfTheSameScenarioIsNamedAndReadAgain) 
   EXPECT_EQ(window.messageBar()->text(), QString());
 }
 
+// All that were written again are named at once, B and the other seeds too, and read by one key.
+TEST_F(ExploreTest, SeveralFilesWrittenAgainAreNamedAndReadTogether) {
+  const auto write = [](const char* name, std::uint64_t seed, std::uint32_t steps) {
+    run::RunData data = demoRun(steps);
+    data.meta.seed = seed;
+    run::write_run(name, data);
+  };
+  write("s1.h5", 1, 30);
+  write("s2.h5", 2, 31);
+  write("s3.h5", 3, 32);
+  window.openFiles({QStringLiteral("s1.h5"), QStringLiteral("s2.h5"), QStringLiteral("s3.h5")});
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 20000));
+  ASSERT_NE(window.state()->other(), nullptr);
+  write("s2.h5", 2, 41);
+  write("s3.h5", 3, 42);
+  QEvent activate(QEvent::WindowActivate);
+  QApplication::sendEvent(&window, &activate);
+  EXPECT_TRUE(window.messageBar()->text().startsWith(QStringLiteral("s2.h5, s3.h5 were written")))
+      << window.messageBar()->text().toStdString();
+  // Told once.
+  window.messageBar()->showMessage({});
+  QApplication::sendEvent(&window, &activate);
+  EXPECT_EQ(window.messageBar()->text(), QString());
+  pane("heatmap")->setFocus();
+  QTest::keyClick(&window, Qt::Key_F5);
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 20000));
+  EXPECT_EQ(window.state()->run()->name(), "s1.h5");
+  EXPECT_EQ(window.state()->other()->name(), "s2.h5");
+  EXPECT_EQ(window.state()->other()->steps(), 41U);
+  EXPECT_TRUE(window.compare()->seedsText().contains(QStringLiteral("seeds of one scenario")))
+      << window.compare()->seedsText().toStdString();
+  write("s3.h5", 3, 43);
+  QApplication::sendEvent(&window, &activate);
+  EXPECT_TRUE(window.messageBar()->text().startsWith(QStringLiteral("s3.h5 was written again")))
+      << window.messageBar()->text().toStdString();
+}
+
 // The old run stays when the new one cannot be read after it was opened.
 TEST_F(ExploreTest, ARunWhosePagesCannotBeReadKeepsTheOldOne) {
   run::write_run("torn.h5", demoRun(300));
@@ -772,9 +813,9 @@ TEST_F(ExploreTest, TablesKeepAllColumnsOnScreen) {
   const TableView& table = *window.compare()->table();
   ASSERT_GT(table.model()->rowCount(), 10);
   int width = 0;
-  for (int c = 0; c < CompareModel::kBetter; ++c) width += table.columnWidth(c);
+  for (int c = 0; c < CompareModel::kColumns; ++c) width += table.columnWidth(c);
   EXPECT_LE(width, table.viewport()->width());
-  for (int c = 0; c < CompareModel::kBetter; ++c) EXPECT_GT(table.columnWidth(c), 20);
+  for (int c = 0; c < CompareModel::kColumns; ++c) EXPECT_GT(table.columnWidth(c), 20);
   // Without rows a table says why.
   window.showRun(stored(demoRun(3), "short.h5"));
   auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));

@@ -247,6 +247,35 @@ TEST(EditList, ChangesListsBetweenBrackets) {
             std::string::npos);
 }
 
+TEST(EditList, MovesItemsWithTheirComments) {
+  const std::string two =
+      "[f]\na = 1\n\n# the first\n# of two\n[[f.events]]\nstep = 1  # one\n\n# apart\n\n"
+      "[[f.events]]\nstep = 2\n\n# run\n[run]\nseed = 1\n";
+  const std::string moved =
+      "[f]\na = 1\n\n[[f.events]]\nstep = 2\n\n# apart\n\n# the first\n# of two\n[[f.events]]\n"
+      "step = 1  # one\n\n# run\n[run]\nseed = 1\n";
+  EXPECT_EQ(list(two, "f.events", ListEdit::kDown, 0), moved);
+  EXPECT_EQ(list(two, "f.events", ListEdit::kUp, 1), moved);
+  EXPECT_EQ(list(moved, "f.events", ListEdit::kUp, 1), two) << "there and back";
+  // Tables below an item go with it; a file need not end in a line break.
+  EXPECT_EQ(list("[[a]]\nx = 1\n[a.sub]\ny = 2\n\n[[a]]\nx = 3", "a", ListEdit::kUp, 1),
+            "[[a]]\nx = 3\n\n[[a]]\nx = 1\n[a.sub]\ny = 2\n");
+  // Between brackets, on one line and on several.
+  EXPECT_EQ(list("e = [{ s = 1 }, { s = 2 }, { s = 3 }]  # all\n", "e", ListEdit::kDown, 1),
+            "e = [{ s = 1 }, { s = 3 }, { s = 2 }]  # all\n");
+  EXPECT_EQ(list("e = [\n  # above\n  { s = 1 },  # one\n  { s = 2 }\n]\n", "e", ListEdit::kUp, 1),
+            "e = [\n  { s = 2 },\n  # above\n  { s = 1 }  # one\n]\n");
+  EXPECT_EQ(list("e = [\n  { s = 1 },  # one\n  { s = 2 },  # two\n]\n", "e", ListEdit::kDown, 0),
+            "e = [\n  { s = 2 },  # two\n  { s = 1 },  # one\n]\n");
+  // A comment that would swallow the rest of a line.
+  EXPECT_NE(list("e = [\n  { s = 1 }, { s = 2 },  # two\n]\n", "e", ListEdit::kUp, 1)
+                .find("cannot go with its item"),
+            std::string::npos);
+  EXPECT_NE(list(two, "f.events", ListEdit::kUp, 0).find("cannot go up"), std::string::npos);
+  EXPECT_NE(list(two, "f.events", ListEdit::kDown, 1).find("cannot go down"), std::string::npos);
+  EXPECT_NE(list(two, "f.events", ListEdit::kDown, 2).find("no such item"), std::string::npos);
+}
+
 // Each list of a scenario takes a new item that is possible at once, and undo takes it back; a
 // child process that gets the settings resolves what is on the screen.
 TEST(Document, EveryListTakesANewItemThatResolves) {
@@ -508,6 +537,17 @@ TEST_F(FormTest, ItemsOfListsAreAddedCopiedRemovedAndRun) {
       << form.problemText().toStdString();
   press("duplicate:faults.events[0]");
   type(QStringLiteral("faults.events[1].step"), QStringLiteral("5"));
+  // Down and back up again, each one step of undo.
+  ASSERT_FALSE(form.findChild<QPushButton*>(QStringLiteral("up:faults.events[0]"))->isEnabled());
+  ASSERT_FALSE(form.findChild<QPushButton*>(QStringLiteral("down:faults.events[1]"))->isEnabled());
+  press("up:faults.events[1]");
+  EXPECT_EQ(form.document()->entry("faults.events[0].step")->value, "5");
+  press("down:faults.events[0]");
+  EXPECT_EQ(form.document()->entry("faults.events[1].step")->value, "5");
+  form.undo();
+  EXPECT_EQ(form.document()->entry("faults.events[0].step")->value, "5");
+  form.redo();
+  QApplication::processEvents();
   press("remove:faults.events[0]");
   EXPECT_EQ(form.editorOf(QStringLiteral("faults.events[1].step")), nullptr);
   EXPECT_EQ(form.document()->entry("faults.events[0].step")->value, "5");
@@ -517,7 +557,7 @@ TEST_F(FormTest, ItemsOfListsAreAddedCopiedRemovedAndRun) {
   ASSERT_NE(window.state()->run(), nullptr) << window.messageBar()->text().toStdString();
   EXPECT_NE(window.state()->run()->data().meta.scenario_text.find("faults.events[0].step = 5"),
             std::string::npos);
-  for (int i = 0; i < 4; ++i) form.undo();
+  for (int i = 0; i < 6; ++i) form.undo();
   EXPECT_FALSE(form.document()->changed());
   EXPECT_FALSE(form.document()->canUndo());
 }

@@ -383,11 +383,13 @@ TEST_F(WindowTest, TablesCopyAsTsvMarkdownAndCsv) {
   QTest::keyClick(table, Qt::Key_C, Qt::ControlModifier);
   const QStringList lines = QApplication::clipboard()->text().split('\n', Qt::SkipEmptyParts);
   ASSERT_EQ(lines.size(), 2);
-  EXPECT_EQ(lines[0], QStringLiteral("expert\tGPU\tmean\tp99\tover %\tmoved\tlost\tcopies"));
+  EXPECT_EQ(lines[0],
+            QStringLiteral("expert\tGPU\tmean\tp99\tover %\tmoved\tlost\tcopies\tmin\tmax\tstd"));
   EXPECT_EQ(lines[1].split('\t').first(), QStringLiteral("e19"));
   const QString markdown = tableText(*table->model(), {0, 1}, TableText::kMarkdown);
   EXPECT_EQ(markdown.split('\n')[1],
-            QStringLiteral("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"));
+            QStringLiteral(
+                "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"));
   QStandardItemModel odd(1, 1);
   odd.setHorizontalHeaderLabels({QStringLiteral("a")});
   odd.setItem(0, 0, new QStandardItem(QStringLiteral("x,\"y\"|z")));

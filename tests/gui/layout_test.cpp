@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// What keeps a window readable: numbers of many GPUs that stand clear of each other, whole columns,
+// marks where pixels hold more than they show, words for the size of a difference, the scroll bar.
+#include <algorithm>
+#include <cmath>
+
+#include <QAction>
+#include <QApplication>
+#include <QClipboard>
+#include <QHeaderView>
+#include <QMenu>
+#include <QScrollBar>
+#include <QTest>
+
+#include <gtest/gtest.h>
+
+#include "gui/mainwindow.hpp"
+#include "gui/stepspanes.hpp"
+#include "gui/text.hpp"
+#include "tests/gui/demo_run.hpp"
+#include "tests/gui/gui_fixture.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+using testing::demoRun;
+using testing::wait;
+
+std::shared_ptr<const RunStore> stored(run::RunData data, const char* name = "demo.h5") {
+  return std::make_shared<const RunStore>(std::make_shared<const run::RunData>(std::move(data)),
+                                          name);
+}
+
+/// `gpus` in one server: the first half behind an NVSwitch, all behind PCIe; two steps in which
+/// every link has a use of its own.
+run::RunData manyGpus(std::uint32_t gpus) {
+  run::Inventory inv;
+  for (std::uint32_t g = 0; g < gpus; ++g) {
+    const std::string name = fmt::format("gpu{}", g);
+    inv.gpus.push_back({name, 0, 80'000'000'000ULL, {3e12}, {989e12}});
+    for (const char* hub : {"nvswitch", "pcie"}) {
+      if (hub[0] == 'n' && g >= gpus / 2) continue;
+      inv.links.push_back({name + ">" + hub, name, hub, hub, {64e9}});
+      inv.links.push_back({std::string(hub) + ">" + name, hub, name, hub, {64e9}});
+    }
+  }
+  inv.experts = gpus;
+  inv.top_k = 1;
+  inv.moe_layers = {0};
+  for (std::uint32_t e = 0; e < gpus; ++e) inv.placement.push_back(e);
+  run::RunMeta meta;
+  meta.detail = run::Detail::kLayers;
+  run::RunData data = run::make_run(meta, inv);
+  for (std::uint32_t s = 0; s < 2; ++s) {
+    run::StepRecord r = run::make_step(inv);
+    r.scalars.start_ps = s * 1'000'000LL;
+    r.scalars.end_ps = (s + 1) * 1'000'000LL;
+    for (std::size_t k = 0; k < inv.links.size(); ++k) {
+      r.link_busy_ps[k] = static_cast<std::int64_t>(k * 997'000 / inv.links.size());
+    }
+    run::append_step(data, r);
+  }
+  return data;
+}
+
+TEST(Topology, NumbersOfManyGpusStandClearOfEachOther) {
+  for (const std::uint32_t gpus : {4U, 16U, 64U, 256U}) {
+    const auto run = stored(manyGpus(gpus));
+    for (const bool dark : {false, true}) {
+      for (const QSize size :
+           {QSize(160, 120), QSize(270, 230), QSize(282, 300), QSize(700, 500)}) {
+        ViewState state;
+        state.setDark(dark);
+        TopologyView view(&state);
+        state.setRun(run);
+        view.resize(size);
+        view.grab();
+        const auto& labels = view.labels();
+        std::size_t numbers = 0;
+        for (std::size_t i = 0; i < labels.size(); ++i) {
+          EXPECT_TRUE(view.rect().contains(labels[i].rect))
+              << "\"" << labels[i].text.toStdString() << "\" is cut, " << gpus << " GPUs, "
+              << size.width();
+          bool number = false;
+          labels[i].text.toUInt(&number);
+          numbers += number ? 1 : 0;
+          for (std::size_t k = i + 1; k < labels.size(); ++k) {
+            EXPECT_FALSE(labels[i].rect.intersects(labels[k].rect))
+                << "\"" << labels[i].text.toStdString() << "\" and \""
+                << labels[k].text.toStdString() << "\", " << gpus << " GPUs, " << size.width();
+          }
+        }
+        // Not all of 256 have room, but some always do, and all of 16 in the dock.
+        EXPECT_GE(numbers, gpus <= 16 && size.width() >= 270 ? gpus : 2U)
+            << gpus << " GPUs, " << size.width();
+        EXPECT_TRUE(
+            std::any_of(labels.begin(), labels.end(),
+                        [](const auto& l) { return l.text.endsWith(QStringLiteral(" %")); }) ||
+            size.width() < 200);
+      }
+    }
+  }
+}
+
+TEST(Topology, AClickAmongManyGpusChoosesTheNearest) {
+  ViewState state;
+  TopologyView view(&state);
+  state.setRun(stored(manyGpus(16)));
+  view.resize(282, 300);
+  view.grab();
+  for (const std::uint32_t gpu : {0U, 7U, 15U}) {
+    // A GPU's number stands below its box.
+    for (const auto& l : view.labels()) {
+      if (l.text != QString::number(gpu)) continue;
+      const int y = view.pointOnLink(0).y();
+      for (int above = l.rect.top(); above > y; above -= 2) {
+        QTest::mouseClick(&view, Qt::LeftButton, {}, QPoint(l.rect.center().x(), above));
+        if (state.gpu() == gpu) break;
+      }
+    }
+    EXPECT_EQ(state.gpu(), gpu);
+  }
+}
+
+TEST(Words, SayLessOrMoreAndHowMuch) {
+  EXPECT_EQ(changeWords(2, 2), QStringLiteral("= equal"));
+  EXPECT_EQ(changeWords(100, 52), QStringLiteral("▼ 48 % less"));
+  EXPECT_EQ(changeWords(100, 104.2), QStringLiteral("▲ 4.2 % more"));
+  EXPECT_EQ(changeWords(1000000, 1000001), QStringLiteral("▲ < 0.1 % more"));
+  EXPECT_EQ(changeWords(2, 24), QStringLiteral("▲ more: × 12"));
+  EXPECT_EQ(changeWords(0, 3), QStringLiteral("▲ more"));
+  EXPECT_EQ(changeWords(3, 0), QStringLiteral("▼ 100 % less"));
+  EXPECT_EQ(changeWords(-1, 3), QStringLiteral("▲ more"));
+  EXPECT_EQ(changeWords(run::kNoData, 3), QString());
+  EXPECT_EQ(changeSize(5, 5), 0);
+  EXPECT_EQ(changeSize(1, 2), 1);
+  EXPECT_EQ(changeSize(8, 1), 1);
+  EXPECT_EQ(changeSize(0, 1), 1);
+  EXPECT_NEAR(changeSize(1, std::sqrt(2.0)), 0.5, 1e-12);
+  EXPECT_LT(changeSize(100, 101), changeSize(100, 99.0 / 1.1));
+}
+
+TEST(Words, AreColouredByTheSizeOfTheChangeAndLegible) {
+  for (const bool dark : {false, true}) {
+    ViewState state;
+    state.setDark(dark);
+    CompareModel model(&state);
+    state.setRun(stored(demoRun(40), "a.h5"));
+    state.setOther(stored(demoRun(60), "b.h5"));
+    const Theme& theme = state.theme();
+    ASSERT_GT(model.rowCount(), 10);
+    int words = 0;
+    int equal = 0;
+    for (int r = 0; r < model.rowCount(); ++r) {
+      const QString word = model.index(r, CompareModel::kChange).data().toString();
+      const auto color =
+          model.index(r, CompareModel::kChange).data(Qt::ForegroundRole).value<QColor>();
+      if (word.isEmpty()) continue;
+      ++words;
+      for (const QColor& ground : {theme.base, theme.alternate}) {
+        EXPECT_GE(contrast(color, ground), 4.4) << color.name().toStdString();
+      }
+      if (word == QStringLiteral("= equal")) {
+        ++equal;
+        EXPECT_EQ(color, theme.muted);
+      }
+      const double a = model.index(r, CompareModel::kA).data().toDouble();
+      const double b = model.index(r, CompareModel::kB).data().toDouble();
+      if (a > 0 && b >= 2 * a) {
+        EXPECT_NE(color, theme.muted) << word.toStdString();
+      }
+    }
+    EXPECT_GT(words, equal);
+    EXPECT_GT(equal, 0);
+    // Copies hold what `switchyard diff` prints.
+    EXPECT_FALSE(tableText(model, {0}, TableText::kTsv).contains(QStringLiteral("B is")));
+  }
+}
+
+class LayoutTest : public ::testing::Test {
+ protected:
+  void open(std::shared_ptr<const RunStore> run, const QSize& size = QSize(1280, 800)) {
+    window.resize(size);
+    window.showRun(std::move(run));
+    window.show();
+    QApplication::processEvents();
+    window.restoreDefaultLayout();
+    QApplication::processEvents();
+  }
+  template <class T = TimePane>
+  T* pane(const char* id) {
+    auto* p = dynamic_cast<T*>(window.panes()->pane(QString::fromLatin1(id)));
+    EXPECT_NE(p, nullptr) << id;
+    return p;
+  }
+  MainWindow window{false};
+};
+
+TEST_F(LayoutTest, TheExpertsTableShowsWholeColumnsOnly) {
+  for (const QSize size : {QSize(1280, 800), QSize(1680, 1020), QSize(3000, 1600)}) {
+    open(stored(demoRun()), size);
+    const TableView& table = *window.expertsTable();
+    int width = 0;
+    int shown = 0;
+    for (int c = 0; c < ExpertsModel::kColumns; ++c) {
+      if (table.isColumnHidden(c)) continue;
+      ++shown;
+      width += table.columnWidth(c);
+      for (int r = 0; r < 64 && c != ExpertsModel::kSpark; ++r) {
+        const QString text = table.model()->index(r, c).data().toString();
+        EXPECT_LE(table.fontMetrics().horizontalAdvance(text) + 4, table.columnWidth(c))
+            << "column " << c << ": \"" << text.toStdString() << "\" is cut";
+      }
+    }
+    EXPECT_LE(width, table.viewport()->width()) << size.width();
+    EXPECT_GE(shown, 5);
+    EXPECT_FALSE(table.isColumnHidden(ExpertsModel::kOverflowShare));
+    EXPECT_TRUE(table.isColumnHidden(ExpertsModel::kCopies)) << "each expert stands on one GPU";
+  }
+  // A person's choice stays, whatever fits.
+  QMenu menu;
+  window.expertsTable()->columnsMenu(&menu);
+  ASSERT_EQ(menu.actions().size(), ExpertsModel::kColumns + 2);
+  menu.actions()[2 + ExpertsModel::kCopies]->trigger();
+  menu.actions()[2 + ExpertsModel::kMean]->trigger();
+  EXPECT_FALSE(window.expertsTable()->isColumnHidden(ExpertsModel::kCopies));
+  EXPECT_TRUE(window.expertsTable()->isColumnHidden(ExpertsModel::kMean));
+  window.resize(1280, 800);
+  QApplication::processEvents();
+  EXPECT_FALSE(window.expertsTable()->isColumnHidden(ExpertsModel::kCopies));
+  menu.actions()[0]->trigger();
+  EXPECT_TRUE(window.expertsTable()->isColumnHidden(ExpertsModel::kCopies));
+  EXPECT_FALSE(window.expertsTable()->isColumnHidden(ExpertsModel::kMean));
+}
+
+TEST_F(LayoutTest, SmallestLargestAndSpreadOfAnExpertAreThoseOfItsSteps) {
+  open(stored(demoRun(50)));
+  const run::ExpertSteps& x = window.state()->run()->data().experts;
+  const auto& steps = window.state()->run()->data().steps;
+  const QAbstractItemModel& m = *window.expertsTable()->model();
+  for (int r = 0; r < m.rowCount(); r += 7) {
+    const auto e = m.index(r, 0).data(kIdRole).toUInt();
+    double least = 1e9;
+    double most = 0;
+    double sum = 0;
+    double squares = 0;
+    double n = 0;
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      if (steps[s].warmup) continue;
+      const double v = x.kept[s * 64 + e];
+      least = std::min(least, v);
+      most = std::max(most, v);
+      sum += v;
+      squares += v * v;
+      n += 1;
+    }
+    EXPECT_EQ(m.index(r, ExpertsModel::kMin).data(kSortRole).toDouble(), least);
+    EXPECT_EQ(m.index(r, ExpertsModel::kMax).data(kSortRole).toDouble(), most);
+    EXPECT_NEAR(m.index(r, ExpertsModel::kStd).data(kSortRole).toDouble(),
+                std::sqrt(squares / n - sum / n * sum / n), 1e-6);
+  }
+}
+
+TEST_F(LayoutTest, AZigzagMarksPixelsThatHoldMore) {
+  // 2000 steps over some hundred pixels: every one holds several.
+  open(stored(demoRun(2000)));
+  auto* timeline = pane<TimelinePane>("timeline");
+  timeline->grab();
+  EXPECT_EQ(timeline->drawn().moreInside, static_cast<std::size_t>(timeline->plotRect().width()));
+  EXPECT_TRUE(timeline->headerText().contains(QStringLiteral("zigzag")));
+  const QImage image = timeline->grab().toImage();
+  const QRect plot = timeline->plotRect();
+  // It stands over the whole width, in two heights.
+  for (const int x : {plot.left() + 30, plot.center().x(), plot.right() - 30}) {
+    int marked = 0;
+    for (int dx = 0; dx < 12; ++dx) {
+      for (int y = plot.top() - 6; y < plot.top() - 1; ++y) {
+        marked += image.pixelColor(x + dx, y) == window.state()->theme().window ? 0 : 1;
+      }
+    }
+    EXPECT_GE(marked, 8) << x;
+  }
+  // Steps of many pixels, all phases thick: nothing is hidden.
+  window.state()->setWindow({100, 104}, ViewState::Move::kJump);
+  timeline->grab();
+  const std::size_t wide = timeline->drawn().moreInside;
+  EXPECT_LT(wide, static_cast<std::size_t>(plot.width()) / 20);
+  // The same steps at 25 pixels each: thin phases are drawn as one pixel and marked.
+  window.state()->setWindow({100, 100 + plot.width() / 25.0}, ViewState::Move::kJump);
+  timeline->grab();
+  EXPECT_GT(timeline->drawn().wideSteps, 0U);
+  EXPECT_GT(timeline->drawn().moreInside, wide);
+  // Events: a pixel of the minimap with several has a zigzag, and says how many.
+  auto* map = pane<MinimapPane>("minimap");
+  map->grab();
+  const auto& events = window.state()->run()->events();
+  std::map<int, int> perPixel;
+  for (const run::Event& e : events) {
+    ++perPixel[static_cast<int>(map->axis().xOf(static_cast<double>(e.step) + 0.5))];
+  }
+  const auto several = static_cast<std::size_t>(
+      std::count_if(perPixel.begin(), perPixel.end(), [](const auto& p) { return p.second > 1; }));
+  EXPECT_GT(several, 0U);
+  EXPECT_EQ(map->moreInside(), several);
+  QString said;
+  QObject::connect(map, &TimePane::hovered, [&](const QString& text) { said = text; });
+  const auto most = std::max_element(perPixel.begin(), perPixel.end(),
+                                     [](auto& a, auto& b) { return a.second < b.second; });
+  QTest::mouseMove(map, QPoint(1, 1));
+  QTest::mouseMove(map, QPoint(most->first, map->plotRect().center().y()));
+  EXPECT_TRUE(said.endsWith(QStringLiteral("events in this pixel: %1").arg(most->second)))
+      << said.toStdString();
+}
+
+TEST_F(LayoutTest, TheCriticalPathIsNamedWhereItsStepIsOnScreen) {
+  run::RunData data = demoRun();
+  run::CriticalEntry e;
+  e.step = 200;
+  e.start_ps = data.steps[200].start_ps;
+  e.duration_ps = 1000;
+  data.critical_path.push_back(e);
+  open(stored(std::move(data)), QSize(1680, 1020));
+  auto* timeline = pane<TimelinePane>("timeline");
+  const auto named = [&] {
+    timeline->grab();
+    const auto labels = timeline->labels();
+    return std::any_of(labels.begin(), labels.end(),
+                       [](const auto& l) { return l.text == QStringLiteral("critical"); });
+  };
+  EXPECT_TRUE(named());
+  // At every zoom a mark of its colour stands above the lanes at that step.
+  const QRect plot = timeline->plotRect();
+  const int x = static_cast<int>(timeline->axis().xOf(200)) + 1;
+  EXPECT_EQ(timeline->grab().toImage().pixelColor(x, plot.top() - 4),
+            window.state()->theme().accent);
+  window.state()->setWindow({0, 100}, ViewState::Move::kJump);
+  EXPECT_FALSE(named());
+}
+
+TEST_F(LayoutTest, AxesOfTimeHaveNoTrailingZeros) {
+  open(stored(demoRun()));
+  window.grab();
+  for (const char* id : {"steptime", "axis"}) {
+    for (const TimePane::Label& l : pane(id)->labels()) {
+      const QString number = l.text.section(' ', 0, 0);
+      if (!number.contains('.') || l.text.contains(QStringLiteral("at "))) continue;
+      EXPECT_FALSE(number.endsWith('0')) << id << ": " << l.text.toStdString();
+    }
+  }
+  EXPECT_EQ(roundedTickText(1.0854e12), "1.085 s");
+  EXPECT_EQ(roundedTickText(1.5e12), "1.5 s");
+  EXPECT_EQ(roundedTickText(323'300'000'000.0), "323.3 ms");
+  EXPECT_EQ(roundedTickText(0), "0 s");
+}
+
+TEST_F(LayoutTest, NamesOfCloseTargetsStandSideBySide) {
+  run::RunData data = demoRun(60);
+  for (std::uint32_t s = 5; s < 40; ++s) {
+    run::RequestRecord q;
+    q.id = s;
+    q.arrival_ps = q.scheduled_ps = data.steps[s - 3].start_ps;
+    q.first_token_ps = data.steps[s].end_ps;
+    q.end_ps = data.steps[s + 10].end_ps;
+    q.output_tokens = 9;
+    q.outcome = run::RequestOutcome::kFinished;
+    data.requests.push_back(q);
+  }
+  data.serving = true;
+  data.meta.scenario_text +=
+      "workload.tiers[0].ttft = \"200 ms\"\nworkload.tiers[1].ttft = \"500 ms\"\n"
+      "workload.slo.tpot = \"50 ms\"\n";
+  open(stored(std::move(data)));
+  auto* latency = pane<LatencyPane>("latency");
+  for (const int height : {70, 120, 400}) {
+    LatencyPane alone(window.state());
+    alone.setMargins(80, 20);
+    alone.resize(760, height);
+    alone.grab();
+    const auto labels = alone.labels();
+    int names = 0;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      names += labels[i].text.contains(QStringLiteral(" SLO ")) ? 1 : 0;
+      EXPECT_TRUE(alone.rect().contains(labels[i].rect)) << labels[i].text.toStdString();
+      for (std::size_t k = i + 1; k < labels.size(); ++k) {
+        EXPECT_FALSE(
+            labels[i].rect.adjusted(1, 2, -1, -2).intersects(labels[k].rect.adjusted(1, 2, -1, -2)))
+            << labels[i].text.toStdString() << " and " << labels[k].text.toStdString();
+      }
+    }
+    EXPECT_EQ(names, 3) << height;
+  }
+  ASSERT_NE(latency, nullptr);
+}
+
+TEST_F(LayoutTest, TheScrollBarIsThePartOfTheRunOnScreen) {
+  open(stored(demoRun()));
+  QScrollBar& bar = *window.panes()->scrollBar();
+  ViewState& state = *window.state();
+  EXPECT_FALSE(bar.isEnabled()) << "all of the run is on screen";
+  // As wide as the plots.
+  const QRect plot = pane("imbalance")->plotRect();
+  EXPECT_EQ(bar.mapTo(window.panes(), QPoint(0, 0)).x(),
+            pane("imbalance")->mapTo(window.panes(), plot.topLeft()).x());
+  EXPECT_NEAR(bar.width(), plot.width(), 2);
+  state.setWindow({100, 200}, ViewState::Move::kJump);
+  EXPECT_TRUE(bar.isEnabled());
+  EXPECT_NEAR(bar.value(), 250000, 1);
+  EXPECT_NEAR(bar.pageStep(), 250000, 1);
+  bar.setValue(500000);
+  EXPECT_NEAR(state.window().first, 200, 1e-3);
+  EXPECT_NEAR(state.window().length(), 100, 1e-9);
+  bar.setValue(bar.maximum());
+  EXPECT_NEAR(state.window().end, 400, 1e-3);
+  // On an axis of time its units are times.
+  state.setTimeAxis(true);
+  bar.setValue(0);
+  EXPECT_NEAR(state.window().first, 0, 1e-3);
+  const RunStore& run = *state.run();
+  const double all = static_cast<double>(run.data().steps.back().end_ps - run.startPs(0));
+  bar.setValue(bar.maximum() / 2);
+  const TimeScale& times = *state.timeScale();
+  EXPECT_NEAR((times.psOf(state.window().first) - times.psOf(0)) / all,
+              static_cast<double>(bar.value()) / (bar.maximum() + bar.pageStep()), 1e-5);
+}
+
+TEST_F(LayoutTest, MenusSwapEndAndCopy) {
+  open(stored(demoRun(40), "a.h5"));
+  const auto action = [&](const char* text) {
+    for (QAction* a : window.findChildren<QAction*>()) {
+      if (QString(a->text()).remove('&') == QString::fromUtf8(text)) return a;
+    }
+    ADD_FAILURE() << "no action " << text;
+    return static_cast<QAction*>(nullptr);
+  };
+  EXPECT_FALSE(action("Swap A and B")->isEnabled());
+  EXPECT_FALSE(action("End the comparison")->isEnabled());
+  window.compareWith(stored(demoRun(60), "b.h5"));
+  action("Swap A and B")->trigger();
+  EXPECT_EQ(window.state()->run()->name(), "b.h5");
+  EXPECT_EQ(window.state()->other()->name(), "a.h5");
+  action("End the comparison")->trigger();
+  EXPECT_EQ(window.state()->other(), nullptr);
+  EXPECT_EQ(window.state()->run()->name(), "b.h5");
+  // The hottest steps of an expert, by key as by a double click.
+  window.state()->setExpert(3);
+  action("Hottest steps of the expert")->trigger();
+  EXPECT_LT(window.state()->window().length(), 60);
+  QApplication::clipboard()->clear();
+  action("Copy picture")->trigger();
+  EXPECT_EQ(QApplication::clipboard()->image().size(), window.size() * 2);
+}
+
+TEST_F(LayoutTest, AWindowOfAbsurdSizeIsDrawnAndComesBack) {
+  open(stored(demoRun(60)));
+  for (const QSize size : {QSize(1, 1), QSize(300, 9000), QSize(12000, 200), QSize(1280, 800)}) {
+    window.resize(size);
+    QApplication::processEvents();
+    EXPECT_FALSE(window.grab().isNull());
+  }
+  EXPECT_EQ(window.size(), QSize(1280, 800));
+  // A pane without any room draws nothing, and does not fail.
+  for (const char* id : {"heatmap", "imbalance", "links", "timeline", "latency", "memory"}) {
+    pane(id)->resize(5, 3);
+    EXPECT_FALSE(pane(id)->grab().isNull());
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::gui
