@@ -52,8 +52,8 @@ void Simulator::make_board(const run::Inventory& inventory) {
   }
 }
 
-void Simulator::watch(std::uint64_t step) {
-  for (AlarmChange& c : board_->push(record_, static_cast<std::uint32_t>(step))) {
+void Simulator::watch(const run::StepRecord& record, std::uint64_t step) {
+  for (AlarmChange& c : board_->push(record, static_cast<std::uint32_t>(step))) {
     const AlarmRule& r = s_.alarms[c.rule];
     if (c.kind != AlarmChange::Kind::kRepeated) {
       run::Event e;

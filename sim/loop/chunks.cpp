@@ -37,9 +37,10 @@ std::vector<std::uint64_t> chunk_of(const std::vector<std::uint64_t>& matrix, st
 }  // namespace
 
 /// An exchange on the communication's own clocks; only its bytes are counted.
-void Simulator::beside(const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
-                       std::int64_t& duration, std::int64_t& floor) {
-  exchange_.run(matrix, clock, timings_);
+void Simulator::beside(std::uint32_t moe, const std::vector<std::uint64_t>& matrix,
+                       std::vector<std::int64_t>& clock, std::int64_t& duration,
+                       std::int64_t& floor) {
+  exchange_.run(matrix, clock, timings_, Among::kGroups, ready_);
   std::int64_t longest = 0, highest = 0;
   for (const ExchangeTiming& t : timings_) {
     longest = std::max(longest, t.duration_ps);
@@ -53,6 +54,7 @@ void Simulator::beside(const std::vector<std::uint64_t>& matrix, std::vector<std
   }
   count_bytes(matrix);
   duration += longest;
+  keep_times(moe, duration);
   floor += highest;
 }
 
@@ -105,7 +107,7 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
   std::vector<std::uint32_t> rows;
   for (std::uint32_t i = 0; i < k; ++i) {
-    if (i > 0) beside(to(i), wire, out.dispatch_ps, out.dispatch_floor_ps);
+    if (i > 0) beside(moe, to(i), wire, out.dispatch_ps, out.dispatch_floor_ps);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (out_[g] != 0) continue;
       OpCost cost;
@@ -137,7 +139,7 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   out.expert_ps += slowest;
   for (std::uint32_t i = 0; i + 1 < k; ++i) {
     for (std::uint32_t g = 0; g < gpus_; ++g) wire[g] = std::max(wire[g], done_at[i][g]);
-    beside(back(i), wire, out.combine_ps, out.combine_floor_ps);
+    beside(moe, back(i), wire, out.combine_ps, out.combine_floor_ps);
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const std::int64_t late = done[g] - ready_[g] - busy[g];  // Waiting for chunks.

@@ -89,6 +89,7 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
       note_straggler(moe, phase, t);
     }
     duration += longest;
+    keep_times(moe, duration);
     floor += highest_floor;
     count_bytes(matrix, ports == nullptr ? nullptr : &(*ports)[i]);
   }

@@ -89,12 +89,13 @@ struct ExchangeTimer::State {
   Sharing sharing = Sharing::kTask;
   std::unique_ptr<TransferQueue> copies;
   std::vector<std::uint32_t> host, ssd, pool, endpoint_device;
-  bool pages = false;                  // KV pages travel between replicas.
-  bool together = false;               // Groups share links.
-  bool hosts = false;                  // `copies` has host memory and SSDs.
-  std::vector<std::uint8_t> has_last;  // [G] while a step is computed
-  std::vector<TransferQueue::Id> last;
-  std::vector<std::int64_t> last_end;  // As the queue knew it.
+  bool pages = false;     // KV pages travel between replicas.
+  bool together = false;  // Groups share links.
+  bool hosts = false;     // `copies` has host memory and SSDs.
+  // [G] while a step is computed: what the clock follows (empty: nothing yet), and what it showed
+  // by that when it began to.
+  std::vector<std::vector<Anchor>> anchors;
+  std::vector<std::int64_t> known;
   std::vector<TransferQueue::Exchange> beside;
   std::vector<std::size_t> group_of;  // [beside]
   /// After which exchanges of its GPUs this one begins.
@@ -200,9 +201,8 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
     s.copies = std::make_unique<TransferQueue>(routes, static_cast<std::uint32_t>(2 * all),
                                                s.sharing, true);
   }
-  s.has_last.assign(all, 0);
-  s.last.assign(all, 0);
-  s.last_end.assign(all, 0);
+  s.anchors.resize(all);
+  s.known.assign(all, 0);
   const auto none = [](const std::vector<std::uint8_t>& v) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
@@ -285,7 +285,8 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
   s.models.emplace_back(model, algorithm, std::move(routes), curve);
 }
-void ExchangeTimer::rewire(const scenario::Scenario& changed) {
+
+void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_ps) {
   State& s = *state_;
   const cluster::ClusterGraph graph = network::cluster_of(changed);
   cluster::RouteTable routes = graph.routes();
@@ -302,13 +303,20 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed) {
   const auto none = [](const std::vector<std::uint8_t>& v) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
-  // A missing cable is refused where copies follow (memory.residency); after a start-up none do.
-  if (s.copies && !s.hosts) {
-    // Exchanges only, and none is under way between steps.
-    s.copies = std::make_unique<TransferQueue>(
-        routes, static_cast<std::uint32_t>(2 * s.has_last.size()), s.sharing, true);
-  } else if (s.copies && graph.links().size() == s.links.size()) {
-    s.copies->rewire(graph.routes(s.endpoint_device));
+  // The queue's links are all there ever were: other replicas' exchanges may be under way. A
+  // missing cable is refused where copies follow (memory.residency); after a start-up none do, and
+  // a host without a cable is nowhere to be found.
+  if (s.copies && (!s.hosts || graph.links().size() == s.links.size())) {
+    cluster::RouteTable all = s.hosts ? graph.routes(s.endpoint_device) : routes;
+    for (std::uint32_t& link : all.link) link = s.link_of[link];
+    all.bandwidth.clear();
+    all.link_name.clear();
+    for (std::size_t k = 0; k < s.links.size(); ++k) {
+      all.bandwidth.push_back(s.bandwidth[k].value);
+      all.link_name.push_back(s.links[k].name);
+    }
+    s.copies->advance(now_ps);
+    s.copies->rewire(std::move(all));
   }
   // A way round a broken cable may lead through a GPU or host memory.
   s.ports_tell_bytes = s.ports_tell_bytes && none(routes.through_gpu) && none(routes.staged);
@@ -327,12 +335,32 @@ bool ExchangeTimer::carries_pages() const { return state_->pages; }
 
 TransferQueue::Id ExchangeTimer::send_pages(std::uint32_t from, std::uint32_t to,
                                             std::uint64_t bytes, std::int64_t now_ps) {
-  const auto gpus = static_cast<std::uint32_t>(state_->has_last.size());
+  const auto gpus = static_cast<std::uint32_t>(state_->anchors.size());
   return state_->copies->add(gpus + from, from, to, bytes, now_ps, true);
 }
 
 void ExchangeTimer::begin_step(std::uint32_t first, std::uint32_t beyond) {
-  std::fill(state_->has_last.begin() + first, state_->has_last.begin() + beyond, std::uint8_t{0});
+  for (std::uint32_t g = first; g < beyond; ++g) state_->anchors[g].clear();
+}
+
+void ExchangeTimer::follow(std::uint32_t gpu, std::span<const TransferQueue::Id> copies,
+                           std::int64_t ready_ps, std::int64_t there_ps) {
+  State& s = *state_;
+  if (!s.pages || s.sharing != Sharing::kTask) return;
+  std::vector<Anchor>& mine = s.anchors[gpu];
+  if (mine.empty()) {
+    mine.push_back({Anchor::Of::kTime, 0, ready_ps});
+  } else {
+    for (Anchor& a : mine) a.off_ps += ready_ps - s.known[gpu];
+  }
+  for (const TransferQueue::Id id : copies) {
+    if (s.copies->hold_end(id)) {
+      mine.push_back({Anchor::Of::kCopy, id, 0});
+    } else {
+      mine.push_back({Anchor::Of::kTime, 0, s.copies->end(id)});
+    }
+  }
+  s.known[gpu] = there_ps;
 }
 
 std::vector<ExchangeTimer::StepClock> ExchangeTimer::end_step(
@@ -340,22 +368,33 @@ std::vector<ExchangeTimer::StepClock> ExchangeTimer::end_step(
   const State& s = *state_;
   std::vector<StepClock> out;
   for (std::uint32_t g = first; g < beyond; ++g) {
-    const bool any = s.has_last[g] != 0;
-    out.push_back({s.last[g], any, any ? ready_ps[g] - s.last_end[g] : ready_ps[g]});
+    StepClock clock = s.anchors[g];
+    for (Anchor& a : clock) a.off_ps += ready_ps[g] - s.known[g];
+    if (clock.empty()) clock.push_back({Anchor::Of::kTime, 0, ready_ps[g]});
+    out.push_back(std::move(clock));
   }
   return out;
 }
 
 std::int64_t ExchangeTimer::step_end(const StepClock& clock) {
-  return clock.any ? state_->copies->exchange_end(clock.exchange) + clock.rest_ps : clock.rest_ps;
+  std::int64_t end = 0;
+  for (const Anchor& a : clock) {
+    const std::int64_t from = a.of == Anchor::Of::kExchange ? state_->copies->exchange_end(a.id)
+                              : a.of == Anchor::Of::kCopy   ? state_->copies->end(a.id)
+                                                            : 0;
+    end = std::max(end, from + a.off_ps);
+  }
+  return end;
 }
 
-void ExchangeTimer::forget_before(std::span<const StepClock> clocks) {
-  TransferQueue::Id least = UINT64_MAX;
-  for (const StepClock& c : clocks) {
-    if (c.any) least = std::min(least, c.exchange);
+void ExchangeTimer::forget(const StepClock& clock) {
+  for (const Anchor& a : clock) {
+    if (a.of == Anchor::Of::kCopy) state_->copies->forget_copy(a.id);
   }
-  if (least != UINT64_MAX) state_->copies->forget_exchanges(least);
+}
+
+void ExchangeTimer::forget_before(TransferQueue::Id exchange) {
+  state_->copies->forget_exchanges(exchange);
 }
 const std::vector<std::uint32_t>& ExchangeTimer::host_of() const { return state_->host; }
 const std::vector<std::uint32_t>& ExchangeTimer::ssd_of() const { return state_->ssd; }
@@ -388,25 +427,34 @@ void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::i
                                  TransferQueue::Exchange& e) const {
   for (std::size_t g = 0; g < ready_ps.size(); ++g) {
     if (t.participates[g] == 0) continue;
-    const std::int64_t gap = has_last[g] != 0 ? ready_ps[g] - last_end[g] : -1;
-    if (gap < 0) {
+    const std::int64_t since = ready_ps[g] - known[g];
+    if (anchors[g].empty() || since < 0) {
       e.floor_ps = std::max(e.floor_ps, ready_ps[g]);
       continue;
     }
-    const auto same = std::find_if(e.after.begin(), e.after.end(),
-                                   [&](const auto& a) { return a.exchange == last[g]; });
-    if (same == e.after.end()) {
-      e.after.push_back({last[g], gap, ready_ps[g]});
-    } else if (gap > same->gap_ps) {
-      same->gap_ps = gap;
-      same->ready_ps = ready_ps[g];
+    for (const Anchor& a : anchors[g]) {
+      if (a.of == Anchor::Of::kTime) {
+        e.floor_ps = std::max(e.floor_ps, a.off_ps + since);
+        continue;
+      }
+      // The queue's end of an exchange may be a picosecond beyond the closed form's.
+      const std::int64_t gap = std::max<std::int64_t>(0, a.off_ps + since);
+      const bool copy = a.of == Anchor::Of::kCopy;
+      const auto same = std::find_if(e.after.begin(), e.after.end(),
+                                     [&](const auto& x) { return x.id == a.id && x.copy == copy; });
+      if (same == e.after.end()) {
+        e.after.push_back({a.id, gap, ready_ps[g], copy});
+      } else if (gap > same->gap_ps) {
+        same->gap_ps = gap;
+        same->ready_ps = ready_ps[g];
+      }
     }
   }
 }
 
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
                         std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out,
-                        Among among) {
+                        Among among, std::span<const std::int64_t> all_ready_ps) {
   State& s = *state_;
   std::vector<network::NetworkModel>* chosen = nullptr;
   std::vector<std::vector<std::uint32_t>>* parts = nullptr;
@@ -420,7 +468,8 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   // What goes from stage to stage begins at clocks of its own, beyond which a group may still
   // begin.
   if (s.copies && !s.pages && among != Among::kDirect) {
-    s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
+    const auto clocks = all_ready_ps.empty() ? ready_ps : all_ready_ps;
+    s.copies->advance(*std::min_element(clocks.begin(), clocks.end()));
   }
   const bool kept = s.pages || s.together;
   const bool chained = s.pages && s.sharing == Sharing::kTask;
@@ -453,6 +502,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     t.floor_ps = r.floor.ps();
     t.extrapolated = r.extrapolated;
     t.last_ready = members[r.last_ready];
+    t.kept = false;
     if (s.link_of.empty()) {
       t.link_bytes = r.link_bytes;
     } else {
@@ -515,12 +565,8 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   const std::vector<TransferQueue::Timed> timed = s.copies->run(s.beside);
   for (std::size_t i = 0; i < timed.size(); ++i) {
     ExchangeTiming& t = out[s.group_of[i]];
-    for (std::size_t g = 0; chained && g < gpus; ++g) {
-      if (t.participates[g] == 0) continue;
-      s.has_last[g] = 1;
-      s.last[g] = timed[i].id;
-      s.last_end[g] = timed[i].end_ps;
-    }
+    t.kept = chained;
+    t.id = timed[i].id;
     if (!timed[i].met) continue;
     const network::Phase& last = s.beside[i].phases.back();
     const bool pairs = s.sharing == Sharing::kPairs && s.beside[i].phases.size() == 1;
@@ -534,6 +580,16 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
         t.end_ps[g] = std::max(t.end_ps[g], pairs ? end[g] : timed[i].end_ps);
     }
     t.duration_ps = std::max(t.duration_ps, timed[i].end_ps - t.begin_ps);
+  }
+  for (std::size_t i = 0; chained && i < timed.size(); ++i) {
+    const ExchangeTiming& t = out[s.group_of[i]];
+    for (std::size_t g = 0; g < gpus; ++g) {
+      if (t.participates[g] == 0) continue;
+      // What the clock followed is before this exchange in the queue.
+      forget(s.anchors[g]);
+      s.anchors[g].assign(1, {Anchor::Of::kExchange, t.id, t.end_ps[g] - timed[i].end_ps});
+      s.known[g] = t.end_ps[g];
+    }
   }
   // Nobody asks again for an end that no later exchange hangs on.
   if (kept && !chained) s.copies->forget_exchanges(UINT64_MAX);

@@ -17,7 +17,8 @@
 // Where KV pages travel between replicas (auto, coflow, flow) every exchange is kept in the queue
 // of copies: exchanges and pages that are on a link at the same time share it, whichever was known
 // first. Under auto and coflow an exchange that has been timed then ends later, and with it
-// everything after it on its GPUs: step_end().
+// everything after it on its GPUs: step_end(). So does a load of experts or a swap of pages that a
+// GPU waited for, or would have had to.
 //
 // Not modelled: without pages that travel, what an exchange of another group that begins later in
 // the order of computation, but earlier than the end of one that was timed, takes from that one.
@@ -46,6 +47,8 @@ struct ExchangeTiming {
   std::int64_t straggler_ps = 0;           ///< The wait or the transfer it stands for.
   bool extrapolated = false;               ///< A measured link was asked beyond its table.
   std::vector<std::uint64_t> link_bytes;   ///< [K]
+  bool kept = false;                       ///< Pages may still lengthen it: exchange `id`.
+  TransferQueue::Id id = 0;
 };
 
 /// Who exchanges by itself. kGroups: every group of ep GPUs (of tp without experts). kShards: every
@@ -75,8 +78,10 @@ class ExchangeTimer {
   [[nodiscard]] const std::vector<LinkDescription>& links() const;
   /// Routes are found anew over the links of `changed`: some of the cables it was built with, under
   /// the same names, at other bandwidths. links() and their indices stay; a link that is not there
-  /// carries nothing. InputError, without effect: GPUs are not connected any more.
-  void rewire(const scenario::Scenario& changed);
+  /// carries nothing new. What is under way at `now_ps`, before which nothing begins any more,
+  /// keeps its route, at the new bandwidths (over a link that is not there: at the old one).
+  /// InputError, without effect: GPUs are not connected any more.
+  void rewire(const scenario::Scenario& changed, std::int64_t now_ps);
   /// What a link carries now; its first bandwidth if it is not there.
   [[nodiscard]] BytesPerSecond bandwidth(std::size_t link) const;
   /// GPU rank at an end of a link, or UINT32_MAX.
@@ -93,18 +98,26 @@ class ExchangeTimer {
                                std::int64_t now_ps);
   /// The GPUs [first, beyond) begin a step: nothing before it matters to it.
   void begin_step(std::uint32_t first, std::uint32_t beyond);
-  /// Where the GPUs of a step stand in the sequence of their exchanges when it has been computed.
-  struct StepClock {
-    TransferQueue::Id exchange = 0;  ///< The GPU's last one.
-    bool any = false;                ///< It took part in one.
-    std::int64_t rest_ps = 0;        ///< From its end to the end of the GPU's step; without: that.
+  /// What a GPU's clock follows: `off_ps` after the end of an exchange or a copy, or after 0.
+  struct Anchor {
+    enum class Of : std::uint8_t { kTime, kExchange, kCopy } of = Of::kTime;
+    TransferQueue::Id id = 0;
+    std::int64_t off_ps = 0;
   };
+  /// When a GPU's step ends: at the latest of these.
+  using StepClock = std::vector<Anchor>;
+  /// The GPU, ready before at `ready_ps`, has waited for copies until `there_ps`: its clock follows
+  /// them too from now on. Without effect where pages do not travel.
+  void follow(std::uint32_t gpu, std::span<const TransferQueue::Id> copies, std::int64_t ready_ps,
+              std::int64_t there_ps);
   [[nodiscard]] std::vector<StepClock> end_step(std::uint32_t first, std::uint32_t beyond,
                                                 std::span<const std::int64_t> ready_ps) const;
   /// When a GPU's step ends as far as is known now.
   [[nodiscard]] std::int64_t step_end(const StepClock& clock);
-  /// No clock made before `clocks` is asked for any more.
-  void forget_before(std::span<const StepClock> clocks);
+  /// The clock is not asked for any more.
+  void forget(const StepClock& clock);
+  /// No exchange before this one is asked for any more.
+  void forget_before(TransferQueue::Id exchange);
   /// [G] endpoints of copies(): the cpu and the ssd that a GPU loads from. The nearest, in this
   /// order: same server, fewest links, lowest device. ssd_of: UINT32_MAX where no host tier needs
   /// it.
@@ -121,8 +134,11 @@ class ExchangeTimer {
   /// Times `bytes` ([G][G], row = sender, diagonal ignored) for GPUs ready at `ready_ps` [G]. One
   /// entry per group with traffic; their participants are disjoint. Bytes between the groups of
   /// `among` are not looked at.
+  /// `all_ready_ps` [G]: clocks before which no later exchange begins, where these are not
+  /// `ready_ps` (an exchange that waits for a wire begins after others that are run later).
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
-           std::vector<ExchangeTiming>& out, Among among = Among::kGroups);
+           std::vector<ExchangeTiming>& out, Among among = Among::kGroups,
+           std::span<const std::int64_t> all_ready_ps = {});
 
  private:
   struct State;

@@ -222,6 +222,7 @@ void Simulator::await_experts(std::uint32_t moe) {
     std::int64_t there = ready_[g];
     for (const TransferQueue::Id id : x.awaited[g]) there = std::max(there, x.queue.end(id));
     const std::int64_t wait = there - ready_[g];
+    if (!x.awaited[g].empty()) exchange_.follow(g, x.awaited[g], ready_[g], there);
     if (wait == 0) continue;
     check_time(there);
     if (wait > longest) {
@@ -306,6 +307,7 @@ void Simulator::swap_pages() {
     std::int64_t back = ready_[g];
     for (const TransferQueue::Id id : awaited[g]) back = std::max(back, queue.end(id));
     const std::int64_t ps = back - ready_[g];
+    if (!awaited[g].empty()) exchange_.follow(g, awaited[g], ready_[g], back);
     if (ps == 0) continue;
     wait(g, ps);
     straggler_ps_[kByHostLoad][g] += ps;

@@ -233,7 +233,7 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
     }
     now.hardware.links = std::move(up);
     try {
-      exchange_.rewire(now);
+      exchange_.rewire(now, earliest());
       return;
     } catch (const InputError& e) {
       bool cut = false;

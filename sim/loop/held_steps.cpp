@@ -2,10 +2,12 @@
 // Steps of replicas between which KV pages travel: until a replica goes on, other traffic may still
 // slow down the exchanges of its last step. Its record waits for that.
 //
-// What a step takes longer than when it was first timed shows as waiting of its GPUs; the layers
-// and the critical path keep the times of the first timing. Work between two exchanges keeps its
-// length, also what ran beside one of them.
+// What a step takes longer than when it was first timed shows as waiting of its GPUs; dispatch and
+// combine of its layers take what they took in the end, and alarms see that. The critical path
+// keeps the times of the first timing. Work between two exchanges keeps its length, also what ran
+// beside one of them; loads of experts are asked for when the first timing says.
 #include <algorithm>
+#include <cstdlib>
 
 #include "sim/loop/step_loop.hpp"
 
@@ -27,7 +29,25 @@ void stretch(std::int64_t* phases, std::int64_t ps) {
 }  // namespace
 
 void Simulator::hold_step() {
-  held_steps_.push_back({plan_.first_gpu, std::move(clocks_), record_});
+  held_steps_.push_back({step_, plan_.first_gpu, std::move(clocks_), std::move(times_), record_});
+  times_.clear();
+}
+
+void Simulator::keep_times(std::uint32_t moe, const std::int64_t& duration) {
+  if (moe == run::kNone || !exchange_.carries_pages()) return;
+  run::LayerRecord& layer = record_.layers[moe];
+  LayerTime x;
+  x.moe = moe;
+  for (const auto time : {&run::LayerRecord::dispatch_ps, &run::LayerRecord::combine_ps}) {
+    if (&(layer.*time) == &duration) x.time = time;
+  }
+  if (x.time == nullptr) return;  // Counted elsewhere.
+  for (const ExchangeTiming& t : timings_) {
+    if (!t.kept) return;
+    x.exchanges.push_back(t.id);
+    x.longest_ps = std::max(x.longest_ps, t.duration_ps);
+  }
+  if (!x.exchanges.empty()) times_.push_back(std::move(x));
 }
 
 std::int64_t Simulator::held_end(std::uint32_t engine) {
@@ -54,18 +74,41 @@ void Simulator::settle_step(std::uint32_t engine) {
       // Beyond its step's end: a load that another replica's check asked for.
       ready_[h.first_gpu + i] = end + std::max<std::int64_t>(0, ready_[h.first_gpu + i] - before);
     }
+    TransferQueue* const queue = exchange_.copies();
+    for (const LayerTime& x : h.times) {
+      std::int64_t longest = 0;
+      for (const TransferQueue::Id id : x.exchanges) {
+        longest = std::max(longest, queue->exchange_end(id) - queue->exchange_begin(id));
+      }
+      // Not for the rounding between the closed form and the queue.
+      if (std::abs(longest - x.longest_ps) > 2) {
+        h.record.layers[x.moe].*x.time += longest - x.longest_ps;
+      }
+    }
+    h.times.clear();
+    note_length(sc, h.step);
+    for (const ExchangeTimer::StepClock& c : h.clocks) exchange_.forget(c);
     h.clocks.clear();
     break;
   }
   while (!held_steps_.empty() && held_steps_.front().clocks.empty()) {
     sink_.append(held_steps_.front().record);
+    if (board_ != nullptr) watch(held_steps_.front().record, held_steps_.front().step);
     held_steps_.pop_front();
   }
-  std::vector<ExchangeTimer::StepClock> wanted;
+  if (!exchange_.carries_pages()) return;
+  TransferQueue::Id least = UINT64_MAX;
   for (const HeldStep& h : held_steps_) {
-    wanted.insert(wanted.end(), h.clocks.begin(), h.clocks.end());
+    for (const LayerTime& x : h.times) {
+      for (const TransferQueue::Id id : x.exchanges) least = std::min(least, id);
+    }
+    for (const ExchangeTimer::StepClock& c : h.clocks) {
+      for (const ExchangeTimer::Anchor& a : c) {
+        if (a.of == ExchangeTimer::Anchor::Of::kExchange) least = std::min(least, a.id);
+      }
+    }
   }
-  if (exchange_.carries_pages()) exchange_.forget_before(wanted);
+  if (least != UINT64_MAX) exchange_.forget_before(least);
 }
 
 }  // namespace switchyard::sim

@@ -848,12 +848,12 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     end_step(step);
     end_signals();
     if (faults_ != nullptr) end_faults(step);
-    if (board_ != nullptr) watch(step);
+    const bool held = exchange_.carries_pages();
+    if (board_ != nullptr && !held) watch(record_, step);
     if (heals) reset_healing();
     due = rebalance_due();
     end = std::max(end, record_.scalars.end_ps);
     const std::int64_t from = record_.scalars.start_ps, to = record_.scalars.end_ps;
-    const bool held = exchange_.carries_pages();
     if (held) hold_step();
     batch_->done(step, plan_, from, to, sink_.data());
     for (const std::uint32_t id : plan_.ended) state_.end_sequence(id);

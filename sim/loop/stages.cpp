@@ -15,8 +15,8 @@
 // read once per micro-batch.
 //
 // Not modelled: steps that follow each other without draining, interleaved (virtual) stages, stages
-// with a stated share of the layers, transfers between stages that slow down the exchanges inside
-// one.
+// with a stated share of the layers; where the groups' links are their own (where they meet, all
+// share the queue), transfers between stages that slow down the exchanges inside one.
 #include <algorithm>
 
 #include "sim/loop/step_loop.hpp"

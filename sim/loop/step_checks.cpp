@@ -282,6 +282,13 @@ void Simulator::merge_reroutes() {
   }
 }
 
+void Simulator::note_length(const run::StepScalars& scalars, std::uint64_t step) {
+  if (step == 0) first_step_end_ps_ = scalars.end_ps;
+  if (step < last_step_) return;
+  last_step_ = step;
+  last_step_ps_ = scalars.end_ps - scalars.start_ps;
+}
+
 void Simulator::end_step(std::uint64_t step) {
   run::StepScalars& sc = record_.scalars;
   const auto first = ready_.begin() + plan_.first_gpu, beyond = ready_.begin() + plan_.last_gpu;
@@ -312,8 +319,7 @@ void Simulator::end_step(std::uint64_t step) {
       }
     }
   }
-  if (first_step_end_ps_ < 0) first_step_end_ps_ = sc.end_ps;
-  last_step_ps_ = sc.end_ps - start;
+  if (!exchange_.carries_pages()) note_length(sc, step);
   check_step(step);
   if (exchange_.copies() != nullptr) count_copies();
   if (loads_) end_loads(step);

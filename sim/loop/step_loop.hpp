@@ -156,6 +156,8 @@ class Simulator {
   [[nodiscard]] std::int64_t held_end(std::uint32_t engine);
   /// The engine goes on: its last step has ended, and its record goes to the sink.
   void settle_step(std::uint32_t engine);
+  /// The exchanges in timings_, whose longest was added to `duration`, may still take longer.
+  void keep_times(std::uint32_t moe, const std::int64_t& duration);
   // stages.cpp
   [[nodiscard]] std::uint32_t stage_of_moe(std::uint32_t moe) const;
   void pipeline();
@@ -303,6 +305,8 @@ class Simulator {
   void end_loads(std::uint64_t step);
   void note_loads(SimulationResult& result);
   void end_step(std::uint64_t step);
+  /// The step has this end: first token cold, last step warm.
+  void note_length(const run::StepScalars& scalars, std::uint64_t step);
   void merge_reroutes();
   void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
                      StragglerReason reason, std::int64_t start, std::int64_t duration);
@@ -317,14 +321,14 @@ class Simulator {
   [[nodiscard]] std::uint32_t rows_of_chunk(const std::vector<std::uint32_t>& rows,
                                             std::size_t local, std::uint32_t chunk) const;
   void shared_experts(const std::vector<std::int64_t>& before);
-  void beside(const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
-              std::int64_t& duration, std::int64_t& floor);
+  void beside(std::uint32_t moe, const std::vector<std::uint64_t>& matrix,
+              std::vector<std::int64_t>& clock, std::int64_t& duration, std::int64_t& floor);
   /// Time of a GPU's routed experts, slow ones with their factor; adds to the experts' times of the
   /// record.
   [[nodiscard]] OpCost expert_work(std::uint32_t moe, std::uint32_t gpu);
   // alarm_actions.cpp
   void make_board(const run::Inventory& inventory);
-  void watch(std::uint64_t step);
+  void watch(const run::StepRecord& record, std::uint64_t step);
   void take_actions(std::uint64_t step);
   void migrate_kv(std::uint64_t step, const health::AlarmChange& change);
   void shed(std::uint64_t step, const health::AlarmChange& change);
@@ -399,6 +403,7 @@ class Simulator {
   std::vector<std::uint64_t> peak_other_;  // [G] at most in its last step, beside KV pages.
   std::vector<LoadTimeline> timelines_;    // [G] of the start-up; empty: the weights are there.
   std::int64_t first_step_end_ps_ = -1, last_step_ps_ = 0;
+  std::uint64_t last_step_ = 0;         // that last_step_ps_ is of
   std::unique_ptr<ExpertLoads> loads_;  // Null: all experts are resident.
   std::unique_ptr<RoutingSource> source_;
   std::unique_ptr<BatchSource> batch_;
@@ -471,12 +476,23 @@ class Simulator {
   std::vector<std::uint32_t> node_;  // [G]
   StepPlan plan_;
   // Steps whose end may still move, in order; those of other engines wait behind them for the sink.
+  // One matrix of a layer's dispatch or combine: what `time` counts of it, the longest of its
+  // groups' times.
+  struct LayerTime {
+    std::uint32_t moe = 0;
+    std::int64_t run::LayerRecord::*time = nullptr;
+    std::int64_t longest_ps = 0;
+    std::vector<TransferQueue::Id> exchanges;
+  };
   struct HeldStep {
+    std::uint64_t step = 0;
     std::uint32_t first_gpu = 0;
     std::vector<ExchangeTimer::StepClock> clocks;  // Empty: it has ended.
+    std::vector<LayerTime> times;
     run::StepRecord record;
   };
   std::deque<HeldStep> held_steps_;
+  std::vector<LayerTime> times_;                  // of the step under way
   std::vector<ExchangeTimer::StepClock> clocks_;  // of the step that has been computed
   std::vector<KvTransfer> moving_;  // Pages whose bytes no step counts yet, of single GPUs.
   std::optional<cluster::RouteTable> transfer_routes_;  // of pages between replicas

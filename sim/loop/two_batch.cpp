@@ -65,7 +65,7 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
                                          : std::max(clock[g], free);
     }
     first = false;
-    exchange_.run(matrix, clock, timings_, among);
+    exchange_.run(matrix, clock, timings_, among, ready_);
     std::int64_t longest = 0, highest = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);
@@ -94,6 +94,7 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
       }
     }
     duration += longest;
+    keep_times(moe, duration);
     floor += highest;
     count_bytes(matrix);
   }

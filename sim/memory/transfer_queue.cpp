@@ -231,13 +231,31 @@ void TransferQueue::start(Running& x, std::int64_t begin_ps) {
   }
 }
 
+/// An exchange or a copy has ended: those that wait for it alone begin.
+void TransferQueue::release(State& s, Id id, bool copy, std::int64_t end_ps) {
+  for (Running& y : s.exchanges) {
+    const auto it = std::find_if(y.after.begin(), y.after.end(), [&](const Running::Before& a) {
+      return a.id == id && a.copy == copy;
+    });
+    if (it == y.after.end()) continue;
+    y.floor_ps = std::max(y.floor_ps, end_ps + it->gap_ps);
+    y.after.erase(it);
+    if (y.after.empty()) start(y, y.floor_ps);
+  }
+}
+
 /// Those of `after` that have ended have an end that does not change.
 void TransferQueue::append(State& s, Running x, std::span<const Exchange::After> after) {
+  const auto runs = [](const auto& all, Id id, auto end_of) {
+    const auto it = std::lower_bound(all.begin(), all.end(), id,
+                                     [](const auto& r, Id value) { return r.id < value; });
+    return it != all.end() && it->id == id && end_of(*it) < 0;
+  };
   for (const Exchange::After& a : after) {
-    const auto it = std::lower_bound(s.exchanges.begin(), s.exchanges.end(), a.exchange,
-                                     [](const Running& r, Id value) { return r.id < value; });
-    if (it != s.exchanges.end() && it->id == a.exchange && it->end_ps < 0) {
-      x.after.emplace_back(a.exchange, a.gap_ps);
+    const bool open = a.copy ? runs(s.copies, a.id, [](const Copy& c) { return c.task.end_ps; })
+                             : runs(s.exchanges, a.id, [](const Running& r) { return r.end_ps; });
+    if (open) {
+      x.after.push_back({a.id, a.gap_ps, a.copy});
     } else {
       x.floor_ps = std::max(x.floor_ps, a.ready_ps);
     }
@@ -327,7 +345,9 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
     }
     t = done;
     for (Copy* c : heads) {
-      if (c != nullptr && c->task.end_ps >= 0) s.lane_free[c->lane] = c->task.end_ps;
+      if (c == nullptr || c->task.end_ps < 0) continue;
+      s.lane_free[c->lane] = c->task.end_ps;
+      release(s, c->id, true, c->task.end_ps);
     }
     bool open = false;  // One of those that are waited for runs.
     for (Running& x : s.exchanges) {
@@ -338,14 +358,7 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
         for (const Task& task : x.phases[x.phase]) end = std::max(end, task.end_ps);
         if (++x.phase == x.phases.size()) {
           x.end_ps = end;
-          for (Running& y : s.exchanges) {
-            const auto it = std::find_if(y.after.begin(), y.after.end(),
-                                         [&](const auto& a) { return a.first == x.id; });
-            if (it == y.after.end()) continue;
-            y.floor_ps = std::max(y.floor_ps, end + it->second);
-            y.after.erase(it);
-            if (y.after.empty()) start(y, y.floor_ps);
-          }
+          release(s, x.id, false, end);
           break;
         }
         for (Task& task : x.phases[x.phase]) {
@@ -484,14 +497,25 @@ std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchan
   return out;
 }
 
-std::int64_t TransferQueue::exchange_end(Id id) {
+std::int64_t TransferQueue::exchange_end(Id id) { return exchange_times(id).second; }
+std::int64_t TransferQueue::exchange_begin(Id id) { return exchange_times(id).first; }
+
+std::pair<std::int64_t, std::int64_t> TransferQueue::exchange_times(Id id) {
   if (const auto it = ended_.find(id); it != ended_.end()) return it->second;
   settle();
   const auto it = std::lower_bound(settled_.exchanges.begin(), settled_.exchanges.end(), id,
                                    [](const Running& r, Id value) { return r.id < value; });
   SWITCHYARD_ASSERT(it != settled_.exchanges.end() && it->id == id,
                     fmt::format("exchange {} is forgotten", id));
-  return it->end_ps;
+  return {it->begin_ps, it->end_ps};
+}
+
+bool TransferQueue::hold_end(Id id) {
+  const auto it = std::lower_bound(state_.copies.begin(), state_.copies.end(), id,
+                                   [](const Copy& c, Id value) { return c.id < value; });
+  if (it == state_.copies.end() || it->id != id || it->task.end_ps >= 0) return false;
+  it->keep_end = true;
+  return true;
 }
 
 void TransferQueue::forget_copy(Id id) {
@@ -510,7 +534,7 @@ void TransferQueue::advance(std::int64_t now_ps) {
   if (now_ps <= state_.now_ps) return;
   simulate(state_, now_ps);
   std::erase_if(state_.exchanges, [&](const Running& x) {
-    if (keeps_ && x.end_ps >= 0) ended_.emplace(x.id, x.end_ps);
+    if (keeps_ && x.end_ps >= 0) ended_.emplace(x.id, std::pair(x.begin_ps, x.end_ps));
     return x.end_ps >= 0;
   });
 }

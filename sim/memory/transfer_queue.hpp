@@ -51,8 +51,8 @@ class TransferQueue {
 
   [[nodiscard]] const cluster::RouteTable& routes() const { return routes_; }
 
-  /// Other bandwidths and routes from now on; the links are the same ones (asserted). Copies under
-  /// way keep theirs, at the new bandwidths.
+  /// Other bandwidths and routes from the time of the last advance() on; the links are the same
+  /// ones (asserted). Copies and exchanges under way keep their routes, at the new bandwidths.
   void rewire(cluster::RouteTable routes);
   /// Appends a copy of `bytes` > 0 to a lane; it begins at `ready_ps` at the earliest. `keep_end`:
   /// its end is known until forget_copy(), also when it has been counted and is over.
@@ -64,6 +64,9 @@ class TransferQueue {
   /// that ended before the last count_bytes(), unless their end is kept.
   [[nodiscard]] std::int64_t begin(Id id);
   [[nodiscard]] std::int64_t end(Id id);
+  /// Keeps the end of a copy that may still end at another time, as keep_end does; false: it is
+  /// over, and its end is what end() says.
+  bool hold_end(Id id);
   void forget_copy(Id id);
   /// Ends of copies that are over and may still be asked for.
   [[nodiscard]] std::size_t kept_ends() const { return ended_copies_.size(); }
@@ -76,8 +79,9 @@ class TransferQueue {
     /// kTask, kept: it begins `gap_ps` ≥ 0 after the end of each of these, not before `floor_ps`.
     /// Empty: at begin_ps.
     struct After {
-      Id exchange = 0;
+      Id id = 0;                              ///< Of a kept exchange, or of a copy.
       std::int64_t gap_ps = 0, ready_ps = 0;  ///< ready_ps: by what is known now.
+      bool copy = false;
     };
     std::vector<After> after = {};
     std::int64_t floor_ps = 0;
@@ -95,6 +99,8 @@ class TransferQueue {
 
   /// When a kept exchange ends as far as is known now, until it is forgotten.
   [[nodiscard]] std::int64_t exchange_end(Id id);
+  /// The same of its begin.
+  [[nodiscard]] std::int64_t exchange_begin(Id id);
   /// Exchanges below `id` that have ended are not asked for any more.
   void forget_exchanges(Id id);
 
@@ -134,7 +140,12 @@ class TransferQueue {
     std::size_t phase = 0;
     std::int64_t begin_ps = 0;  // −1: not known yet.
     std::int64_t end_ps = -1;
-    std::vector<std::pair<Id, std::int64_t>> after;  // Those that run, and the gap.
+    struct Before {  // One that runs, and how long after its end.
+      Id id;
+      std::int64_t gap_ps;
+      bool copy;
+    };
+    std::vector<Before> after;
     std::int64_t floor_ps = 0;
   };
   struct State {
@@ -145,6 +156,7 @@ class TransferQueue {
   };
 
   static void start(Running& exchange, std::int64_t begin_ps);
+  static void release(State& state, Id id, bool copy, std::int64_t end_ps);
   static void append(State& state, Running exchange, std::span<const Exchange::After> after);
   [[nodiscard]] Running running_of(const Exchange& e) const;
   std::vector<Timed> run_kept(std::span<const Exchange> exchanges);
@@ -157,6 +169,7 @@ class TransferQueue {
   void max_min(const std::vector<Task*>& active);
   void fair_tasks(const std::vector<Task*>& active);
   void settle();
+  std::pair<std::int64_t, std::int64_t> exchange_times(Id id);
   [[nodiscard]] const Copy& find(const State& state, Id id) const;
 
   cluster::RouteTable routes_;
@@ -165,7 +178,8 @@ class TransferQueue {
   State state_;   // Committed.
   State cursor_;  // The same at the begin of the exchanges run last, when has_cursor_.
   bool has_cursor_ = false;
-  std::map<Id, std::int64_t> ended_;         // Kept exchanges that have ended, with their end.
+  // Kept exchanges that have ended, with begin and end.
+  std::map<Id, std::pair<std::int64_t, std::int64_t>> ended_;
   std::map<Id, std::int64_t> ended_copies_;  // The same of copies whose end is kept.
   Id next_exchange_ = 0;
   State settled_;  // The same at the end of all things, when not stale_.

@@ -85,8 +85,10 @@ class Lod {
     // The step count grows past the coarsest level's single bin: that bin opens the next level.
     if (levels_.empty()) {
       levels_.emplace_back();
+      make_room(1);
     } else if (steps_ == lod_bin_steps(levels_.size())) {
       levels_.push_back(levels_.back());
+      make_room(levels_.size());
     }
     for (std::size_t l = 1; l <= levels_.size(); ++l) {
       Level& level = levels_[l - 1];
@@ -106,6 +108,12 @@ class Lod {
       }
     }
     ++steps_;
+  }
+
+  /// Room for the levels of so many steps: append() then moves nothing.
+  void reserve(std::uint64_t steps) {
+    reserved_ = steps;
+    for (std::size_t l = 1; l <= levels_.size(); ++l) make_room(l);
   }
 
   [[nodiscard]] std::size_t width() const { return width_; }
@@ -159,6 +167,13 @@ class Lod {
   }
 
  private:
+  void make_room(std::size_t l) {
+    const auto n = static_cast<std::size_t>(lod_bins(reserved_, l)) * width_;
+    Level& level = levels_[l - 1];
+    level.max.reserve(n);
+    level.sum.reserve(n);
+    level.flag.reserve(n);
+  }
   static Sum add(Sum a, Sum b) {
     if constexpr (std::is_integral_v<Sum>) {
       constexpr Sum kMost = std::numeric_limits<Sum>::max();
@@ -174,7 +189,7 @@ class Lod {
     }
   }
   std::size_t width_ = 0;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, reserved_ = 0;
   std::vector<Level> levels_;
 };
 

@@ -120,23 +120,34 @@ void clear_blocks(RunData& run) {
 template <class T, class Sum>
 void write_lod(FileWriter& file, const std::string& name, const Lod<T, Sum>& lod) {
   if (lod.width() == 0) return;
-  typename Lod<T, Sum>::Level all;
+  std::uint64_t bins = 0;
   for (std::size_t l = lod.levels(); l >= 1; --l) {
     SWITCHYARD_ASSERT(lod.loaded(l), fmt::format("{}: level {} is not there", name, l));
-    const auto& level = lod.level(l);
-    all.max.insert(all.max.end(), level.max.begin(), level.max.end());
-    all.sum.insert(all.sum.end(), level.sum.begin(), level.sum.end());
-    all.flag.insert(all.flag.end(), level.flag.begin(), level.flag.end());
+    bins += lod_bins(lod.steps(), l);
   }
-  const std::vector<std::uint64_t> shape = {all.max.size() / lod.width(), lod.width()};
-  file.write(name + "_max", all.max, shape);
-  file.write(name + "_sum", all.sum, shape);
-  file.write(name + "_flag", all.flag, shape);
+  // One after the other: a long run's levels are what its writer needs memory for.
+  const auto write = [&](const char* part, auto member) {
+    std::remove_cvref_t<decltype(lod.level(1).*member)> all;
+    all.reserve(static_cast<std::size_t>(bins) * lod.width());
+    for (std::size_t l = lod.levels(); l >= 1; --l) {
+      const auto& level = lod.level(l).*member;
+      all.insert(all.end(), level.begin(), level.end());
+    }
+    file.write(name + part, all, {bins, lod.width()});
+  };
+  using Level = typename Lod<T, Sum>::Level;
+  write("_max", &Level::max);
+  write("_sum", &Level::sum);
+  write("_flag", &Level::flag);
+}
+
+std::string expert_lod_name(const std::string& group, const char* column) {
+  return fmt::format("lod_expert/{}/{}", group, column);
 }
 
 void write_expert_lod(FileWriter& file, const std::string& group, const ExpertLod& lod) {
   internal::expert_lods(lod, [&](const char* name, const auto& one) {
-    write_lod(file, fmt::format("lod_expert/{}/{}", group, name), one);
+    write_lod(file, expert_lod_name(group, name), one);
   });
 }
 
@@ -159,45 +170,40 @@ ExpertLod make_expert_lod(std::size_t experts) {
           Lod<float, double>(experts)};
 }
 
-/// From the blocks expert/<group>/ that were appended to the file.
-ExpertLod lod_of_blocks(FileWriter& file, const std::string& group, std::uint64_t steps,
-                        std::size_t experts) {
-  ExpertLod lod = make_expert_lod(experts);
+/// One of kept, overflow and fill, from the blocks expert/<group>/ that were appended to the file.
+template <class T, class Sum>
+Lod<T, Sum> lod_of_blocks(FileWriter& file, const std::string& group, const char* column,
+                          std::uint64_t steps, std::size_t experts) {
+  Lod<T, Sum> lod(experts);
   if (experts == 0) return lod;
+  lod.reserve(steps);
   std::vector<std::uint8_t> flag(experts);
-  const auto name = [&group](const char* column) {
-    return fmt::format("expert/{}/{}", group, column);
-  };
+  const auto name = [&group](const char* of) { return fmt::format("expert/{}/{}", group, of); };
   // 1 MiB of each column: whole pieces of the file in most shapes.
   const std::uint64_t part = std::max<std::uint64_t>(1, (std::uint64_t{1} << 20) / (experts * 4));
   for (std::uint64_t first = 0; first < steps; first += part) {
     const std::uint64_t count = std::min(part, steps - first);
-    const auto kept = file.read_back<std::uint32_t>(name("kept"), first, count);
+    const auto values = file.read_back<T>(name(column), first, count);
     const auto overflow = file.read_back<std::uint32_t>(name("overflow"), first, count);
-    const auto fill = file.read_back<float>(name("fill"), first, count);
     for (std::uint64_t s = 0; s < count; ++s) {
       const auto at = static_cast<std::size_t>(s) * experts;
       for (std::size_t e = 0; e < experts; ++e) flag[e] = overflow[at + e] > 0 ? 1 : 0;
-      lod.kept.append(std::span(kept).subspan(at, experts), flag);
-      lod.overflow.append(std::span(overflow).subspan(at, experts), flag);
-      lod.fill.append(std::span(fill).subspan(at, experts), flag);
+      lod.append(std::span(values).subspan(at, experts), flag);
     }
   }
   return lod;
 }
 
-/// `experts_of(group, lod in memory or null)` gives the levels of the sum and of each layer.
+/// `write_experts(group, lod in memory or null)` writes the levels of the sum and of each layer.
 template <class F>
-void write_lods(FileWriter& file, const RunData& run, F&& experts_of) {
+void write_lods(FileWriter& file, const RunData& run, F&& write_experts) {
   internal::run_lods(run.lod, [&file](const char* name, const auto& lod) {
     write_lod(file, fmt::format("lod/{}", name), lod);
   });
-  write_expert_lod(file, "all", experts_of("all", &run.lod.experts));
+  write_experts("all", &run.lod.experts);
   if (run.meta.detail < Detail::kLayers) return;
   for (std::size_t l = 0; l < run.inventory.moe_layers.size(); ++l) {
-    write_expert_lod(
-        file, layer_name(l),
-        experts_of(layer_name(l), l < run.lod.layers.size() ? &run.lod.layers[l] : nullptr));
+    write_experts(layer_name(l), l < run.lod.layers.size() ? &run.lod.layers[l] : nullptr);
   }
 }
 
@@ -305,11 +311,11 @@ void write_rows(FileWriter& file, const RunData& run) {
 }
 
 template <class F>
-void write_rest(FileWriter& file, const RunData& run, F&& experts_of) {
+void write_rest(FileWriter& file, const RunData& run, F&& write_experts) {
   write_meta(file, run);
   write_inventory(file, run.inventory);
   write_totals(file, run);
-  write_lods(file, run, experts_of);
+  write_lods(file, run, write_experts);
   write_rows(file, run);
   file.finish();
 }
@@ -382,10 +388,14 @@ std::vector<Violation> RunWriter::finish() {
   s.data.metrics = std::move(metrics);
   const bool blocks = s.data.meta.detail >= Detail::kSteps;
   write_rest(s.file, s.data, [&](const std::string& group, const ExpertLod* held) {
-    if (!blocks) return *held;
-    ExpertLod lod = lod_of_blocks(s.file, group, s.data.totals.steps, s.data.inventory.experts);
-    s.note_bytes(bytes_of(lod));
-    return lod;
+    if (!blocks) return write_expert_lod(s.file, group, *held);
+    internal::expert_lods(
+        s.data.lod.experts, [&]<class T, class Sum>(const char* column, const Lod<T, Sum>&) {
+          const auto lod = lod_of_blocks<T, Sum>(s.file, group, column, s.data.totals.steps,
+                                                 s.data.inventory.experts);
+          s.note_bytes(bytes_of(lod));
+          write_lod(s.file, expert_lod_name(group, column), lod);
+        });
   });
   return shorten(std::move(s.violations));
 }
@@ -428,9 +438,9 @@ void write_run(const std::filesystem::path& target, const RunData& run) {
                                      static_cast<std::size_t>((to - from) * width)));
     });
   }
-  write_rest(file, run, [](const std::string& group, const ExpertLod* held) -> const ExpertLod& {
+  write_rest(file, run, [&file](const std::string& group, const ExpertLod* held) {
     SWITCHYARD_ASSERT(held != nullptr, group + " has no levels of detail");
-    return *held;
+    write_expert_lod(file, group, *held);
   });
 }
 

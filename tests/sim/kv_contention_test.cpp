@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "engine/base/error.hpp"
+#include "sim/loop/exchange_timer.hpp"
 #include "tests/sim/sim_fixture.hpp"
 
 namespace switchyard::sim {
@@ -101,6 +102,18 @@ TEST(KvContention, AStepUnderWayAndPagesThatJoinItDelayEachOtherByTheSame) {
     if (delay >= kPages - 2) {
       EXPECT_NEAR(longer, static_cast<double>(kPages), 4) << us;
     }
+    // What the step takes longer is its dispatch; the layers show it.
+    const auto on_wires = [n](const MemoryRun& r) {
+      const std::size_t layers = r.data.inventory.moe_layers.size();
+      std::int64_t sum = 0;
+      for (std::size_t i = n * layers; i < (n + 1) * layers; ++i) {
+        sum += r.data.layer_steps.dispatch_ps[i] + r.data.layer_steps.combine_ps[i];
+      }
+      return sum;
+    };
+    EXPECT_NEAR(static_cast<double>(on_wires(shared) - on_wires(alone)), static_cast<double>(delay),
+                4)
+        << us;
     // Every GPU's phases fill the longer step (conservation), the excess as waiting.
     EXPECT_EQ(s.phase_ps[static_cast<std::size_t>(run::Phase::kWait)] -
                   a.phase_ps[static_cast<std::size_t>(run::Phase::kWait)],
@@ -178,6 +191,147 @@ TEST(KvContention, ManyRequestsStaySoundUnderEveryModel) {
     mean.push_back(metric(r, "KV transfer mean"));
   }
   for (std::size_t i = 1; i < mean.size(); ++i) EXPECT_GT(mean[i], mean[0]);
+}
+
+// Exchange after exchange of random bytes and work between them: pages that join the first one move
+// the end of the step by as much, whatever the closed form and the queue round differently.
+TEST(KvContention, AStepsEndMovesWithItsFirstExchangeHoweverManyFollow) {
+  constexpr std::uint64_t kBytes = 1'000'000;
+  constexpr double kCable = 0.7e9;  // A byte is no whole number of picoseconds.
+  std::uint64_t state = 1;
+  const auto draw = [&state](std::uint64_t below) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (state >> 33U) % below;
+  };
+  scenario::Scenario s = apart({{SimTime(), 16, 3}}, "auto");
+  s.hardware.links.back().bandwidth.value = kCable;
+  for (int run = 0; run < 20; ++run) {
+    ExchangeTimer timer(s);
+    std::vector<std::int64_t> ready(4, 0);
+    std::vector<ExchangeTiming> timings;
+    timer.begin_step(2, 4);
+    for (int x = 0; x < 20; ++x) {
+      std::vector<std::uint64_t> bytes(16, 0);
+      bytes[2 * 4 + 3] = (x == 0 ? 4 * kBytes : 0) + 1 + draw(700'000);
+      bytes[3 * 4 + 2] = 1 + draw(700'000);
+      timer.run(bytes, ready, timings);
+      // Every other exchange follows at once.
+      for (std::uint32_t g = 2; g < 4; ++g) {
+        ready[g] =
+            timings.at(0).end_ps[g] + (x % 2 == 0 ? 0 : static_cast<std::int64_t>(draw(1'000'000)));
+      }
+    }
+    const auto end = [&, clocks = timer.end_step(2, 4, ready)] {
+      return std::max(timer.step_end(clocks[0]), timer.step_end(clocks[1]));
+    };
+    const std::int64_t before = end();
+    EXPECT_NEAR(static_cast<double>(before), static_cast<double>(std::max(ready[2], ready[3])), 20);
+    timer.send_pages(0, 3, kBytes, kUs);
+    EXPECT_NEAR(static_cast<double>(end() - before), 1e12 * kBytes / kCable, 40) << run;
+  }
+}
+
+// A load that a GPU waits for shares the cable with pages that come later: the step ends later,
+// with or without an exchange after the load.
+TEST(KvContention, ALoadThatPagesDelayMovesItsStepsEnd) {
+  constexpr std::uint64_t kBytes = 1'000'000;
+  const scenario::Scenario s = apart({{SimTime(), 16, 3}}, "auto");
+  for (const bool exchange : {false, true}) {
+    ExchangeTimer timer(s);
+    std::vector<std::int64_t> ready(4, 0);
+    timer.begin_step(2, 4);
+    TransferQueue& queue = *timer.copies();
+    const std::vector<TransferQueue::Id> load{queue.add(3, 2, 3, 4 * kBytes, 0)};
+    const std::int64_t there = queue.end(load[0]);
+    timer.follow(3, load, ready[3], there);
+    ready[3] = there + 5 * kUs;
+    if (exchange) {
+      std::vector<ExchangeTiming> timings;
+      std::vector<std::uint64_t> bytes(16, 0);
+      bytes[3 * 4 + 2] = 1000;
+      timer.run(bytes, ready, timings);
+      ready[2] = ready[3] = timings.at(0).end_ps[3] + kUs;
+    }
+    const auto clocks = timer.end_step(2, 4, ready);
+    EXPECT_NEAR(static_cast<double>(timer.step_end(clocks[1])), static_cast<double>(ready[3]), 2);
+    timer.send_pages(0, 3, kBytes, kUs);
+    EXPECT_NEAR(static_cast<double>(timer.step_end(clocks[1]) - ready[3]), 1000.0 * kUs, 4)
+        << exchange;
+    // It is over: its end is still known until it is forgotten.
+    std::vector<std::uint64_t> carried(queue.routes().links(), 0);
+    queue.count_bytes(ready[3] + 2000 * kUs, carried);
+    EXPECT_NEAR(static_cast<double>(timer.step_end(clocks[1]) - ready[3]), 1000.0 * kUs, 4);
+    EXPECT_EQ(queue.kept_ends(),
+              exchange ? 1U : 2U);  // The pages, and the load if nothing follows.
+    for (const auto& c : clocks) timer.forget(c);
+    EXPECT_EQ(queue.kept_ends(), 1U);
+  }
+}
+
+namespace {
+
+/// Groups (0, 1) and (2, 3) of experts, each on either side of one cable of 1 GB/s.
+scenario::Scenario across(std::vector<std::string> more = {}) {
+  std::vector<std::string> settings{
+      "parallel.ep=2", "parallel.dp=4", "network.model=auto",
+      R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
+      R"({ name = "a", kind = "switch" }, { name = "b", kind = "switch" }])",
+      R"(hardware.links=[{ from = "gpu0", to = "a", type = "cable" }, )"
+      R"({ from = "gpu2", to = "a", type = "cable" }, { from = "gpu1", to = "b", type = "cable" }, )"
+      R"({ from = "gpu3", to = "b", type = "cable" }, { from = "a", to = "b", class = "other", )"
+      R"(bandwidth = "1 GB/s", latency = "1 us" }])"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return worked_scenario(settings);
+}
+
+}  // namespace
+
+TEST(KvContention, ACableThatChangesLeavesOtherGroupsExchangesUnderWay) {
+  // 4 MB of the first group begin at 0. At 1 ms the second group sends 1 MB, which takes 2 ms
+  // beside them; at half the bandwidth from then on 4 ms. A second cable that is gone changes
+  // nothing.
+  const scenario::Scenario whole = across();
+  const auto end = [&](double factor, bool rewired) {
+    ExchangeTimer timer(whole);
+    std::vector<ExchangeTiming> timings;
+    std::vector<std::int64_t> ready(4, 0);
+    std::vector<std::uint64_t> first(16, 0), second(16, 0);
+    first[0 * 4 + 1] = 4'000'000;
+    second[2 * 4 + 3] = 1'000'000;
+    timer.run(first, ready, timings);
+    ready = {timings.at(0).end_ps[0], timings[0].end_ps[1], 1000 * kUs, 1000 * kUs};
+    if (rewired) {
+      scenario::Scenario now = whole;
+      now.hardware.links.back().bandwidth.value *= factor;
+      timer.rewire(now, 1000 * kUs);
+    }
+    timer.run(second, ready, timings);
+    return timings.at(0).end_ps[3];
+  };
+  const double latency = 1.0 * kUs;  // Where the two do not meet: before the first bytes move.
+  const auto undisturbed = static_cast<double>(end(1, false));
+  EXPECT_NEAR(undisturbed, 3000.0 * kUs, 10 * latency);
+  EXPECT_NEAR(static_cast<double>(end(1, true)), undisturbed, 2);
+  EXPECT_NEAR(static_cast<double>(end(0.5, true)), 5000.0 * kUs, 10 * latency);
+}
+
+// Exchanges of pages begin at the GPUs' clocks, those of the halves when the wires are free: the
+// queue is never taken beyond what comes next.
+TEST(KvContention, HalvesOfABatchAndReplicatedPagesShareACable) {
+  std::vector<std::int64_t> ends;
+  for (const char* kv : {"by_sequence", "replicated"}) {
+    const MemoryRun r =
+        run_in_memory(across({"network.two_batch=true", std::string("memory.kv.placement=") + kv,
+                              "workload.batch=16", "workload.steps=3",
+                              R"(workload.routing={ synthetic = "uniform" })"}),
+                      nullptr);
+    for (const auto& v : r.result.violations) {
+      ADD_FAILURE() << kv << ": " << v.check << " " << v.where << ": " << v.message;
+    }
+    ASSERT_EQ(r.data.steps.size(), 3U);
+    ends.push_back(r.data.steps.back().end_ps);
+  }
+  EXPECT_GT(ends[1], ends[0]);
 }
 
 }  // namespace switchyard::sim
