@@ -346,7 +346,7 @@ void ExchangeTimer::begin_step(std::uint32_t first, std::uint32_t beyond) {
 void ExchangeTimer::follow(std::uint32_t gpu, std::span<const TransferQueue::Id> copies,
                            std::int64_t ready_ps, std::int64_t there_ps) {
   State& s = *state_;
-  if (!s.pages || s.sharing != Sharing::kTask) return;
+  if (!s.pages) return;
   std::vector<Anchor>& mine = s.anchors[gpu];
   if (mine.empty()) {
     mine.push_back({Anchor::Of::kTime, 0, ready_ps});
@@ -379,9 +379,10 @@ std::vector<ExchangeTimer::StepClock> ExchangeTimer::end_step(
 std::int64_t ExchangeTimer::step_end(const StepClock& clock) {
   std::int64_t end = 0;
   for (const Anchor& a : clock) {
-    const std::int64_t from = a.of == Anchor::Of::kExchange ? state_->copies->exchange_end(a.id)
-                              : a.of == Anchor::Of::kCopy   ? state_->copies->end(a.id)
-                                                            : 0;
+    const std::int64_t from = a.of == Anchor::Of::kExchange
+                                  ? state_->copies->exchange_end(a.id, a.gpu)
+                              : a.of == Anchor::Of::kCopy ? state_->copies->end(a.id)
+                                                          : 0;
     end = std::max(end, from + a.off_ps);
   }
   return end;
@@ -425,25 +426,30 @@ void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel
 
 void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::int64_t> ready_ps,
                                  TransferQueue::Exchange& e) const {
+  const bool pairs = sharing == Sharing::kPairs && e.phases.size() == 1;
+  if (pairs) e.clocks.resize(ready_ps.size());
   for (std::size_t g = 0; g < ready_ps.size(); ++g) {
     if (t.participates[g] == 0) continue;
+    std::vector<TransferQueue::Exchange::After>& after = pairs ? e.clocks[g].after : e.after;
+    std::int64_t& floor = pairs ? e.clocks[g].floor_ps : e.floor_ps;
     const std::int64_t since = ready_ps[g] - known[g];
     if (anchors[g].empty() || since < 0) {
-      e.floor_ps = std::max(e.floor_ps, ready_ps[g]);
+      floor = std::max(floor, ready_ps[g]);
       continue;
     }
     for (const Anchor& a : anchors[g]) {
       if (a.of == Anchor::Of::kTime) {
-        e.floor_ps = std::max(e.floor_ps, a.off_ps + since);
+        floor = std::max(floor, a.off_ps + since);
         continue;
       }
       // The queue's end of an exchange may be a picosecond beyond the closed form's.
       const std::int64_t gap = std::max<std::int64_t>(0, a.off_ps + since);
       const bool copy = a.of == Anchor::Of::kCopy;
-      const auto same = std::find_if(e.after.begin(), e.after.end(),
-                                     [&](const auto& x) { return x.id == a.id && x.copy == copy; });
-      if (same == e.after.end()) {
-        e.after.push_back({a.id, gap, ready_ps[g], copy});
+      const auto same = std::find_if(after.begin(), after.end(), [&](const auto& x) {
+        return x.id == a.id && x.copy == copy && x.gpu == a.gpu;
+      });
+      if (same == after.end()) {
+        after.push_back({a.id, gap, ready_ps[g], copy, a.gpu});
       } else if (gap > same->gap_ps) {
         same->gap_ps = gap;
         same->ready_ps = ready_ps[g];
@@ -472,7 +478,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     s.copies->advance(*std::min_element(clocks.begin(), clocks.end()));
   }
   const bool kept = s.pages || s.together;
-  const bool chained = s.pages && s.sharing == Sharing::kTask;
+  const bool chained = s.pages;
   for (std::size_t q = 0; q < models.size(); ++q) {
     const std::vector<std::uint32_t>& members = (*parts)[q];
     const std::size_t n = members.size();
@@ -587,7 +593,19 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       if (t.participates[g] == 0) continue;
       // What the clock followed is before this exchange in the queue.
       forget(s.anchors[g]);
-      s.anchors[g].assign(1, {Anchor::Of::kExchange, t.id, t.end_ps[g] - timed[i].end_ps});
+      std::int64_t end = timed[i].end_ps;
+      std::uint32_t whose = TransferQueue::kAll;
+      if (s.sharing == Sharing::kPairs && s.beside[i].phases.size() == 1) {
+        end = 0;
+        whose = static_cast<std::uint32_t>(g);
+        const network::Phase& pairs = s.beside[i].phases[0];
+        for (std::size_t x = 0; x < pairs.size(); ++x) {
+          if (pairs[x].src == g || pairs[x].dst == g) {
+            end = std::max(end, timed[i].transfer_end_ps[x]);
+          }
+        }
+      }
+      s.anchors[g].assign(1, {Anchor::Of::kExchange, t.id, t.end_ps[g] - end, whose});
       s.known[g] = t.end_ps[g];
     }
   }

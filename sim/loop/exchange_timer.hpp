@@ -16,9 +16,9 @@
 //
 // Where KV pages travel between replicas (auto, coflow, flow) every exchange is kept in the queue
 // of copies: exchanges and pages that are on a link at the same time share it, whichever was known
-// first. Under auto and coflow an exchange that has been timed then ends later, and with it
-// everything after it on its GPUs: step_end(). So does a load of experts or a swap of pages that a
-// GPU waited for, or would have had to.
+// first. An exchange that has been timed then ends later (under flow those of its pairs that share
+// a link with the pages), and with it everything after it on its GPUs: step_end(). So does a load
+// of experts or a swap of pages that a GPU waited for, or would have had to.
 //
 // Not modelled: without pages that travel, what an exchange of another group that begins later in
 // the order of computation, but earlier than the end of one that was timed, takes from that one.
@@ -103,6 +103,7 @@ class ExchangeTimer {
     enum class Of : std::uint8_t { kTime, kExchange, kCopy } of = Of::kTime;
     TransferQueue::Id id = 0;
     std::int64_t off_ps = 0;
+    std::uint32_t gpu = TransferQueue::kAll;  ///< kExchange under flow: whose pairs.
   };
   /// When a GPU's step ends: at the latest of these.
   using StepClock = std::vector<Anchor>;

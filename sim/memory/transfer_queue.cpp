@@ -221,49 +221,101 @@ void TransferQueue::fair_tasks(const std::vector<Task*>& active) {
   }
 }
 
-/// The first phase of an exchange of one task begins.
-void TransferQueue::start(Running& x, std::int64_t begin_ps) {
-  x.begin_ps = begin_ps;
-  for (Task& task : x.phases.front()) {
+std::int64_t TransferQueue::Running::end_of(std::uint32_t gpu) const {
+  if (gpu == kAll) return end_ps;
+  std::int64_t end = 0;
+  for (const Task& t : phases.back()) {
+    if (t.src != gpu && t.dst != gpu) continue;
+    if (t.end_ps < 0) return -1;
+    end = std::max(end, t.end_ps);
+  }
+  return end;
+}
+
+/// The first phase of an exchange, or one of its pairs, begins.
+void TransferQueue::start(Running& x, std::size_t gate, std::int64_t begin_ps) {
+  x.begin_ps = std::max(x.begin_ps, begin_ps);
+  for (std::size_t i = 0; i < x.phases.front().size(); ++i) {
+    if (x.gates.size() > 1 && i != gate) continue;
+    Task& task = x.phases.front()[i];
     task.begin_ps = begin_ps;
     task.move_ps = begin_ps + task.latency_ps;
     if (task.use->empty()) task.end_ps = begin_ps;
   }
 }
 
-/// An exchange or a copy has ended: those that wait for it alone begin.
-void TransferQueue::release(State& s, Id id, bool copy, std::int64_t end_ps) {
+/// An exchange, its pairs of a GPU or a copy has ended: what waits for it alone begins.
+void TransferQueue::release(State& s, Id id, bool copy, std::uint32_t gpu, std::int64_t end_ps) {
   for (Running& y : s.exchanges) {
-    const auto it = std::find_if(y.after.begin(), y.after.end(), [&](const Running::Before& a) {
-      return a.id == id && a.copy == copy;
-    });
-    if (it == y.after.end()) continue;
-    y.floor_ps = std::max(y.floor_ps, end_ps + it->gap_ps);
-    y.after.erase(it);
-    if (y.after.empty()) start(y, y.floor_ps);
+    for (std::size_t i = 0; i < y.gates.size(); ++i) {
+      Running::Gate& gate = y.gates[i];
+      const auto ended = std::erase_if(gate.after, [&](const Running::Before& a) {
+        if (a.id != id || a.copy != copy || a.gpu != gpu) return false;
+        gate.floor_ps = std::max(gate.floor_ps, end_ps + a.gap_ps);
+        return true;
+      });
+      if (ended > 0 && gate.after.empty()) start(y, i, gate.floor_ps);
+    }
   }
 }
 
-/// Those of `after` that have ended have an end that does not change.
-void TransferQueue::append(State& s, Running x, std::span<const Exchange::After> after) {
+/// Pairs that have ended, to those that wait for one of their GPUs.
+void TransferQueue::tell_pairs(State& s) {
+  for (Running& x : s.exchanges) {
+    if (x.phases.size() > 1) continue;
+    for (Task& task : x.phases.front()) {
+      if (task.end_ps < 0 || task.told) continue;
+      task.told = true;
+      for (const std::uint32_t gpu : {task.src, task.dst}) {
+        if (const std::int64_t end = x.end_of(gpu); end >= 0) release(s, x.id, false, gpu, end);
+      }
+    }
+  }
+}
+
+/// What has ended among those that it follows has an end that does not change.
+void TransferQueue::append(State& s, Running x, const Exchange& e) {
   const auto runs = [](const auto& all, Id id, auto end_of) {
     const auto it = std::lower_bound(all.begin(), all.end(), id,
                                      [](const auto& r, Id value) { return r.id < value; });
     return it != all.end() && it->id == id && end_of(*it) < 0;
   };
-  for (const Exchange::After& a : after) {
-    const bool open = a.copy ? runs(s.copies, a.id, [](const Copy& c) { return c.task.end_ps; })
-                             : runs(s.exchanges, a.id, [](const Running& r) { return r.end_ps; });
-    if (open) {
-      x.after.push_back({a.id, a.gap_ps, a.copy});
-    } else {
-      x.floor_ps = std::max(x.floor_ps, a.ready_ps);
+  const auto wait = [&](Running::Gate& gate, const std::vector<Exchange::After>& after,
+                        std::int64_t floor_ps) {
+    gate.floor_ps = std::max(gate.floor_ps, floor_ps);
+    for (const Exchange::After& a : after) {
+      const bool open =
+          a.copy ? runs(s.copies, a.id, [](const Copy& c) { return c.task.end_ps; })
+                 : runs(s.exchanges, a.id, [&](const Running& r) { return r.end_of(a.gpu); });
+      if (open) {
+        gate.after.push_back({a.id, a.gap_ps, a.copy, a.gpu});
+      } else {
+        gate.floor_ps = std::max(gate.floor_ps, a.ready_ps);
+      }
     }
-  }
-  if (!x.after.empty()) {
+  };
+  if (!e.clocks.empty()) {
+    x.gates.resize(x.phases.front().size());
+    for (std::size_t i = 0; i < x.gates.size(); ++i) {
+      for (const std::uint32_t gpu : {x.phases.front()[i].src, x.phases.front()[i].dst}) {
+        wait(x.gates[i], e.clocks[gpu].after, e.clocks[gpu].floor_ps);
+      }
+    }
+    x.begin_ps = 0;
+  } else if (!e.after.empty()) {
+    x.gates.resize(1);
+    wait(x.gates[0], e.after, e.floor_ps);
     x.begin_ps = -1;
-  } else if (!after.empty()) {
-    start(x, std::max(x.floor_ps, s.now_ps));
+  }
+  for (std::size_t i = 0; i < x.gates.size(); ++i) {
+    if (x.gates[i].after.empty()) {
+      start(x, i, std::max(x.gates[i].floor_ps, s.now_ps));
+      continue;
+    }
+    for (std::size_t j = 0; j < x.phases.front().size(); ++j) {
+      Task& task = x.phases.front()[j];
+      if (x.gates.size() == 1 || j == i) task.begin_ps = task.move_ps = -1;
+    }
   }
   s.exchanges.push_back(std::move(x));
 }
@@ -292,7 +344,7 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
     active.clear();
     double next = until_ps == kForever ? std::numeric_limits<double>::infinity() : offset(until_ps);
     const auto look = [&](Task& task) {
-      if (task.end_ps >= 0) return;
+      if (task.end_ps >= 0 || task.begin_ps < 0) return;
       const double move = offset(task.move_ps);
       if (move <= t) {
         active.push_back(&task);
@@ -347,8 +399,9 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
     for (Copy* c : heads) {
       if (c == nullptr || c->task.end_ps < 0) continue;
       s.lane_free[c->lane] = c->task.end_ps;
-      release(s, c->id, true, c->task.end_ps);
+      release(s, c->id, true, kAll, c->task.end_ps);
     }
+    if (keeps_ && sharing_ == Sharing::kPairs) tell_pairs(s);
     bool open = false;  // One of those that are waited for runs.
     for (Running& x : s.exchanges) {
       while (x.phase < x.phases.size() && x.begin_ps >= 0 &&
@@ -358,7 +411,7 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
         for (const Task& task : x.phases[x.phase]) end = std::max(end, task.end_ps);
         if (++x.phase == x.phases.size()) {
           x.end_ps = end;
-          release(s, x.id, false, end);
+          release(s, x.id, false, kAll, end);
           break;
         }
         for (Task& task : x.phases[x.phase]) {
@@ -380,7 +433,6 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
 TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
   Running r;
   r.begin_ps = e.begin_ps;
-  r.floor_ps = e.floor_ps;
   for (std::size_t p = 0; p < e.phases.size(); ++p) {
     std::vector<Task> tasks;
     if (sharing_ == Sharing::kPairs) {
@@ -390,6 +442,8 @@ TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
                                        ? e.begin_ps
                                        : std::max(e.ready_ps[one.src], e.ready_ps[one.dst]);
         tasks.push_back(task_of({&one, 1}, begin));
+        tasks.back().src = one.src;
+        tasks.back().dst = one.dst;
       }
     } else {
       tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps));
@@ -450,7 +504,13 @@ std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchan
   std::vector<Timed> out(exchanges.size());
   if (exchanges.empty()) return out;
   std::int64_t begin = kForever;
-  for (const Exchange& e : exchanges) begin = std::min(begin, e.begin_ps);
+  for (const Exchange& e : exchanges) {
+    begin = std::min(begin, e.begin_ps);
+    if (!by_pairs(e.phases.size())) continue;
+    for (const network::Transfer& x : e.phases[0]) {
+      begin = std::min(begin, std::max(e.ready_ps[x.src], e.ready_ps[x.dst]));
+    }
+  }
   if (!has_cursor_ || cursor_.now_ps > begin) cursor_ = state_;
   has_cursor_ = true;
   if (begin > cursor_.now_ps) simulate(cursor_, begin);
@@ -483,8 +543,8 @@ std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchan
     Running r = running_of(e);
     r.id = next_exchange_++;
     count(r, 1);
-    append(state_, r, e.after);
-    append(cursor_, std::move(r), e.after);
+    append(state_, r, e);
+    append(cursor_, std::move(r), e);
   }
   stale_ = true;
   State done = cursor_;
@@ -497,17 +557,28 @@ std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchan
   return out;
 }
 
-std::int64_t TransferQueue::exchange_end(Id id) { return exchange_times(id).second; }
-std::int64_t TransferQueue::exchange_begin(Id id) { return exchange_times(id).first; }
+std::int64_t TransferQueue::exchange_end(Id id, std::uint32_t gpu) {
+  if (const auto it = ended_.find(id); it != ended_.end()) {
+    if (gpu == kAll) return it->second.end_ps;
+    const auto own = std::find_if(it->second.gpus.begin(), it->second.gpus.end(),
+                                  [gpu](const auto& x) { return x.first == gpu; });
+    return own == it->second.gpus.end() ? 0 : own->second;
+  }
+  return settled_exchange(id).end_of(gpu);
+}
 
-std::pair<std::int64_t, std::int64_t> TransferQueue::exchange_times(Id id) {
-  if (const auto it = ended_.find(id); it != ended_.end()) return it->second;
+std::int64_t TransferQueue::exchange_begin(Id id) {
+  const auto it = ended_.find(id);
+  return it != ended_.end() ? it->second.begin_ps : settled_exchange(id).begin_ps;
+}
+
+const TransferQueue::Running& TransferQueue::settled_exchange(Id id) {
   settle();
   const auto it = std::lower_bound(settled_.exchanges.begin(), settled_.exchanges.end(), id,
                                    [](const Running& r, Id value) { return r.id < value; });
   SWITCHYARD_ASSERT(it != settled_.exchanges.end() && it->id == id,
                     fmt::format("exchange {} is forgotten", id));
-  return {it->begin_ps, it->end_ps};
+  return *it;
 }
 
 bool TransferQueue::hold_end(Id id) {
@@ -534,8 +605,16 @@ void TransferQueue::advance(std::int64_t now_ps) {
   if (now_ps <= state_.now_ps) return;
   simulate(state_, now_ps);
   std::erase_if(state_.exchanges, [&](const Running& x) {
-    if (keeps_ && x.end_ps >= 0) ended_.emplace(x.id, std::pair(x.begin_ps, x.end_ps));
-    return x.end_ps >= 0;
+    if (!keeps_ || x.end_ps < 0) return x.end_ps >= 0;
+    Ended& e = ended_[x.id];
+    e.begin_ps = x.begin_ps;
+    e.end_ps = x.end_ps;
+    if (by_pairs(x.phases.size())) {
+      for (const Task& t : x.phases.front()) {
+        for (const std::uint32_t gpu : {t.src, t.dst}) e.gpus.emplace_back(gpu, x.end_of(gpu));
+      }
+    }
+    return true;
   });
 }
 

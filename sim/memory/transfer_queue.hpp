@@ -21,8 +21,8 @@
 // is known so far: an exchange that is run later on the same link makes a copy end later.
 //
 // Not modelled: priorities (a copy that is wanted now waits for those before it in its lane), the
-// host's memory bandwidth (PCIe links are narrower); without keeping exchanges, and under kPairs:
-// slowing down an exchange by copies that are added after it was timed.
+// host's memory bandwidth (PCIe links are narrower); without keeping exchanges: slowing down an
+// exchange by copies that are added after it was timed.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -44,6 +44,7 @@ enum class Sharing : std::uint8_t { kTask, kPairs, kRefused };
 class TransferQueue {
  public:
   using Id = std::uint64_t;
+  static constexpr std::uint32_t kAll = UINT32_MAX;  ///< Of an exchange, not of one of its GPUs.
 
   /// `routes`: endpoints of add() and run(). Exchanges are kept with kTask and kPairs only.
   TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sharing sharing,
@@ -76,15 +77,23 @@ class TransferQueue {
     std::vector<network::Phase> phases;  ///< One after another, a barrier between them.
     std::vector<std::int64_t> ready_ps;  ///< [≤ endpoints] read by Sharing::kPairs in phase 0.
     std::int64_t begin_ps = 0;           ///< Latest ready time of its participants.
-    /// kTask, kept: it begins `gap_ps` ≥ 0 after the end of each of these, not before `floor_ps`.
-    /// Empty: at begin_ps.
+    /// Kept: it begins `gap_ps` ≥ 0 after the end of each of these, not before `floor_ps`. Empty:
+    /// at begin_ps.
     struct After {
       Id id = 0;                              ///< Of a kept exchange, or of a copy.
       std::int64_t gap_ps = 0, ready_ps = 0;  ///< ready_ps: by what is known now.
       bool copy = false;
+      std::uint32_t gpu = kAll;  ///< kPairs, one phase: when its pairs of this GPU have ended.
     };
     std::vector<After> after = {};
     std::int64_t floor_ps = 0;
+    /// kPairs, kept, one phase, in place of after and floor_ps: [≤ endpoints] the same of each GPU;
+    /// a pair begins when both may. Empty: at ready_ps.
+    struct Clock {
+      std::vector<After> after;
+      std::int64_t floor_ps = 0;
+    };
+    std::vector<Clock> clocks = {};
   };
   struct Timed {
     /// Something else was on one of its links. Only then, or when exchanges are kept, the rest says
@@ -97,9 +106,10 @@ class TransferQueue {
   /// Times exchanges that run beside each other and beside the copies.
   std::vector<Timed> run(std::span<const Exchange> exchanges);
 
-  /// When a kept exchange ends as far as is known now, until it is forgotten.
-  [[nodiscard]] std::int64_t exchange_end(Id id);
-  /// The same of its begin.
+  /// When a kept exchange ends as far as is known now, until it is forgotten; or, kPairs and one
+  /// phase, its pairs of a GPU.
+  [[nodiscard]] std::int64_t exchange_end(Id id, std::uint32_t gpu = kAll);
+  /// The same of its begin; of pairs the last one.
   [[nodiscard]] std::int64_t exchange_begin(Id id);
   /// Exchanges below `id` that have ended are not asked for any more.
   void forget_exchanges(Id id);
@@ -125,6 +135,8 @@ class TransferQueue {
     double left = 1;            // Share of the task.
     std::int64_t begin_ps = -1, end_ps = -1;
     std::int64_t latency_ps = 0;
+    std::uint32_t src = 0, dst = 0;  // Of a pair.
+    bool told = false;               // Its end, to those that wait for its GPUs.
   };
   struct Copy {
     Id id = 0;
@@ -144,9 +156,20 @@ class TransferQueue {
       Id id;
       std::int64_t gap_ps;
       bool copy;
+      std::uint32_t gpu;
     };
-    std::vector<Before> after;
-    std::int64_t floor_ps = 0;
+    struct Gate {
+      std::vector<Before> after;
+      std::int64_t floor_ps = 0;
+    };
+    std::vector<Gate> gates;  // One before phase 0, or one before each of its pairs; or none.
+
+    /// End of the pairs of a GPU (kAll: of everything); −1: not known yet.
+    [[nodiscard]] std::int64_t end_of(std::uint32_t gpu) const;
+  };
+  struct Ended {
+    std::int64_t begin_ps = 0, end_ps = 0;
+    std::vector<std::pair<std::uint32_t, std::int64_t>> gpus;  // Of pairs.
   };
   struct State {
     std::int64_t now_ps = 0;
@@ -155,9 +178,13 @@ class TransferQueue {
     std::vector<Running> exchanges;
   };
 
-  static void start(Running& exchange, std::int64_t begin_ps);
-  static void release(State& state, Id id, bool copy, std::int64_t end_ps);
-  static void append(State& state, Running exchange, std::span<const Exchange::After> after);
+  static void start(Running& exchange, std::size_t gate, std::int64_t begin_ps);
+  static void release(State& state, Id id, bool copy, std::uint32_t gpu, std::int64_t end_ps);
+  static void append(State& state, Running exchange, const Exchange& given);
+  static void tell_pairs(State& state);
+  [[nodiscard]] bool by_pairs(std::size_t phases) const {
+    return sharing_ == Sharing::kPairs && phases == 1;
+  }
   [[nodiscard]] Running running_of(const Exchange& e) const;
   std::vector<Timed> run_kept(std::span<const Exchange> exchanges);
   [[nodiscard]] Timed result_of(const Running& r, const Exchange& e, bool met) const;
@@ -169,7 +196,7 @@ class TransferQueue {
   void max_min(const std::vector<Task*>& active);
   void fair_tasks(const std::vector<Task*>& active);
   void settle();
-  std::pair<std::int64_t, std::int64_t> exchange_times(Id id);
+  [[nodiscard]] const Running& settled_exchange(Id id);
   [[nodiscard]] const Copy& find(const State& state, Id id) const;
 
   cluster::RouteTable routes_;
@@ -178,8 +205,7 @@ class TransferQueue {
   State state_;   // Committed.
   State cursor_;  // The same at the begin of the exchanges run last, when has_cursor_.
   bool has_cursor_ = false;
-  // Kept exchanges that have ended, with begin and end.
-  std::map<Id, std::pair<std::int64_t, std::int64_t>> ended_;
+  std::map<Id, Ended> ended_;                // Kept exchanges that have ended.
   std::map<Id, std::int64_t> ended_copies_;  // The same of copies whose end is kept.
   Id next_exchange_ = 0;
   State settled_;  // The same at the end of all things, when not stale_.

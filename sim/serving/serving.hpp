@@ -37,7 +37,7 @@
 // prompt (its first token is out then) waits until a decode rank has pages and sequences for it,
 // its KV pages travel, and it goes on there. Under auto, coflow and flow pages and the exchanges of
 // all replicas share the links (ServingMachine::Pages): a step or a transfer under way ends later
-// when traffic joins it; under flow only transfers do, a step that was timed keeps its end. Under
+// when traffic joins it; under flow the pairs of GPUs that share a link with it. Under
 // bottleneck and with measured links they do not meet (kv_links.hpp).
 //
 // Health. Every health_interval a replica is asked while it has an outage; `failures` failed checks

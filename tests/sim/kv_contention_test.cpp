@@ -137,6 +137,28 @@ TEST(KvContention, AutoGivesTheTimesOfCoflow) {
   }
 }
 
+class KvFlow : public ::testing::TestWithParam<int> {};
+
+// The dispatch is one pair of GPUs, which shares the cable with pages as the task of auto does:
+// under flow, too, a step that was timed ends later. (A process runs one scenario under flow.)
+TEST_P(KvFlow, GivesTheTimesOfAutoWhereAnExchangeIsOnePair) {
+  const std::int64_t us = 10'000 + 390 * GetParam();
+  const MemoryRun a = two(us, "auto"), f = two(us, "flow"), alone = two(us, "bottleneck");
+  ASSERT_EQ(a.data.steps.size(), f.data.steps.size());
+  const std::size_t n = step_at(alone, alone.data.requests[1].first_token_ps);
+  ASSERT_LT(n, alone.data.steps.size());
+  EXPECT_GT(f.data.steps[n].end_ps, alone.data.steps[n].end_ps + kUs) << "the case must arise";
+  for (std::size_t i = 0; i < a.data.steps.size(); ++i) {
+    const auto want = static_cast<double>(a.data.steps[i].end_ps);
+    EXPECT_NEAR(static_cast<double>(f.data.steps[i].end_ps), want, 40 + 1e-9 * want) << i;
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto want = static_cast<double>(a.data.requests[i].end_ps);
+    EXPECT_NEAR(static_cast<double>(f.data.requests[i].end_ps), want, 40 + 1e-9 * want);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Arrivals, KvFlow, ::testing::Values(0, 1, 2, 4));
+
 // Two prompts are done at once and only one finds a decode rank: its pages slow down the step under
 // way all the same, whose tokens are out when it ends.
 TEST(KvContention, AHandOverThatStopsHalfWayStillMovesTheStepUnderWay) {
@@ -203,9 +225,9 @@ TEST(KvContention, AStepsEndMovesWithItsFirstExchangeHoweverManyFollow) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
     return (state >> 33U) % below;
   };
-  scenario::Scenario s = apart({{SimTime(), 16, 3}}, "auto");
-  s.hardware.links.back().bandwidth.value = kCable;
   for (int run = 0; run < 20; ++run) {
+    scenario::Scenario s = apart({{SimTime(), 16, 3}}, run % 2 == 0 ? "auto" : "coflow");
+    s.hardware.links.back().bandwidth.value = kCable;
     ExchangeTimer timer(s);
     std::vector<std::int64_t> ready(4, 0);
     std::vector<ExchangeTiming> timings;

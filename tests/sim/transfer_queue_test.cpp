@@ -258,6 +258,88 @@ TEST(TransferQueue, KeepsExchangesThatLaterTrafficSlowsDown) {
   }
 }
 
+// The same of flows: pairs of GPUs that begin when what their own GPUs did before has ended.
+TEST(TransferQueue, KeepsFlowsThatLaterTrafficSlowsDown) {
+  constexpr std::uint32_t kGpus = 4;
+  const cluster::RouteTable routes = pcie(kGpus, SimTime::from_us(2));
+  network::NetworkModel flow(network::Model::kFlow, network::Algorithm::kDirect, routes);
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    Draw draw(seed);
+    TransferQueue q(routes, kGpus, Sharing::kPairs, true);
+    std::vector<Activity> batch;
+    std::vector<TransferQueue::Id> exchanges, copies;
+    // Exchange x: pairs 0 → 1 and 2 → 3, later 1 → 2 and 3 → 0. Each pair is an activity.
+    std::vector<TransferQueue::Exchange::Clock> clocks(kGpus);
+    std::vector<std::vector<std::uint32_t>> before(kGpus);
+    std::vector<std::int64_t> ready(kGpus);
+    for (std::uint32_t g = 0; g < kGpus; ++g) {
+      ready[g] = static_cast<std::int64_t>(draw.below(500)) * 1'000'000;
+      clocks[g].floor_ps = ready[g];
+    }
+    for (std::uint32_t x = 0; x < 4; ++x) {
+      std::vector<Transfer> pairs;
+      std::vector<std::vector<std::uint32_t>> now(kGpus);
+      for (const std::uint32_t src : {x % 2, x % 2 + 2}) {
+        pairs.push_back({src, (src + 1) % kGpus, 500'000 + draw.below(9'000'000)});
+        Activity a;
+        a.transfers = {pairs.back()};
+        const std::uint32_t dst = pairs.back().dst;
+        if (x == 0) a.start = SimTime::from_ps(std::max(ready[src], ready[dst]));
+        for (const std::uint32_t g : {src, dst}) {
+          a.after.insert(a.after.end(), before[g].begin(), before[g].end());
+          now[g].push_back(static_cast<std::uint32_t>(batch.size()));
+        }
+        std::sort(a.after.begin(), a.after.end());
+        a.after.erase(std::unique(a.after.begin(), a.after.end()), a.after.end());
+        batch.push_back(a);
+      }
+      TransferQueue::Exchange e =
+          exchange(pairs, *std::max_element(ready.begin(), ready.end()), kGpus);
+      e.ready_ps = ready;
+      e.clocks = clocks;
+      const TransferQueue::Timed t = q.run(std::vector{e})[0];
+      exchanges.push_back(t.id);
+      for (std::size_t p = 0; p < pairs.size(); ++p) {
+        for (const std::uint32_t g : {pairs[p].src, pairs[p].dst}) {
+          ready[g] = t.transfer_end_ps[p];
+          clocks[g] = {{{t.id, 0, ready[g], false, g}}, 0};
+        }
+      }
+      before = now;
+    }
+    std::int64_t later = 0;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      later += static_cast<std::int64_t>(draw.below(900)) * 1'000'000;
+      Activity a;
+      const std::uint64_t bytes = 500'000 + draw.below(9'000'000);
+      a.transfers.push_back({kGpus + draw.below(2), i, bytes});
+      a.start = SimTime::from_ps(later);
+      batch.push_back(a);
+      q.advance(later);
+      copies.push_back(q.add(i, a.transfers[0].src, i, bytes, later, true));
+    }
+    const std::vector<network::ActivityResult> want = flow.run(batch);
+    const auto check = [&](const char* when) {
+      for (std::uint32_t x = 0; x < exchanges.size(); ++x) {
+        for (std::uint32_t p = 0; p < 2; ++p) {
+          for (const std::uint32_t g : {x % 2 + 2 * p, (x % 2 + 2 * p + 1) % kGpus}) {
+            expect_near(q.exchange_end(exchanges[x], g), want[2 * x + p].end.ps(),
+                        fmt::format("{}, seed {}, exchange {}, GPU {}", when, seed, x, g));
+          }
+        }
+      }
+      for (std::size_t i = 0; i < copies.size(); ++i) {
+        expect_near(q.end(copies[i]), want[2 * exchanges.size() + i].end.ps(),
+                    fmt::format("{}, seed {}, copy {}", when, seed, i));
+      }
+    };
+    check("at once");
+    std::vector<std::uint64_t> bytes(routes.links(), 0);
+    q.count_bytes(later + 10 * kMs, bytes);
+    check("later");
+  }
+}
+
 // Page transfers are forgotten when they arrive, which is before the next step counts their bytes;
 // loads of experts nobody forgets.
 TEST(TransferQueue, KeepsNoEndThatNobodyAsksForAgain) {
