@@ -27,7 +27,9 @@
 //
 // A damaged expert (bit_flip) is found by the check of every faults.check_every steps and loaded
 // anew by its holders; one on a wrong GPU (mis_sharding, exchange_faults.cpp) goes to its own. A
-// step checks before its faults begin, so damage runs in one step at least.
+// step checks before its faults begin, so damage runs in one step at least. Of several replicas the
+// one whose step comes first checks for all; every other one goes on with its step and begins its
+// own load after it: what is left of that when it goes on, its next step waits for.
 //
 // Not modelled: loads from host memory beside other traffic, spare GPUs, time to agree on the new
 // layout (part of faults.detection).
@@ -547,6 +549,13 @@ void Simulator::wait(std::uint32_t gpu, std::int64_t ps) {
 /// The time of what begin_faults() found out, before the step's own work.
 void Simulator::pay_faults(std::uint64_t step) {
   const std::int64_t begin = engine_time();
+  // What another replica's check of the weights asked this one's GPUs for.
+  for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+    const std::int64_t left = loads_until_[g] - ready_[g];
+    if (left <= 0) continue;
+    wait(g, left);
+    straggler_ps_[kByFault][g] += left;
+  }
   // What passed while there was nothing to compute.
   std::int64_t passed =
       healing_since_ < 0 ? 0 : std::max<std::int64_t>(0, record_.scalars.start_ps - healing_since_);
@@ -582,13 +591,11 @@ void Simulator::pay_faults(std::uint64_t step) {
       note_critical(run::kNone, run::Phase::kWait, last, StragglerReason::kExpertLoadFromHost,
                     ready_[last], ps[last]);
     }
-    for (std::uint32_t first = 0, each = gpus_ / replicas(); first < gpus_; first += each) {
-      if (of_engine(first)) continue;
-      // Another replica: its next step begins later.
-      const auto from = ready_.begin() + first, beyond = from + each;
-      const std::int64_t load = *std::max_element(ps.begin() + first, ps.begin() + first + each);
-      if (load > 0)
-        std::fill(from, beyond, std::max(*std::max_element(from, beyond), begin) + load);
+    const std::int64_t since = healing_since_ < 0 ? begin : healing_since_;
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      // Another replica: it goes on as planned, and its next step waits for what is left of this.
+      if (of_engine(g) || ps[g] == 0) continue;
+      loads_until_[g] = std::max({loads_until_[g], ready_[g], since}) + ps[g];
     }
     for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
       if (ps[g] == 0) continue;

@@ -71,8 +71,10 @@ void Simulator::settle_step(std::uint32_t engine) {
     stretch(sc.phase_ps.data(), more);
     for (std::size_t i = 0; i < h.clocks.size(); ++i) {
       stretch(h.record.gpu_phase_ps.data() + (h.first_gpu + i) * run::kPhases, more);
-      // Beyond its step's end: a load that another replica's check asked for.
-      ready_[h.first_gpu + i] = end + std::max<std::int64_t>(0, ready_[h.first_gpu + i] - before);
+      ready_[h.first_gpu + i] = end;
+      // A load that another replica's check asked for begins when the step is over.
+      std::int64_t& loads = loads_until_[h.first_gpu + i];
+      if (loads > before) loads += std::max<std::int64_t>(more, 0);
     }
     TransferQueue* const queue = exchange_.copies();
     for (const LayerTime& x : h.times) {

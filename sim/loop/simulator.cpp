@@ -108,6 +108,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   lost_.assign(gpus_, 0);
   out_.assign(gpus_, 0);
   leaked_.assign(gpus_, 0);
+  loads_until_.assign(gpus_, 0);
   clock_.assign(gpus_, 1);
   relay_bytes_.assign(gpus_, 0);
   ready_.assign(gpus_, 0);

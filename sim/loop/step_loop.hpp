@@ -459,7 +459,8 @@ class Simulator {
   std::uint64_t alarms_ = 0;
   // Of the step about to begin: what healing takes.
   std::int64_t hang_ps_ = 0;
-  std::int64_t healing_since_ = -1;  ///< When the hang or the loads began; -1: there is none.
+  std::int64_t healing_since_ = -1;        ///< When the hang or the loads began; -1: there is none.
+  std::vector<std::int64_t> loads_until_;  ///< [G] Loads that another replica's step asked for.
   std::uint64_t checked_step_ = UINT64_MAX;  ///< Whose check of the weights is done.
   std::uint32_t hang_gpu_ = run::kNone;
   std::vector<std::uint64_t> host_load_, travel_, leaving_, arriving_;  // [G], [G][G], [G], [G] B

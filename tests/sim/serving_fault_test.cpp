@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -251,6 +252,51 @@ TEST(ReplicaFaults, SlowDamagedAndStalledOnesStayInTheirReplica) {
     const MemoryRun r = run_of(serving(event, {"parallel.ep=4"}, two));
     EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U) << event;
   }
+}
+
+TEST(ReplicaFaults, OfAnyKindAndNumberLeaveEveryStepInOrder) {
+  // Steps of replicas interleave, so what one asks of another must not move its start.
+  for (const int replicas : {2, 4}) {
+    for (const std::string event : {R"({kind="bit_flip",expert=2,layer=1,probability=0.1})",
+                                    R"({kind="slow_gpu",factor=3,probability=0.05,lasts=3})",
+                                    R"({kind="host_stall",stall="1 ms",probability=0.05})",
+                                    R"({kind="gather_failure",timeout="30 us",probability=0.05})",
+                                    R"({kind="kv_leak",bytes="1 MB",probability=0.05})",
+                                    R"({kind="link_degraded",factor=0.5,probability=0.05})"}) {
+      const MemoryRun r = run_of(serving(
+          event, {replicas == 2 ? "parallel.ep=4" : "parallel.ep=2", "faults.check_every=4"},
+          ", front_end = { replicas = " + std::to_string(replicas) + " }"));
+      EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U) << event;
+      EXPECT_GT(metric(r, "faults"), 0) << event;
+    }
+  }
+  // Pages travel between these two.
+  const MemoryRun r = run_of(serving(R"({kind="bit_flip",expert=2,step=4})",
+                                     {"parallel.ep=4", "faults.check_every=4"},
+                                     ", front_end = { replicas = 2, prefill_replicas = 1 }"));
+  EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U);
+}
+
+TEST(ReplicaFaults, AReloadHoldsUpTheNextStepOfEachReplicaByItself) {
+  // Check at step 8; replica 1 also has the expert and loads it after the step it is in.
+  const MemoryRun r =
+      run_of(serving(R"({kind="bit_flip",expert=2,layer=0,step=4})",
+                     {"parallel.ep=4", "faults.check_every=8"}, ", front_end = { replicas = 2 }"));
+  const auto load = static_cast<std::int64_t>(kExpert * 100);  // At 10 GB/s.
+  std::array<bool, 2> paid{};
+  std::array<std::int64_t, 2> last{};
+  for (std::size_t s = 0; s < r.data.steps.size(); ++s) {
+    const run::StepScalars& x = r.data.steps[s];
+    if (s >= 8 && !paid[x.engine]) {
+      paid[x.engine] = true;
+      const std::int64_t idle =
+          s == 8 ? 0 : x.start_ps - std::max(last[x.engine], last[1 - x.engine]);
+      EXPECT_GE(phase(r, s, x.engine * 4 + 2, Phase::kWait), load - std::max<std::int64_t>(idle, 0))
+          << s;
+    }
+    last[x.engine] = x.end_ps;
+  }
+  EXPECT_TRUE(paid[0] && paid[1]);
 }
 
 TEST(BitFlipWhileServing, IsFoundByACheckAndLoadedAnew) {
