@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -34,6 +35,35 @@ constexpr std::array kRows = {
     Row{DType::kQ4_0, "q4_0", "", 144},         Row{DType::kQ4K, "q4_k", "", 144},
     Row{DType::kQ6K, "q6_k", "", 210},
 };
+
+/// "int3": the width is what was meant, so the format of this kind with the nearest one (int4), not
+/// the name with the fewest other letters (int32).
+std::string suggest_width(std::string_view text, const std::vector<std::string>& names) {
+  const auto width = [](std::string_view name, std::string_view& kind) -> int {
+    const std::size_t digits = name.find_first_of("0123456789");
+    if (digits == 0 || digits == std::string_view::npos || name.size() - digits > 3) return 0;
+    kind = name.substr(0, digits);
+    int bits = 0;
+    for (const char c : name.substr(digits)) {
+      if (c < '0' || c > '9') return 0;
+      bits = 10 * bits + (c - '0');
+    }
+    return bits;
+  };
+  std::string_view kind, other;
+  const int wanted = width(text, kind);
+  std::string best;
+  int nearest = 0;
+  for (const std::string& name : names) {
+    const int bits = width(name, other);
+    if (wanted == 0 || bits == 0 || other != kind) continue;
+    if (best.empty() || std::abs(bits - wanted) < nearest) {
+      nearest = std::abs(bits - wanted);
+      best = name;
+    }
+  }
+  return best.empty() ? suggest_name(text, names) : fmt::format("did you mean \"{}\"?", best);
+}
 
 const Row& row(DType dtype) {
   const auto i = static_cast<std::size_t>(dtype);
@@ -90,7 +120,7 @@ DType parse_dtype(std::string_view text, const std::string& where) {
     names.emplace_back(r.name);
   }
   throw InputError(where, fmt::format("unknown number format \"{}\"", text),
-                   suggest_name(text, names));
+                   suggest_width(text, names));
 }
 
 std::uint64_t dtype_bytes(DType dtype, std::uint64_t count) {

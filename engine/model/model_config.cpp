@@ -195,6 +195,10 @@ class Reader {
     const std::string key = o_.has("torch_dtype") ? "torch_dtype" : "dtype";
     if (o_.has(key)) {
       c_.stored_dtype = parse_dtype(o_.text(key), fmt::format("{}: /{}", o_.where(), key));
+    } else if (c_.family != Family::kArticle) {
+      c_.notes.push_back(
+          fmt::format("torch_dtype is not stated: what has no format of its own counts as {}",
+                      dtype_name(c_.stored_dtype)));
     }
     c_.expert_dtype = c_.stored_dtype;
   }

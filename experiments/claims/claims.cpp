@@ -308,6 +308,11 @@ void Measurements::add_series(const std::string& quantity, const std::vector<dou
   quantities_[quantity] = std::move(q);
 }
 
+void Measurements::add_undecided(const std::string& quantity, std::string why) {
+  SWITCHYARD_ASSERT(!quantities_.contains(quantity), quantity);
+  quantities_[quantity] = {{}, std::move(why), true};
+}
+
 const Measurements::Quantity* Measurements::find(const std::string& quantity) const {
   const auto it = quantities_.find(quantity);
   return it == quantities_.end() ? nullptr : &it->second;
@@ -340,6 +345,11 @@ std::vector<Judged> judge(const std::vector<Claim>& claims, const Measurements& 
     }
     if (q != nullptr) {
       j.how = q->how;
+      if (q->undecided && ours) {
+        j.verdict = Verdict::kNotDecided;
+        out.push_back(std::move(j));
+        continue;
+      }
       std::vector<double> at;
       std::vector<double> values;
       for (const auto& point : q->points) {

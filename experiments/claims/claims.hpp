@@ -14,6 +14,7 @@
 //   verdict      no sign: value test -> reproduced, else contradicted.
 //                with sign: both -> reproduced; sign only -> direction; else contradicted;
 //                a series that is the same at every point has no trend -> not-decided.
+//                A quantity the run cannot tell (Measurements::add_undecided) -> not-decided.
 //                decided_by human -> out-of-scope; silicon without a device result ->
 //                needs-silicon.
 //
@@ -110,11 +111,14 @@ class Measurements {
   };
   struct Quantity {
     std::vector<Point> points;
-    std::string how;  ///< One line: the arithmetic or the run.
+    std::string how;         ///< One line: the arithmetic or the run.
+    bool undecided = false;  ///< No value; `how` says why. Its rows are not-decided.
   };
   void add(const std::string& quantity, double value, std::string how);
   void add_series(const std::string& quantity, const std::vector<double>& at,
                   const std::vector<double>& values, std::string how);
+  /// A quantity that this run cannot tell, e.g. of a coupled run that did not settle.
+  void add_undecided(const std::string& quantity, std::string why);
   /// Null when there is none.
   [[nodiscard]] const Quantity* find(const std::string& quantity) const;
   /// The single value; InputError when there is none.

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/base/units.hpp"
+#include "engine/model/gguf.hpp"
 
 namespace switchyard {
 namespace {
@@ -27,7 +31,42 @@ std::string share(std::uint64_t part, std::uint64_t whole) {
   return percent(static_cast<double>(part) / static_cast<double>(whole));
 }
 
-Table parts_table(const ModelConfig& config, const DTypeChoice& dtype) {
+/// Formats and bytes of a part as a GGUF file holds them.
+struct StoredPart {
+  std::vector<std::string> formats;  // In order of first appearance.
+  std::uint64_t bytes = 0;
+};
+using StoredParts = std::map<std::string, StoredPart>;
+
+/// The part that llama.cpp's name of a tensor belongs to, as in parts_table.
+std::string part_of(const std::string& name) {
+  const auto has = [&](const char* text) { return name.find(text) != std::string::npos; };
+  if (has("norm")) return "norms";
+  if (name.starts_with("token_embd")) return "input embedding";
+  if (name.starts_with("output")) return "LM head";
+  if (has("_exps")) return "routed experts";
+  if (has("_shexp")) return "shared experts";
+  if (has("ffn_gate_inp") || has("exp_probs")) return "router";
+  if (has("attn_")) return "attention";
+  if (has("ffn_")) return "dense FFN";
+  return "other tensors";
+}
+
+StoredParts stored_parts(const model::Gguf& file) {
+  StoredParts out;
+  for (const auto& [name, tensor] : file.tensors()) {
+    StoredPart& part = out[part_of(name)];
+    const std::string format(dtype_name(tensor.dtype));
+    if (std::find(part.formats.begin(), part.formats.end(), format) == part.formats.end()) {
+      part.formats.push_back(format);
+    }
+    part.bytes += tensor.data.size();
+  }
+  return out;
+}
+
+/// `stored`: the formats and bytes of a file in place of `dtype`'s; may be null.
+Table parts_table(const ModelConfig& config, const DTypeChoice& dtype, const StoredParts* stored) {
   const auto all = model::count_parameters(config);
   const auto active = model::count_active(config);
   Table t;
@@ -48,6 +87,11 @@ Table parts_table(const ModelConfig& config, const DTypeChoice& dtype) {
     t.rows.push_back({part, fmt::to_string(n), fmt::to_string(active.*field),
                       std::string(dtype_name(format)),
                       fmt::to_string(model::weight_bytes(one, dtype)), share(n, all.total())});
+    if (stored == nullptr) return;
+    const auto it = stored->find(part);
+    t.rows.back()[3] =
+        it == stored->end() ? "" : fmt::format("{}", fmt::join(it->second.formats, ", "));
+    t.rows.back()[4] = fmt::to_string(it == stored->end() ? 0 : it->second.bytes);
   };
   const DType kept = dtype.embedding.value_or(dtype.shared);
   row("input embedding", &ParameterCount::embedding, kept);
@@ -59,14 +103,36 @@ Table parts_table(const ModelConfig& config, const DTypeChoice& dtype) {
   row("dense FFN", &ParameterCount::dense_ffn, dtype.shared);
   row("LM head", &ParameterCount::head, kept);
   row("backbone (stated)", &ParameterCount::stated_backbone, dtype.shared);
+  std::uint64_t bytes = 0;
+  if (stored == nullptr) {
+    bytes = model::weight_bytes(all, dtype);
+  } else {
+    for (const auto& [part, held] : *stored) bytes += held.bytes;
+    if (const auto it = stored->find("other tensors"); it != stored->end()) {
+      t.rows.push_back({"other tensors", "0", "0",
+                        fmt::format("{}", fmt::join(it->second.formats, ", ")),
+                        fmt::to_string(it->second.bytes), "0.0000"});
+    }
+  }
   t.rows.push_back({"total", fmt::to_string(all.total()), fmt::to_string(active.total()), "",
-                    fmt::to_string(model::weight_bytes(all, dtype)), "100.0000"});
+                    fmt::to_string(bytes), "100.0000"});
   const std::uint64_t look_up = config.tie_word_embeddings ? 0 : all.embedding;
   t.rows.push_back({"total without input embedding", fmt::to_string(all.total() - look_up),
                     fmt::to_string(model::active_without_input_embedding(config)), "", "",
                     share(all.total() - look_up, all.total())});
   if (config.tie_word_embeddings) {
     t.notes.emplace_back("input embedding and LM head are one matrix");
+  }
+  if (stored != nullptr) {
+    t.notes.emplace_back(
+        "formats and bytes are of the file's tensors; --dtype counts the parts in others, and the "
+        "tables below count each part in one format");
+  }
+  if (config.num_experts > 0 && config.router == model::RouterKind::kLinear) {
+    t.notes.push_back(fmt::format(
+        "router: its weights are counted as stored (--dtype router=fp32 counts them otherwise); "
+        "its logits are computed in {}",
+        config.gate.bf16_linear ? "bf16" : "fp32"));
   }
   for (const auto& [key, value] : config.stated) {
     t.notes.push_back(fmt::format("stated by the article: {} {}", key, format_count(value)));
@@ -209,9 +275,15 @@ std::vector<Table> account(const AccountOptions& options) {
   if (options.tokens == 0) {
     throw InputError("--tokens", "a step needs at least one token");
   }
-  const auto config = model::read_model_config(model::find_model(options.model, options.root));
+  const auto path = model::find_model(options.model, options.root);
+  const auto config = model::read_model_config(path);
   const auto dtype = parse_dtype_choice(options.dtype, model::default_dtypes(config));
-  return {parts_table(config, dtype), derived_table(config, dtype, options.context),
+  StoredParts stored;
+  if (options.dtype.empty() && model::is_gguf_path(path)) {
+    stored = stored_parts(model::Gguf::open(path));
+  }
+  return {parts_table(config, dtype, stored.empty() ? nullptr : &stored),
+          derived_table(config, dtype, options.context),
           activation_table(config, dtype, options.tokens)};
 }
 

@@ -12,7 +12,7 @@
 namespace switchyard {
 
 struct AccountOptions {
-  std::string model;           ///< preset name, config.json, or checkpoint folder.
+  std::string model;           ///< preset name, config.json, .gguf or checkpoint folder.
   std::string dtype;           ///< --dtype: "" = the file's own formats; see parse_dtype_choice.
   std::uint64_t tokens = 1;    ///< --tokens: T of the activation rates, ≥ 1.
   std::uint64_t context = 0;   ///< --context: tokens each one attends to, for FLOPs and KV bytes.

@@ -7,6 +7,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/import/topo_m.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/cluster/route_table.hpp"
@@ -17,9 +18,8 @@ namespace switchyard::cli {
 
 int import_topo_m(const ImportOptions& options) {
   if (options.like.empty()) {
-    throw InputError(
-        "--like", "is missing",
-        "name a hardware file with the same GPU, e.g. scenarios/hardware/hgx_h100.toml");
+    throw InputError("--like", "is missing",
+                     "name a hardware with the same GPU, e.g. hgx_h100, or its file");
   }
   importers::TopoMOptions topo;
   topo.name = options.output.stem().string();
@@ -33,7 +33,7 @@ int import_topo_m(const ImportOptions& options) {
   if (options.output.extension() != ".toml") {
     throw InputError("-o", "a hardware file ends in .toml");
   }
-  topo.like = scenario::read_hardware(options.like);
+  topo.like = scenario::read_hardware(find_named(options.like, "hardware", "--like").string());
   if (!options.numa.empty()) {
     topo.numa = parse_rate(options.numa, "--numa", "numa");
     if (!(topo.numa->value > 0)) {

@@ -484,8 +484,10 @@ int run(int argc, char** argv) {
                    "layer number of the model for the file's first row")
       ->transform(whole_number())
       ->capture_default_str();
-  v_import->add_option("--like", import_options.like,
-                       "topo-m: hardware file that the figures of GPU and cables come from");
+  v_import->add_option(
+      "--like", import_options.like,
+      "topo-m: hardware (a name of scenarios/hardware, or a file) that the figures of GPU and "
+      "cables come from");
   v_import->add_option("--numa", import_options.numa,
                        "topo-m: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
   quiet_flag(v_import);

@@ -14,6 +14,7 @@
 #include "engine/base/file_hash.hpp"
 #include "engine/base/hash.hpp"
 #include "engine/trace/trace_parts.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/signals.hpp"
@@ -87,6 +88,8 @@ int run_sim(const SimOptions& options) {
                      {{"the scenario", options.scenario},
                       {"the routing trace", trace_path},
                       {"the run (-o)", options.output}});
+  make_parents("-o", options.output);
+  if (!options.signals.empty()) make_parents("--signals-out", options.signals);
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
   std::uint64_t last_percent = 0;
   const auto sink = sim::file_sink(options.output);

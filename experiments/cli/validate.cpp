@@ -9,6 +9,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/trace/trace.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
@@ -21,26 +22,6 @@ namespace switchyard::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A file as named, or <root>/<folder>/<name>.toml.
-fs::path find_named(const std::string& name, const char* folder, const std::string& option) {
-  std::error_code ec;
-  if (name.find('/') != std::string::npos || name.ends_with(".toml")) {
-    if (!fs::is_regular_file(name, ec))
-      throw InputError(option, fmt::format("there is no file {}", name));
-    return name;
-  }
-  const fs::path base = scenarios_root() / folder;
-  const fs::path file = base / (name + ".toml");
-  if (fs::is_regular_file(file, ec)) return file;
-  std::vector<std::string> known;
-  for (const auto& entry : fs::directory_iterator(base, ec)) {
-    if (entry.path().extension() == ".toml") known.push_back(entry.path().stem().string());
-  }
-  std::sort(known.begin(), known.end());
-  throw InputError(option, fmt::format("\"{}\" is not in scenarios/{}", name, folder),
-                   suggest_name(name, known));
-}
 
 /// The fastest link of the first GPU.
 BytesPerSecond own_link(const scenario::HardwareSpec& hardware) {

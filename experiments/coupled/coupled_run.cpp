@@ -53,17 +53,18 @@ CoupledRun run_coupled(const Engine& engine, std::span<const TracePrompt> prompt
     (void)record_trace(engine, prompts, run, file);
     return read_trace(file);
   };
+  CoupledRun out;
   hooks.simulate = [&](std::uint32_t, const RoutingTrace& trace) {
     SignalTable table;
     sim::SimulationExtras extras;
     extras.signals = &table;
-    (void)simulate(s, trace, extras);
+    out.data = simulate(s, trace, extras);
     validate_signals(table, "coupled run");
     return table;
   };
-  CoupledRun out;
   out.outcome = couple(hooks, rounds);
-  out.data = simulate(s, out.outcome.trace, {});
+  // Settled: the last trace decides as the one before, which was simulated.
+  if (!out.outcome.converged) out.data = simulate(s, out.outcome.trace, {});
   return out;
 }
 

@@ -20,7 +20,7 @@ namespace switchyard::coupled {
 
 struct CoupledRun {
   Outcome outcome;
-  run::RunData data;  ///< The simulation of the last round's trace.
+  run::RunData data;  ///< The simulation of the last round's decisions.
 };
 
 /// `scenario_text` is TOML whose routing is a trace by any name, cycled or exact; its policy and

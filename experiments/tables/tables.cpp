@@ -161,7 +161,7 @@ Table verdicts_table(const std::string& table, const std::vector<claims::Judged>
   if (undecided) {
     t.notes.emplace_back(
         "not-decided: read this way, the quantity is the same at every point, so there is no trend "
-        "(sign n/a) to hold against the claim's");
+        "(sign n/a) to hold against the claim's; or the run cannot tell it (\"ours is\" says why)");
   }
   for (const std::string& id : order) {
     std::uint64_t sum = 0;

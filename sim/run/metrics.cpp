@@ -415,7 +415,10 @@ double nearest_rank(std::vector<double> values, double percent) {
 }
 
 std::string format_value(double value) {
-  return std::isnan(value) ? "n/a" : fmt::format("{:.6g}", value);
+  if (std::isnan(value)) return "n/a";
+  // Counts and bytes as they are, not 6.9e+09.
+  const double size = std::abs(value);
+  return size >= 1e6 && size < 1e15 ? fmt::format("{:.0f}", value) : fmt::format("{:.6g}", value);
 }
 
 }  // namespace switchyard::run

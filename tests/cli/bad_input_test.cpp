@@ -261,6 +261,18 @@ fs::path folder_with_run(const std::string& name) {
 
 }  // namespace
 
+TEST(Output, SimMakesTheFoldersAboveItsFile) {
+  const fs::path f = folder_with_run("new_folders");
+  const std::string scenario = source_path("scenarios/hub.toml").string();
+  const ProcessResult made = run_switchyard({"sim", scenario, "--set", "workload.steps=4", "--set",
+                                             "workload.warmup_steps=1", "-o", "a/b/r.h5"},
+                                            {.folder = f, .environment = {}});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_EQ(read_file(f / "a/b/r.h5"), read_file(f / "good.h5"));
+  expect_refused(f, {"sim", scenario, "-o", "good.h5/r.h5"},
+                 {"-o: cannot make the folder good.h5"});
+}
+
 TEST(BadInput, DamagedTraces) {
   const fs::path f = folder_with_trace("traces");
   const std::string scenario = source_path("scenarios/demo.toml").string();

@@ -135,8 +135,7 @@ TEST(ImportTopoM, PrintsATableInEveryFormat) {
   const fs::path f = fresh_folder("topo_m_format");
   const ProcessResult r = run_switchyard(
       {"import", "topo-m", source_path("tests/fixtures/topo_m/hgx_h100_8gpu.txt").string(),
-       "--like", source_path("scenarios/hardware/hgx_h100.toml").string(), "--numa", "67.2 GB/s",
-       "-o", "mine.toml", "--format", "csv"},
+       "--like", "hgx_h100", "--numa", "67.2 GB/s", "-o", "mine.toml", "--format", "csv"},
       {.folder = f, .environment = {}});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_NE(r.out.find("\nGPUs,8\n"), std::string::npos) << r.out;

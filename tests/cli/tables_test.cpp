@@ -405,6 +405,60 @@ TEST(Feedback, VerdictsFollowTheRuns) {
   EXPECT_NE(verdict_of(judged, "C23a"), Verdict::kReproduced) << "three of one are three times";
 }
 
+TEST(Feedback, SeedsGiveTheirMedianAndAnUnsettledRunIsNotJudged) {
+  FeedbackRun queue;
+  queue.columns = {"third expert", "load"};
+  const std::vector<double> rises{1.1, 1.45, 2};
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const std::string k3 : {"none", "activate", "choose"}) {
+      FeedbackRow r = feedback({k3, "1.2"}, 0, 0, 0.125, 0, 0);
+      r.seed = seed;
+      if (k3 == "activate") r.expert_fraction *= rises[seed - 1];
+      queue.rows.push_back(r);
+    }
+  }
+  auto judged = claims::judge(claims::claims_of("queue-limits"), measure_queue_limits(queue));
+  EXPECT_EQ(verdict_of(judged, "C23c"), Verdict::kReproduced) << "1.45 is the median";
+  auto tables = feedback_tables("queue-limits", queue, judged);
+  ASSERT_EQ(tables[0].rows.size(), 3U) << "one line a condition";
+  EXPECT_EQ(tables[0].rows[1][2], "18.12 (13.75 to 25)");
+  EXPECT_EQ(tables[0].rows[1].back(), "yes");
+  queue.rows[4].converged = false;  // activate, seed 2
+  queue.rows[4].rounds = 5;
+  judged = claims::judge(claims::claims_of("queue-limits"), measure_queue_limits(queue));
+  EXPECT_EQ(verdict_of(judged, "C23c"), Verdict::kNotDecided);
+  EXPECT_EQ(verdict_of(judged, "C23a"), Verdict::kReproduced) << "arithmetic stays";
+  tables = feedback_tables("queue-limits", queue, judged);
+  EXPECT_EQ(tables[0].rows[1].back(), "no: not judged");
+  EXPECT_EQ(tables[0].rows[0].back(), "yes");
+
+  FeedbackRun decode;
+  const double none = std::nan("");
+  decode.rows = {feedback({"off"}, 0, 0, 0, none, 9), feedback({"0.85"}, 0, 0, 0, none, 8),
+                 feedback({"0.80"}, 0, 0, 0, none, 4)};
+  judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(decode));
+  EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kNotDecided) << "shown, not left out";
+  EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kReproduced);
+}
+
+TEST(Feedback, AQueueThatGrowsIsNotBounded) {
+  // Ten a second for 60 s; each waits so long.
+  const auto waits = [](auto&& wait_s) {
+    std::vector<run::RequestRecord> out(600);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const double t = static_cast<double>(i) / 10;
+      out[i].arrival_ps = static_cast<std::int64_t>(t * 1e12);
+      out[i].scheduled_ps = static_cast<std::int64_t>((t + wait_s(t)) * 1e12);
+    }
+    return out;
+  };
+  EXPECT_TRUE(queue_is_bounded(waits([](double) { return 3.0; }), 10, 60));
+  EXPECT_FALSE(queue_is_bounded(waits([](double t) { return 0.05 * t; }), 10, 60));
+  auto never = waits([](double) { return 0.0; });
+  for (std::size_t i = 400; i < never.size(); ++i) never[i].scheduled_ps = -1;
+  EXPECT_FALSE(queue_is_bounded(never, 10, 60));
+}
+
 TEST(Feedback, TheShippedRouterUnderLoadIsCoupledAndSettles) {
   const auto tables = make_load_aware({scenarios(), true, 1});
   ASSERT_EQ(tables.size(), 3U);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "engine/model/gguf.hpp"
 #include "experiments/cli/account.hpp"
 
 namespace switchyard {
@@ -105,6 +107,57 @@ TEST(Account, DtypeChoice) {
   auto o = options("qwen2_57b_a14b");
   o.dtype = "experts=int4_g128,shared=bf16";
   EXPECT_EQ(cell(account(o).front(), "routed experts", 3), "int4_g128");
+}
+
+TEST(Account, AGgufFileShowsTheFormatsOfItsTensors) {
+  AccountOptions o =
+      options(std::string(SWITCHYARD_SOURCE_DIR) + "/tests/fuzz/corpus/gguf/deepseek_q4_0.gguf");
+  const auto stored = account(o).front();
+  const auto file = model::Gguf::open(o.model);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : file.tensors()) bytes += tensor.data.size();
+  EXPECT_EQ(cell(stored, "total", 4), std::to_string(bytes));
+  EXPECT_EQ(cell(stored, "routed experts", 3), "q4_0");
+  EXPECT_EQ(cell(stored, "norms", 3), "fp32");
+  EXPECT_EQ(cell(stored, "other tensors", 3), "") << "every tensor belongs to a part";
+  // Another choice counts the parts in one format each.
+  o.dtype = "bf16";
+  EXPECT_EQ(cell(account(o).front(), "norms", 3), "bf16");
+}
+
+TEST(Account, SaysHowTheRouterIsCountedAndWhatTheFileLeftOut) {
+  const auto notes_of = [](const std::string& model) {
+    const Table table = account(options(model)).front();
+    std::string all;
+    for (const std::string& n : table.notes) all += n + "\n";
+    return all;
+  };
+  EXPECT_NE(notes_of("mixtral_8x7b").find("its logits are computed in fp32"), std::string::npos);
+  const std::string path = testing::TempDir() + "/account_defaults.json";
+  write_file(path, R"({"model_type": "mixtral", "hidden_size": 64, "num_attention_heads": 8})");
+  const std::string notes = notes_of(path);
+  EXPECT_NE(notes.find("class defaults used for: "), std::string::npos) << notes;
+  EXPECT_NE(notes.find("num_key_value_heads"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("torch_dtype is not stated: what has no format of its own counts as bf16"),
+            std::string::npos)
+      << notes;
+}
+
+TEST(Account, AWidthThatIsNotThereNamesTheNearestOne) {
+  const auto hint = [](const char* text) {
+    try {
+      (void)parse_dtype_choice(text, {});
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_NE(hint("int3").find("did you mean \"int4\"?"), std::string::npos) << hint("int3");
+  EXPECT_NE(hint("experts=int6").find("did you mean \"int8\"?"), std::string::npos);
+  EXPECT_NE(hint("fp6").find("did you mean \"fp8\"?"), std::string::npos);
+  EXPECT_NE(hint("mxfp5").find("did you mean \"mxfp4\"?"), std::string::npos);
+  EXPECT_NE(hint("bf17").find("did you mean \"bf16\"?"), std::string::npos);
+  EXPECT_NE(hint("itn4").find("did you mean \"int4\"?"), std::string::npos);
 }
 
 TEST(Account, UnknownModelNamesTheNearest) {

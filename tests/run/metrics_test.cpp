@@ -100,6 +100,14 @@ TEST(Metrics, WithoutDataAreNotAvailable) {
   EXPECT_EQ(format_value(m.at("MBU")), "n/a");
 }
 
+TEST(Metrics, CountsAreWrittenOut) {
+  EXPECT_EQ(format_value(6946652160.0), "6946652160");
+  EXPECT_EQ(format_value(-1234567), "-1234567");
+  EXPECT_EQ(format_value(999999.4), "999999");
+  EXPECT_EQ(format_value(0.0123456789), "0.0123457");
+  EXPECT_EQ(format_value(1e18), "1e+18");
+}
+
 TEST(Metrics, HaveADefinitionEachAndNoNameTwice) {
   std::map<std::string, int> names;
   for (const MetricDefinition& d : metric_definitions()) {

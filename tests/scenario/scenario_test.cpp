@@ -460,7 +460,8 @@ TEST(Scenario, ACalibrationOfAnotherDeviceIsRefusedUnlessTheScenarioSaysSo) {
               std::string::npos)
         << e.what();
   }
-  EXPECT_NE(read_small(section + "other_device = true\n").cost.calibration, nullptr);
+  EXPECT_NE(read_small(section + "other_device = true\nlibrary = \"vllm\"\n").cost.calibration,
+            nullptr);
   EXPECT_THROW(static_cast<void>(read_small("[cost]\nother_device = true\n")), InputError);
 }
 
