@@ -31,12 +31,16 @@ int export_placement(const ExportOptions& options) {
   const run::RunReader reader(options.input);
   const run::Inventory& inv = reader.base().inventory;
   const std::string& text = reader.base().meta.scenario_text;
-  constexpr std::string_view kKey = "parallel.ep = ";
-  std::uint32_t ep = 0;
-  if (const std::size_t found = text.find(kKey); found != std::string::npos) {
-    const char* const begin = text.data() + found + kKey.size();
-    std::from_chars(begin, text.data() + text.size(), ep);
-  }
+  const auto number = [&](std::string_view key) {
+    std::uint32_t n = 0;
+    if (const std::size_t found = text.find(key); found != std::string::npos) {
+      std::from_chars(text.data() + found + key.size(), text.data() + text.size(), n);
+    }
+    return n;
+  };
+  const std::uint32_t ep = number("parallel.ep = ");
+  // Experts cut into columns: a rank is so many GPUs, of which the run names the first.
+  const std::uint32_t cut = ep == 0 ? 1 : std::max(number("parallel.tp = ") / ep, 1U);
   if (ep == 0 || inv.moe_layers.empty()) {
     throw InputError(options.input.string(), "the run places no experts on EP ranks");
   }
@@ -48,12 +52,12 @@ int export_placement(const ExportOptions& options) {
         inv.placement.begin() + static_cast<std::ptrdiff_t>(l * inv.experts * inv.replicas);
     const std::uint32_t lowest = *std::min_element(
         places, places + static_cast<std::ptrdiff_t>(std::size_t{inv.experts} * inv.replicas));
-    const std::uint32_t first = lowest / ep * ep;
+    const std::uint32_t first = lowest / (ep * cut) * (ep * cut);
     for (std::size_t e = 0; e < inv.experts; ++e) {
       for (std::size_t i = 0; i < inv.replicas; ++i) {
         const std::uint32_t gpu = inv.placement[(l * inv.experts + e) * inv.replicas + i];
-        if (gpu >= first + ep) continue;  // of another EP group, or no further copy
-        csv += fmt::format("{},{},{}\n", inv.moe_layers[l], e, gpu - first);
+        if (gpu >= first + ep * cut) continue;  // of another EP group, or no further copy
+        csv += fmt::format("{},{},{}\n", inv.moe_layers[l], e, (gpu - first) / cut);
         ++copies;
       }
     }

@@ -149,8 +149,9 @@ bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::u
 
 OpCost CostModel::embedding(std::uint64_t tokens) const {
   if (tokens == 0) return {};
-  return roofline(real(tokens) * real(model_.hidden_size) * (w_ + a_), 0, dtype_.shared, gpu_.mfu,
-                  1);
+  const double share = real(model_.vocab_size) / real(std::max(vocabulary_, model_.vocab_size));
+  return roofline(real(tokens) * real(model_.hidden_size) * (w_ * share + a_), 0, dtype_.shared,
+                  gpu_.mfu, 1);
 }
 
 OpCost CostModel::core_of(std::size_t layer, std::span<const SequenceWork> work) const {
@@ -466,18 +467,27 @@ OpCost CostModel::head(std::uint64_t rows) const {
   if (rows == 0) return {};
   const double t = real(rows), hidden = real(model_.hidden_size), v = real(model_.vocab_size);
   const Part norm{2 * t * hidden * a_, t * hidden * a_, 0, dtype_.shared, gpu_.mfu};
-  const Part product{hidden * v * w_ + t * (hidden * a_ + v * 4), t * (hidden * a_ + v * 4),
-                     2 * t * hidden * v, dtype_.shared, gpu_.mfu};
+  const bool part = vocabulary_ > model_.vocab_size;
+  // Logits that leave the GPU are not kept on the chip.
+  const double logits = t * v * (part ? a_ : 4), inside = t * hidden * a_ + (part ? 0 : logits);
+  const Part product{hidden * v * w_ + t * hidden * a_ + logits, inside, 2 * t * hidden * v,
+                     dtype_.shared, gpu_.mfu};
   const Part sample{t * v * 4, t * v * 4, 0, dtype_.shared, gpu_.mfu};
   OpCost gemm = roofline(product.bytes, product.flops, product.format, product.share, 1);
   if (!measured(scenario::OpKind::kGemm, dtype_.shared, {model_.vocab_size, model_.hidden_size},
                 {t, 0, 0}, gemm)) {
-    return group({norm, product, sample});
+    return part ? group({norm, product}) : group({norm, product, sample});
   }
   OpCost cost = roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
   cost += gemm;
-  cost += roofline(sample.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+  if (!part) cost += sampling(rows);
   return cost;
+}
+
+OpCost CostModel::sampling(std::uint64_t rows) const {
+  if (rows == 0) return {};
+  return roofline(real(rows) * real(std::max(vocabulary_, model_.vocab_size)) * 4, 0, dtype_.shared,
+                  gpu_.mfu, 1);
 }
 
 }  // namespace switchyard::sim

@@ -106,7 +106,7 @@ class CostModel {
   [[nodiscard]] OpCost roofline(double bytes, double flops, model::DType p, double share,
                                 std::uint32_t kernels) const;
 
-  /// Token lookup: T·H·(w + a) bytes.
+  /// Token lookup: T·H·(w + a) bytes; of a part of the vocabulary its share of w.
   [[nodiscard]] OpCost embedding(std::uint64_t tokens) const;
   /// RMSNorm, QKV projection, RoPE + cache append, attention core, output projection + residual.
   /// Core, per sequence with n new tokens and c cached: attended pairs n·c + n(n+1)/2 (windows
@@ -127,6 +127,10 @@ class CostModel {
   void use_slots(std::uint32_t slots) { slots_ = slots; }
   /// Whether the step only decodes: which grouped GEMM cost.grouped_gemm = auto takes.
   void use_decode(bool only_decode) { only_decode_ = only_decode; }
+  /// Entries of the whole vocabulary where the model has a part of it: then head() gives the part's
+  /// logits, in the activations' format, and sampling() is apart; embedding() reads
+  /// vocab_size / entries of the rows. Without the call the model has all of it.
+  void use_vocabulary(std::uint64_t entries) { vocabulary_ = entries; }
   /// RMSNorm, gate GEMM (T·H·E, or the GateShape of an MLP router), top-k, then the permutation of
   /// T·k rows: T·H·a read, T·k·H·a written. GEMM and top-k are of the `routed` tokens only: a
   /// policy may decide the others without the router.
@@ -157,8 +161,10 @@ class CostModel {
   /// With shares > 1 the norm is of 1 / shares of the tokens.
   [[nodiscard]] OpCost dense(std::size_t layer, std::uint64_t tokens,
                              std::uint32_t shares = 1) const;
-  /// Final norm, LM head for `rows` rows, sampling.
+  /// Final norm, LM head for `rows` rows, sampling; of a part of the vocabulary no sampling.
   [[nodiscard]] OpCost head(std::uint64_t rows) const;
+  /// From `rows` rows of logits of the whole vocabulary, 4·V bytes each.
+  [[nodiscard]] OpCost sampling(std::uint64_t rows) const;
 
   [[nodiscard]] const model::ModelConfig& model() const { return model_; }
   [[nodiscard]] const model::DTypeChoice& dtype() const { return dtype_; }
@@ -201,6 +207,7 @@ class CostModel {
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight
   std::uint32_t slots_ = 0;                   // k: copies of a token's row
+  std::uint64_t vocabulary_ = 0;              // entries of the whole one
   double expert_matrices_ = 3;                // matrices per expert
   double expert_bytes_ = 0;                   // weight bytes of one expert
   double qkv_weights_ = 0, out_weights_ = 0;  // attention projection weights of one layer

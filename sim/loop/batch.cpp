@@ -87,14 +87,14 @@ void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uin
 }
 
 std::vector<std::vector<std::uint64_t>> Simulator::group_collective(
-    network::Collective what, const std::vector<std::uint64_t>& rows) const {
+    network::Collective what, const std::vector<std::uint64_t>& rows, std::uint64_t values) const {
   std::vector<std::vector<std::uint64_t>> out;
   std::vector<std::uint32_t> members(s_.parallel.tp);
   for (std::uint32_t first = 0; first < gpus_; first += s_.parallel.tp) {
     std::iota(members.begin(), members.end(), first);
     const auto phases = network::collective(
         what, network::collective_of(s_.network.collective),
-        model::dtype_bytes(s_.activations, rows[first] * s_.model.hidden_size), members, node_);
+        model::dtype_bytes(s_.activations, rows[first] * values), members, node_);
     if (out.size() < phases.size()) {
       out.resize(phases.size(), std::vector<std::uint64_t>(std::size_t{gpus_} * gpus_, 0));
     }
@@ -113,19 +113,37 @@ void Simulator::compose_reduce() {
   scatter_.clear();
   gather_.clear();
   if (!sharded()) return;
+  const std::uint64_t hidden = s_.model.hidden_size;
   if (s_.parallel.sequence_parallel) {
-    scatter_ = group_collective(network::Collective::kReduceScatter, tokens_of_);
+    scatter_ = group_collective(network::Collective::kReduceScatter, tokens_of_, hidden);
   } else {
-    reduce_ = group_collective(network::Collective::kAllReduce, tokens_of_);
+    reduce_ = group_collective(network::Collective::kAllReduce, tokens_of_, hidden);
   }
   if (s_.parallel.sequence_parallel || wide()) {
-    gather_ = group_collective(network::Collective::kAllGather, tokens_of_);
+    gather_ = group_collective(network::Collective::kAllGather, tokens_of_, hidden);
   }
 }
 
 /// Sequence parallelism: every GPU of a group computes the head for all rows that sample.
 void Simulator::gather_samples() {
-  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_));
+  collective(run::kNone,
+             group_collective(network::Collective::kAllGather, sampled_of_, s_.model.hidden_size));
+}
+
+/// parallel.vocab_parallel: every GPU of a group gets the logits of the whole vocabulary.
+void Simulator::gather_logits() {
+  const std::uint64_t before = record_.scalars.bytes_sent;
+  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_,
+                                          shard_.vocab_size * s_.parallel.tp));
+  logit_bytes_ += record_.scalars.bytes_sent - before;
+}
+
+void Simulator::note_vocabulary(std::uint64_t steps) {
+  const auto each = [&](std::uint64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(steps);
+  };
+  sink_.data().metrics.push_back({"embedding collective per step", each(embedding_bytes_), "B"});
+  sink_.data().metrics.push_back({"logits all-gather per step", each(logit_bytes_), "B"});
 }
 
 std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {

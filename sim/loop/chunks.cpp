@@ -74,7 +74,7 @@ SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_
   SimTime more;
   const ExpertMap::Row& row = map_.row(moe);
   for (std::size_t c = 0; c < row.rank.size(); ++c) {
-    if (row.rank[c] != gpu % s_.parallel.ep) continue;
+    if (row.rank[c] != s_.parallel.rank_of(gpu)) continue;
     const double factor = faults_->expert_factor(moe, row.expert[c]);
     if (factor == 1) continue;
     for (const auto& wave : traffic_.waves) {

@@ -10,8 +10,9 @@
 
 namespace switchyard::sim {
 
-ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placement)
-    : gpus(gpu_count), ep(placement.ranks) {
+ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placement,
+                     std::uint32_t columns)
+    : gpus(gpu_count), ep(placement.ranks), cut(columns) {
   for (const placement::Row& from : placement.rows) {
     Row row;
     row.count.assign(ep, 0);
@@ -71,7 +72,8 @@ std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t ex
   const std::uint32_t n = row.copies(expert), first = row.first[expert];
   if (n == 1) return first;
   const std::uint32_t s = tokens.rank[token];
-  const std::uint32_t group = s / map_.ep * map_.ep;
+  const std::uint32_t group = s / map_.span() * map_.span();
+  const auto at = [&](std::uint32_t c) { return group + row.rank[c] * map_.cut; };
   const auto hashed = [&](std::uint32_t of) {
     // The finaliser of splitmix64: neighbouring positions spread evenly.
     std::uint64_t z = (std::uint64_t{tokens.sequence[token]} << 32U | tokens.position[token]) +
@@ -84,21 +86,19 @@ std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t ex
     case scenario::ReplicaChoice::kHash:
       break;
     case scenario::ReplicaChoice::kRoundRobin:
-      return first + turn_[s / map_.ep * (row.first.size() - 1) + expert]++ % n;
+      return first + turn_[s / map_.span() * (row.first.size() - 1) + expert]++ % n;
     case scenario::ReplicaChoice::kNearest:
       near_.clear();
       for (std::uint32_t c = first; c < first + n; ++c) {
-        if (group + row.rank[c] == s) return c;
-        if (node_[group + row.rank[c]] == node_[s]) near_.push_back(c);
+        if (at(c) == s) return c;
+        if (node_[at(c)] == node_[s]) near_.push_back(c);
       }
       if (!near_.empty()) return near_[hashed(static_cast<std::uint32_t>(near_.size()))];
       break;
     case scenario::ReplicaChoice::kLeastLoaded: {
       std::uint32_t best = first;
       for (std::uint32_t c = first + 1; c < first + n; ++c) {
-        if (out.assignments[group + row.rank[c]] < out.assignments[group + row.rank[best]]) {
-          best = c;
-        }
+        if (out.assignments[at(c)] < out.assignments[at(best)]) best = c;
       }
       return best;
     }
@@ -152,9 +152,10 @@ void TrafficBuilder::to_bytes(const std::uint32_t* copies, std::vector<std::uint
 void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
                                  const LayerDecision& decision, LayerTraffic& out) {
   const std::size_t g = map_.gpus, k = decision.slots, copies = row.rank.size();
+  const std::uint32_t span = map_.span(), cut = map_.cut;
   for (std::uint32_t t = 0; t < decision.tokens; ++t) {
     const std::uint32_t s = tokens.rank[t];
-    const std::uint32_t group = s / map_.ep, base = group * map_.ep;
+    const std::uint32_t group = s / span, base = group * span;
     std::uint32_t* const sent = copies_.data() + s * g;
     std::uint32_t* const rows = rows_.data() + group * copies;
     std::uint32_t* const queued = queued_.data() + group * copies;
@@ -168,7 +169,7 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
         out.gpu[at] = kNoGpu;
         continue;
       }
-      const std::uint32_t d = base + row.rank[e];  // Copy e is that of expert e.
+      const std::uint32_t d = base + row.rank[e] * cut;  // Copy e is that of expert e.
       ++rows[e];
       ++sent[d];
       out.gpu[at] = d;
@@ -177,7 +178,7 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
   for (std::size_t i = 0; i < g; ++i) copies_[i * g + i] = 0;
   for (std::size_t q = 0; q < rows_.size() / copies; ++q) {
     for (std::size_t c = 0; c < copies; ++c) {
-      out.assignments[q * map_.ep + row.rank[c]] += rows_[q * copies + c];
+      out.assignments[q * span + row.rank[c] * cut] += rows_[q * copies + c];
     }
   }
 }
@@ -193,7 +194,8 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   out.assignments.assign(g, 0);
   const ExpertMap::Row& row = map_.row(layer);
   const std::size_t copies = row.rank.size();
-  const std::size_t groups = g / map_.ep;
+  const std::uint32_t span = map_.span(), cut = map_.cut;
+  const std::size_t groups = g / span;
   rows_.assign(groups * copies, 0);    // assignments of (replica group, copy)
   queued_.assign(groups * copies, 0);  // those of them that were queued
   turn_.assign(groups * (row.first.size() - 1), 0);
@@ -218,9 +220,9 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
                                     : kNoExpert;
         if (e == kNoExpert) continue;
         const std::uint32_t copy = choose(row, e, t, tokens, out);
-        const std::uint32_t d = s / map_.ep * map_.ep + row.rank[copy];
-        ++rows_[s / map_.ep * copies + copy];
-        if (outcome == SlotOutcome::kQueued) ++queued_[s / map_.ep * copies + copy];
+        const std::uint32_t d = s / span * span + row.rank[copy] * cut;
+        ++rows_[s / span * copies + copy];
+        if (outcome == SlotOutcome::kQueued) ++queued_[s / span * copies + copy];
         ++out.assignments[d];
         out.gpu[at] = d;
         if (d == s) continue;
@@ -296,13 +298,13 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   for (std::size_t w = 0; w < waves; ++w) {
     out.waves[w].resize(g);
     for (std::size_t gpu = 0; gpu < g; ++gpu) {
-      out.waves[w][gpu].assign(row.count[gpu % map_.ep], 0);
+      out.waves[w][gpu].assign(row.count[gpu % span / cut], 0);
     }
   }
   for (std::size_t q = 0; q < groups; ++q) {
     for (std::size_t c = 0; c < copies; ++c) {
       const std::size_t i = q * copies + c;
-      const std::size_t gpu = q * map_.ep + row.rank[c];
+      const std::size_t gpu = q * span + row.rank[c] * cut;
       const std::uint32_t local = row.local[c];
       const std::uint32_t accepted = rows_[i] - queued_[i];
       const std::uint32_t pass = std::max(accepted, std::uint32_t{1});
@@ -313,6 +315,11 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
         out.waves[w][gpu][local] = now;
         left -= now;
       }
+    }
+  }
+  for (std::size_t w = 0; w < waves && cut > 1; ++w) {
+    for (std::size_t gpu = 0; gpu < g; ++gpu) {
+      if (gpu % cut > 0) out.waves[w][gpu] = out.waves[w][gpu / cut * cut];
     }
   }
 }

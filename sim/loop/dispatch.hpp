@@ -27,8 +27,10 @@
 
 namespace switchyard::sim {
 
-/// Where every expert lives. EP rank r of replica group q is GPU q·ep + r. A copy is one physical
-/// slot of a rank; copies are numbered by expert, then in the placement's order.
+/// Where every expert lives. EP rank r of replica group q is GPU q·ep + r; where experts are cut
+/// into columns it is `cut` GPUs from q·ep·cut + r·cut on, and the first one stands for them. A
+/// copy is one physical slot of a rank; copies are numbered by expert, then in the placement's
+/// order.
 struct ExpertMap {
   struct Row {
     std::vector<std::uint32_t> first;  ///< [E + 1] copies of expert e: first[e] … first[e + 1] − 1.
@@ -39,10 +41,12 @@ struct ExpertMap {
     std::vector<std::vector<std::uint32_t>> of_rank;  ///< [ep] its copies, ascending.
     [[nodiscard]] std::uint32_t copies(std::uint32_t e) const { return first[e + 1] - first[e]; }
   };
-  std::uint32_t gpus = 0, ep = 0;
+  std::uint32_t gpus = 0, ep = 0, cut = 1;
   std::uint32_t most_copies = 1;  ///< Of any expert, in one EP group.
 
-  ExpertMap(std::uint32_t gpus, const placement::Placement& placement);
+  ExpertMap(std::uint32_t gpus, const placement::Placement& placement, std::uint32_t cut = 1);
+  /// GPUs of a replica group.
+  [[nodiscard]] std::uint32_t span() const { return ep * cut; }
   [[nodiscard]] const Row& row(std::uint32_t layer) const {
     return rows_[rows_.size() == 1 ? 0 : layer];
   }
@@ -50,7 +54,7 @@ struct ExpertMap {
   [[nodiscard]] std::uint32_t gpu_of(std::uint32_t layer, std::uint32_t expert,
                                      std::uint32_t source, std::uint32_t i = 0) const {
     const Row& r = row(layer);
-    return source / ep * ep + r.rank[r.first[expert] + i];
+    return source / span() * span() + r.rank[r.first[expert] + i] * cut;
   }
 
  private:
@@ -80,11 +84,13 @@ struct LayerTraffic {
   std::vector<PortBytes> dispatch_ports, combine_ports;  ///< Of each of them.
   /// chunk_by = experts: [k] parts of dispatch[0] and combine[0] by expert group; else empty.
   std::vector<std::vector<std::uint64_t>> group_dispatch, group_combine;
-  /// [G][local experts] rows of each GPU's experts, first wave first: rows[w][g][i].
+  /// [G][local experts] rows of each GPU's experts, first wave first: rows[w][g][i]. GPUs that
+  /// divide an expert have the same rows.
   std::vector<std::vector<std::vector<std::uint32_t>>> waves;
-  std::vector<std::uint64_t> assignments;  ///< [G] assignments run there.
-  std::vector<std::uint32_t> gpu;          ///< [T][K] who runs the slot; kNoGpu: nobody.
-  std::uint32_t distinct_experts = 0;      ///< Copies of experts with at least one row, all GPUs.
+  /// [G] assignments run there; of GPUs that divide experts the first one has them.
+  std::vector<std::uint64_t> assignments;
+  std::vector<std::uint32_t> gpu;      ///< [T][K] who runs the slot; kNoGpu: nobody.
+  std::uint32_t distinct_experts = 0;  ///< Copies of experts with at least one row, all GPUs.
 };
 
 class TrafficBuilder {

@@ -46,6 +46,10 @@ void Simulator::check_mis_sharding() const {
     bool elsewhere = false;
     for (std::uint32_t l = 0; l < layers_; ++l) {
       if (r.layer != scenario::kAnyTarget && r.layer != l) continue;
+      if (s_.parallel.expert_tp > 1) {
+        throw InputError(r.where, "mis_sharding: unsupported with experts cut into columns",
+                         "use parallel.ep = parallel.tp");
+      }
       if (map_.row(l).copies(r.expert) > 1) {
         throw InputError(r.where,
                          fmt::format("mis_sharding of expert {}: unsupported with several copies "
@@ -125,7 +129,7 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
   const std::vector<FaultClock::BadGather> bad = faults_->bad_gathers(moe);
   if (bad.empty()) return;
   run::LayerRecord& out = record_.layers[moe];
-  const std::uint32_t ep = s_.parallel.ep;
+  const std::uint32_t ep = s_.parallel.copy_gpus();
   const bool inside = sharded() && !wide();
   for (std::uint32_t q = 0; q < gpus_ / ep; ++q) {
     // The group's part of the combine, and who takes part in it.

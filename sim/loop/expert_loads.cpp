@@ -20,7 +20,7 @@ std::vector<std::vector<std::vector<std::uint16_t>>> Simulator::local_experts() 
       for (std::size_t c = 0; c < row.rank.size(); ++c) {
         const auto e = static_cast<std::uint16_t>(row.expert[c]);
         // Two copies on one GPU take one slot.
-        if (row.rank[c] == g % s_.parallel.ep &&
+        if (row.rank[c] == s_.parallel.rank_of(g) &&
             std::find(mine.begin(), mine.end(), e) == mine.end()) {
           mine.push_back(e);
         }

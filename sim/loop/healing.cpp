@@ -363,7 +363,7 @@ void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu,
   if (unit.size() > 1 && layers_ > 0) {
     // Its experts are those of its place in the group; other groups keep theirs.
     std::uint64_t held = 0;
-    for (std::uint32_t l = 0; l < layers_; ++l) held += map_.row(l).count[gpu % s_.parallel.ep];
+    for (std::uint32_t l = 0; l < layers_; ++l) held += map_.row(l).count[s_.parallel.rank_of(gpu)];
     ledger_.allocate(gpu, MemoryCategory::kExperts, held * expert_bytes(), ready_[gpu],
                      static_cast<std::uint32_t>(step), fmt::format("{} expert weights", held));
     host_load_[gpu] += held * expert_bytes();
@@ -421,7 +421,7 @@ void Simulator::place_again() {
   if (loads_) {
     // Nothing moves: a GPU asks for what it has now when it is asked for it.
     placement_ = std::move(next);
-    map_ = ExpertMap(gpus_, placement_);
+    map_ = ExpertMap(gpus_, placement_, s_.parallel.expert_tp);
     ++moves_;
     relocate_experts();
     healing_.push_back("experts are loaded by the GPUs that have them now when asked for");
@@ -457,7 +457,7 @@ void Simulator::place_again() {
     }
   }
   placement_ = std::move(next);
-  map_ = ExpertMap(gpus_, placement_);
+  map_ = ExpertMap(gpus_, placement_, s_.parallel.expert_tp);
   ++moves_;
   healing_.push_back(
       fmt::format("{} copies of experts from host memory, {} over links", from_host, over_links));
@@ -491,9 +491,11 @@ void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
 void Simulator::reload_expert(std::uint32_t layer, std::uint32_t expert) {
   bring_home(layer, expert, false);
   for (std::uint32_t i = 0; i < map_.row(layer).copies(expert); ++i) {
-    for (std::uint32_t q = 0; q < gpus_ / s_.parallel.ep; ++q) {
-      const std::uint32_t g = map_.gpu_of(layer, expert, q * s_.parallel.ep, i);
-      if (lost_[g] == 0) host_load_[g] += expert_bytes();
+    for (std::uint32_t q = 0; q < gpus_; q += s_.parallel.copy_gpus()) {
+      const std::uint32_t first = map_.gpu_of(layer, expert, q, i);
+      for (std::uint32_t g = first; g < first + s_.parallel.expert_tp; ++g) {
+        if (lost_[g] == 0) host_load_[g] += expert_bytes();
+      }
     }
   }
 }

@@ -18,7 +18,7 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   for (std::uint32_t e = 0; e < experts_; ++e) {
     first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
     for (std::uint32_t i = 0; i < map_.row(moe).copies(e); ++i) {
-      gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.ep, i));
+      gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.copy_gpus(), i));
     }
   }
   first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
@@ -31,7 +31,7 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   input.requests = state_.requests();
   input.table = table_ ? &*table_ : nullptr;
   input.weights = weights_.layer(moe);
-  const std::size_t copies = gpus_ / s_.parallel.ep;
+  const std::size_t copies = gpus_ / s_.parallel.copy_gpus();
   route_layer(source_->gate(), policy_, context, input, state_.layer(moe * copies + copy),
               workspace_, out);
 }
@@ -39,7 +39,7 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
 /// Decides a layer: one EP group after the other, since each holds its own copy of the experts and
 /// fills it with its own tokens.
 void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
-  const std::uint32_t ep = s_.parallel.ep;
+  const std::uint32_t ep = s_.parallel.ep, span = s_.parallel.copy_gpus();
   longest_queue_ = 0;
   // Of one copy of an expert: a full one is not helped by another group's that has room.
   const auto count_queue = [&](const LayerDecision& d) {
@@ -83,16 +83,17 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   all.load.assign(experts_, 0);
   all.queued.assign(experts_, 0);
   all.capacity = 0;
-  for (std::uint32_t q = 0; q < gpus_ / ep; ++q) {
+  for (std::uint32_t q = 0; q < gpus_ / span; ++q) {
     group_rows_.clear();
     group_tokens_ = StepTokens{};
     for (std::uint32_t t = 0; t < tokens; ++t) {
-      if (tokens_.rank[t] / ep != q) continue;
+      if (tokens_.rank[t] / span != q) continue;
       group_rows_.push_back(t);
       group_tokens_.sequence.push_back(tokens_.sequence[t]);
       group_tokens_.position.push_back(tokens_.position[t]);
       group_tokens_.phase.push_back(tokens_.phase[t]);
-      group_tokens_.rank.push_back(static_cast<std::uint16_t>(tokens_.rank[t] - q * ep));
+      group_tokens_.rank.push_back(
+          static_cast<std::uint16_t>(s_.parallel.rank_of(tokens_.rank[t])));
     }
     const auto rows = static_cast<std::uint32_t>(group_rows_.size());
     if (rows == 0 && !any_late(q)) continue;
@@ -174,13 +175,13 @@ OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
     }
     bool here = false;
     for (std::size_t j = 0; j < slots_; ++j) {
-      if (traffic_.gpu[t * slots_ + j] != g) {
+      if (traffic_.gpu[t * slots_ + j] != first_column(g)) {
         continue;
       }
       here = true;
       const std::uint16_t e = ran_->chosen[t * slots_ + j];
       for (std::uint32_t c = row.first[e]; c < row.first[e + 1]; ++c) {
-        if (row.rank[c] == g % s_.parallel.ep) {
+        if (row.rank[c] == s_.parallel.rank_of(g)) {
           ++left[row.local[c]];
           break;
         }
@@ -222,7 +223,7 @@ OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
   }
   const ExpertMap::Row& row = map_.row(moe);
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
-  for (const std::uint32_t c : row.of_rank[g % s_.parallel.ep]) {
+  for (const std::uint32_t c : row.of_rank[s_.parallel.rank_of(g)]) {
     std::int64_t t = 0;
     for (const auto& wave : traffic_.waves) {
       t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
@@ -387,8 +388,8 @@ void Simulator::moe_front(std::uint32_t moe) {
     activations_[g] = model::dtype_bytes(
         s_.activations, rows_of_[g] * 3 * s_.model.hidden_size +
                             rows_of_[g] * 2 * shard_.shared_intermediate +
-                            traffic_.assignments[g] *
-                                (2 * s_.model.hidden_size + 2 * s_.model.expert_intermediate));
+                            traffic_.assignments[first_column(g)] *
+                                (2 * s_.model.hidden_size + 2 * shard_.expert_intermediate));
     ledger_.allocate(g, MemoryCategory::kBuffers, buffers_[g], ready_[g], index,
                      "exchange buffers");
     ledger_.allocate(g, MemoryCategory::kActivations, activations_[g], ready_[g], index,
@@ -549,7 +550,7 @@ void Simulator::count_experts(std::uint32_t moe, bool again) {
       all.assign(gpus_, 0);
       had.assign(gpus_ * most, 0);
     }
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
+    for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.expert_tp) {
       all[g] += traffic_.assignments[g];
       for (const auto& wave : traffic_.waves) {
         for (std::size_t i = 0; i < wave[g].size(); ++i) {
@@ -565,7 +566,8 @@ void Simulator::count_experts(std::uint32_t moe, bool again) {
   if (sum > 0) {
     out.imbalance =
         static_cast<double>(*std::max_element(assignments->begin(), assignments->end())) *
-        ((plan_.last_gpu - plan_.first_gpu) / s_.parallel.pp) / static_cast<double>(sum);
+        ((plan_.last_gpu - plan_.first_gpu) / s_.parallel.pp / s_.parallel.expert_tp) /
+        static_cast<double>(sum);
   }
 }
 

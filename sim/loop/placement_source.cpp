@@ -19,20 +19,20 @@ using scenario::PlacementKind;
 
 std::vector<double> rank_speeds(const scenario::Scenario& s) {
   const cluster::RouteTable routes = cluster::build_cluster(s.hardware).routes();
-  const std::uint32_t ep = s.parallel.ep;
+  const std::uint32_t ep = s.parallel.ep, span = s.parallel.copy_gpus();
   std::vector<double> speed(ep, 0);
   for (std::uint32_t g = 0; g < routes.endpoints; ++g) {
-    const std::uint32_t first = g / ep * ep;
-    for (std::uint32_t other = first; other < first + ep; ++other) {
+    const std::uint32_t first = g / span * span;
+    for (std::uint32_t other = first; other < first + span; ++other) {
       if (other == g) continue;
       double narrowest = std::numeric_limits<double>::infinity();
       for (const std::uint32_t link : routes.links_of(other, g)) {
         narrowest = std::min(narrowest, routes.bandwidth[link]);
       }
-      speed[g % ep] += narrowest;
+      speed[s.parallel.rank_of(g)] += narrowest;
     }
   }
-  if (ep == 1) speed[0] = 1;  // one rank: no link decides
+  if (span == 1) speed[0] = 1;  // one rank: no link decides
   return speed;
 }
 
@@ -123,7 +123,7 @@ placement::Placement place_by_loads(const scenario::Scenario& s,
 Migration plan_migration(const scenario::Scenario& s, const placement::Placement& from,
                          const placement::Placement& to, std::uint64_t expert_bytes) {
   const auto gpus = static_cast<std::uint32_t>(s.hardware.gpu_count());
-  const std::uint32_t ep = s.parallel.ep;
+  const std::uint32_t ep = s.parallel.ep, cut = s.parallel.expert_tp;
   Migration out;
   out.bytes.assign(std::size_t{gpus} * gpus, 0);
   out.arriving.assign(gpus, 0);
@@ -137,7 +137,8 @@ Migration plan_migration(const scenario::Scenario& s, const placement::Placement
       for (const std::uint32_t r : a[e]) --change[r];
       for (const std::uint32_t r : b[e]) ++change[r];
       for (std::uint32_t g = 0; g < gpus; ++g) {
-        const std::uint32_t rank = g % ep, base = g - rank;
+        // Columns come from the GPU with the same ones of another rank.
+        const std::uint32_t rank = s.parallel.rank_of(g), base = g - rank * cut;
         if (change[rank] < 0) out.leaving[g] += static_cast<std::uint64_t>(-change[rank]);
         if (change[rank] <= 0) continue;
         const auto copies = static_cast<std::uint64_t>(change[rank]);
@@ -146,13 +147,15 @@ Migration plan_migration(const scenario::Scenario& s, const placement::Placement
         // One transfer serves all copies of a rank.
         const auto better = [&](std::uint32_t x, std::uint32_t y) {
           const auto key = [&](std::uint32_t r) {
-            return std::tuple(r != rank, s.hardware.gpu(base + r).node != s.hardware.gpu(g).node,
-                              r);
+            return std::tuple(r != rank,
+                              s.hardware.gpu(base + r * cut).node != s.hardware.gpu(g).node, r);
           };
           return key(x) < key(y);
         };
         const std::uint32_t source = *std::min_element(a[e].begin(), a[e].end(), better);
-        if (source != rank) out.bytes[std::size_t{base + source} * gpus + g] += expert_bytes;
+        if (source != rank) {
+          out.bytes[std::size_t{base + source * cut} * gpus + g] += expert_bytes;
+        }
       }
     }
   }

@@ -83,7 +83,7 @@ void Simulator::rebalance(std::uint64_t step) {
       r.threshold, r.window, what, mean_imbalance(placement_), mean_imbalance(next));
   sink_.data().events.push_back(std::move(e));
   placement_ = std::move(next);
-  map_ = ExpertMap(gpus_, placement_);
+  map_ = ExpertMap(gpus_, placement_, s_.parallel.expert_tp);
   if (loads_) relocate_experts();
   if (duplicates_.empty()) duplicates_ = placement::describe(placement::duplicates(placement_));
   window_signal_.clear();

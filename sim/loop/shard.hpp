@@ -3,12 +3,22 @@
 //
 // Divided by tp: heads, KV heads (at least one each: tp / KV heads GPUs hold the same one), columns
 // of the dense FFN and of the shared experts. Whole on every GPU: norms, router, embedding, head,
-// MLA's latent projections and cache. Routed experts are whole and divided among the GPUs: of the
-// group (ep = tp), or of several groups (ep a multiple of tp). In the second case a GPU runs the
-// MoE layer for its share of the group's tokens, with the shared experts whole.
+// MLA's latent projections and cache. Routed experts are divided among the GPUs of the group, whole
+// (ep = tp) or, with ep < tp, cut: EP rank r is tp / ep neighbouring GPUs, each with I / (tp / ep)
+// columns of gate and up and as many rows of down of the rank's experts, which adds the same bytes
+// a GPU for any ep; the all-reduce after the experts adds up what ranks and columns give. With ep a
+// multiple of tp they are whole and divided among several groups; then a GPU runs the MoE layer for
+// its share of the group's tokens, with the shared experts whole.
 //
-// Not modelled: vocabulary-parallel embedding and head (every GPU reads them whole), experts cut
-// into columns.
+// Vocabulary (parallel.vocab_parallel, as in Megatron-LM and vLLM): a GPU has V / tp rows of
+// embedding and head, rounded up. It looks up those of its tokens that it has, T / tp of them on
+// average, and an all-reduce of T·H·a adds them up (with sequence parallelism a reduce-scatter);
+// its part of the logits, in the activations' format, is all-gathered, and every GPU samples from
+// all.
+//
+// Not modelled: a bias of the down projection cut with its expert (each GPU holds it whole); tokens
+// that are looked up where their ids say (synthetic ones have none); candidates gathered in place
+// of logits.
 #pragma once
 #include <algorithm>
 
@@ -18,11 +28,16 @@ namespace switchyard::sim {
 
 /// tp divides the sizes (the scenario reader has checked it). tp = 1 gives the model back.
 /// `wide`: ep is larger than tp.
-inline model::ModelConfig shard_of(model::ModelConfig m, std::uint32_t tp, bool wide = false) {
+/// `cut`: GPUs that divide an expert; `vocab`: those that divide the vocabulary.
+inline model::ModelConfig shard_of(model::ModelConfig m, std::uint32_t tp, bool wide = false,
+                                   std::uint32_t cut = 1, std::uint32_t vocab = 1) {
   m.num_heads /= tp;
   m.num_kv_heads = std::max<decltype(m.num_kv_heads)>(1, m.num_kv_heads / tp);
   m.dense_intermediate /= tp;
   if (!wide) m.shared_intermediate /= tp;
+  m.expert_intermediate /= cut;
+  if (const auto it = m.stated.find("expert"); it != m.stated.end()) it->second /= cut;
+  m.vocab_size = (m.vocab_size + vocab - 1) / vocab;
   return m;
 }
 

@@ -49,17 +49,19 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       layers_(static_cast<std::uint32_t>(scenario.model.num_moe_layers())),
       experts_(static_cast<std::uint32_t>(scenario.model.num_experts)),
       placement_(resolve_placement(scenario, trace)),
-      map_(gpus_, placement_),
+      map_(gpus_, placement_, scenario.parallel.expert_tp),
       exchange_(scenario),
       traffic_builder_(scenario, map_, nodes(scenario)),
       ledger_(capacities(scenario), scenario.memory.watermark),
       policy_(scenario.policy),
       shard_(shard_of(scenario.model, scenario.parallel.tp,
-                      scenario.parallel.ep > scenario.parallel.tp)) {
+                      scenario.parallel.ep > scenario.parallel.tp, scenario.parallel.expert_tp,
+                      scenario.parallel.vocab_parallel ? scenario.parallel.tp : 1)) {
   trace_ = trace;
   refuse_unsupported();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g), s_.cost);
+    cost_.back().use_vocabulary(s_.model.vocab_size);
   }
   if (layers_ > 0) {
     source_ = make_routing_source(s_, trace);
@@ -89,7 +91,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                                    slots_, trace->header.candidates),
                        "trace the model with the policy in force");
     }
-    state_ = RoutingState(std::size_t{layers_} * (gpus_ / s_.parallel.ep));
+    state_ = RoutingState(std::size_t{layers_} * (gpus_ / s_.parallel.copy_gpus()));
     const bool cycled =
         trace != nullptr && s_.workload.routing.layers == scenario::TraceLayers::kCycle;
     table_ = load_table(policy_, s_.policy_files, source_->gate(),
@@ -219,7 +221,7 @@ run::Inventory Simulator::inventory() const {
   inv.top_k = static_cast<std::uint32_t>(s_.model.top_k);
   inv.moe_layers = s_.model.moe_layers();
   // The groups of the layer's stage.
-  const std::uint32_t groups = s_.parallel.stage_gpus() / s_.parallel.ep;
+  const std::uint32_t groups = s_.parallel.stage_gpus() / s_.parallel.copy_gpus();
   inv.replicas = groups * map_.most_copies;
   for (std::uint32_t l = 0; l < layers_; ++l) {
     const std::uint32_t first = stage_of_moe(l) * s_.parallel.stage_gpus();
@@ -227,7 +229,7 @@ run::Inventory Simulator::inventory() const {
       const std::uint32_t copies = map_.row(l).copies(e);
       for (std::uint32_t q = 0; q < groups; ++q) {
         for (std::uint32_t i = 0; i < copies; ++i) {
-          inv.placement.push_back(map_.gpu_of(l, e, first + q * s_.parallel.ep, i));
+          inv.placement.push_back(map_.gpu_of(l, e, first + q * s_.parallel.copy_gpus(), i));
         }
       }
       inv.placement.resize(inv.placement.size() + groups * (map_.most_copies - copies), run::kNone);
@@ -354,7 +356,7 @@ void Simulator::note_stages(SimulationResult& result) {
 
 std::uint64_t Simulator::expert_bytes() const {
   if (layers_ == 0 || experts_ == 0) return 0;
-  return model::dtype_bytes(s_.dtype.experts, model::count_parameters(s_.model).experts /
+  return model::dtype_bytes(s_.dtype.experts, model::count_parameters(shard_).experts /
                                                   (std::uint64_t{layers_} * experts_));
 }
 
@@ -643,6 +645,11 @@ void Simulator::head() {
     transient(g, sampled_of_[g] * s_.model.vocab_size, model::DType::kF32, "logits");
     work(g, run::Phase::kHead, cost_[g].head(sampled_of_[g]));
   }
+  if (!s_.parallel.vocab_parallel) return;
+  gather_logits();
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    work(g, run::Phase::kHead, cost_[g].sampling(sampled_of_[g]));
+  }
 }
 
 /// The work of the composed step: host, every layer, head.
@@ -672,8 +679,14 @@ void Simulator::compute_layers() {
 void Simulator::embed() {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (!of_engine(g)) continue;
-    work(g, run::Phase::kHead, cost_[g].embedding((tokens_of_[g] + shares() - 1) / shares()));
+    // Of a divided vocabulary every GPU looks for all tokens of its group.
+    const std::uint32_t n = s_.parallel.vocab_parallel ? 1 : shares();
+    work(g, run::Phase::kHead, cost_[g].embedding((tokens_of_[g] + n - 1) / n));
   }
+  if (!s_.parallel.vocab_parallel) return;
+  const std::uint64_t before = record_.scalars.bytes_sent;
+  collective(run::kNone, s_.parallel.sequence_parallel ? scatter_ : reduce_);
+  embedding_bytes_ += record_.scalars.bytes_sent - before;
 }
 
 /// What a reader of the run must know beside its numbers.
@@ -698,6 +711,12 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
   }
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
   if (!duplicates_.empty()) result.notes.push_back(duplicates_);
+  if (s_.parallel.expert_tp > 1) {
+    result.notes.push_back(fmt::format(
+        "experts: cut into columns over {} neighbouring GPUs each; the placement and the "
+        "assignments of GPUs name the first of them",
+        s_.parallel.expert_tp));
+  }
   if (moves_ > 0) {
     result.notes.push_back(
         fmt::format("the placement changed {} time{} (events); the run's placement table is the "
@@ -894,6 +913,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   for (const run::Metric& m : extras.metrics) sink_.data().metrics.push_back(m);
   note_router(std::max<std::uint64_t>(step, 1), result);
   note_stages(result);
+  if (s_.parallel.vocab_parallel) note_vocabulary(std::max<std::uint64_t>(step, 1));
   for (run::Metric& m : energy_metrics(s_, sink_.data())) {
     sink_.data().metrics.push_back(std::move(m));
   }

@@ -23,7 +23,7 @@ void Simulator::load_weights() {
       const std::uint64_t held = loads_ ? loads_->residency.resident(l, g)
                                  : stage_of_moe(l) != stage_of_gpu(g)
                                      ? 0
-                                     : map_.row(l).count[g % s_.parallel.ep];
+                                     : map_.row(l).count[s_.parallel.rank_of(g)];
       job.layers.push_back(held * per_expert);
       job.experts += held;
     }

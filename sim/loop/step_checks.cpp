@@ -139,7 +139,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
   const bool per_expert = s_.network.dispatch == scenario::DispatchKind::kPerExpert;
   const bool per_node = s_.network.dispatch == scenario::DispatchKind::kPerNode;
   const std::uint32_t groups = grouped ? s_.network.chunks : 1;
-  const std::uint32_t ep = s_.parallel.ep;
+  const std::uint32_t ep = s_.parallel.copy_gpus(), cut = s_.parallel.expert_tp;
   const ExpertMap::Row& places = map_.row(moe);
   if (node_place_.empty()) {
     met_.assign(std::size_t{gpus_} * groups, 0);
@@ -151,7 +151,8 @@ void Simulator::check_traffic(std::uint32_t moe) {
     }
   }
   std::optional<std::uint64_t> plain;
-  if (per_expert && !grouped && map_.most_copies == 1 && places.rank.size() == experts_) {
+  if (per_expert && !grouped && cut == 1 && map_.most_copies == 1 &&
+      places.rank.size() == experts_) {
     plain = plain_copies(*ran_, *ran_tokens_, traffic_.gpu, places.rank, ep);
     copies = plain.value_or(0);
   }
@@ -178,7 +179,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
       const std::uint32_t d = runs_on[i];
       std::uint32_t c = first[e];
       const std::uint32_t beyond = first[e + 1];
-      while (c < beyond && rank[c] != d - base) ++c;
+      while (c < beyond && rank[c] * cut != d - base) ++c;
       if (c == beyond) {
         violation("placement", fmt::format("step {}, MoE layer {}", step_, moe),
                   fmt::format("expert {} ran on GPU {}, which holds no copy", e, d));

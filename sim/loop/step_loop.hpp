@@ -72,6 +72,10 @@ class Simulator {
   [[nodiscard]] bool sharded() const { return s_.parallel.tp > 1; }
   /// The experts are divided among several tensor-parallel groups.
   [[nodiscard]] bool wide() const { return sharded() && s_.parallel.ep > s_.parallel.tp; }
+  /// The GPU that stands for those which divide the columns of its experts.
+  [[nodiscard]] std::uint32_t first_column(std::uint32_t gpu) const {
+    return gpu / s_.parallel.expert_tp * s_.parallel.expert_tp;
+  }
   [[nodiscard]] bool staged() const { return s_.parallel.pp > 1; }
   [[nodiscard]] std::uint32_t stage_of_gpu(std::uint32_t gpu) const {
     return gpu / s_.parallel.stage_gpus();
@@ -127,10 +131,12 @@ class Simulator {
   void compose_reduce();
   /// One of reduce_, scatter_, gather_ in the groups of tp.
   void collective(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& phases);
-  /// Phases [G][G] of a collective of one hidden state per row, rows[first GPU] of each group.
+  /// Phases [G][G] of a collective of `values` activations per row, rows[first GPU] of each group.
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> group_collective(
-      network::Collective what, const std::vector<std::uint64_t>& rows) const;
+      network::Collective what, const std::vector<std::uint64_t>& rows, std::uint64_t values) const;
   void gather_samples();
+  void gather_logits();
+  void note_vocabulary(std::uint64_t steps);
   /// The tokens of one micro-batch on the GPUs of one stage.
   void compose_part(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage);
   void begin_hosts();
@@ -387,7 +393,8 @@ class Simulator {
   // Phases of the collectives of one hidden state per token of each group, [G][G]: all-reduce;
   // reduce-scatter and all-gather where a layer needs them.
   std::vector<std::vector<std::uint64_t>> reduce_, scatter_, gather_;
-  std::unique_ptr<RouterUnits> router_units_;  // Null: the GPUs route.
+  std::uint64_t embedding_bytes_ = 0, logit_bytes_ = 0;  // of the vocabulary's collectives
+  std::unique_ptr<RouterUnits> router_units_;            // Null: the GPUs route.
   std::uint64_t extrapolated_ = 0, exchanges_ = 0;
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;

@@ -588,7 +588,8 @@ std::vector<std::string> parallel_keys() {
           "router_cpu",
           "card",
           "micro_batches",
-          "sequence_parallel"};
+          "sequence_parallel",
+          "vocab_parallel"};
 }
 
 /// What tensor parallelism divides must divide: heads, KV heads (or each is held by several GPUs),
@@ -763,11 +764,16 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
     s.violated("ep", "ep = 1 for a model without MoE layers");
   }
   if (moe && sharded && p.ep % p.tp != 0) {
-    s.fail("ep",
-           fmt::format("unsupported with attention = \"tp\" and tp = {}: experts are not cut into "
-                       "columns",
-                       p.tp),
-           fmt::format("supported: {} (divided inside each group) and its multiples", p.tp));
+    if (p.tp % p.ep != 0) {
+      s.violated("ep", fmt::format("ep divides tp = {} (experts cut into tp / ep parts) or is a "
+                                   "multiple of it",
+                                   p.tp));
+    }
+    p.expert_tp = p.tp / p.ep;
+    if (out.model.expert_intermediate % p.expert_tp != 0) {
+      s.violated("ep", fmt::format("tp / ep = {} divides the {} columns of the experts of {}",
+                                   p.expert_tp, out.model.expert_intermediate, out.model.name));
+    }
   }
   read_router(s, out);
   if (p.attention == AttentionPlacement::kHub) {
@@ -790,6 +796,20 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
     if (p.sequence_parallel && p.tp == 1) {
       s.fail("sequence_parallel", "there is no group of GPUs that shares tokens",
              "set parallel.attention = \"tp\"");
+    }
+  }
+
+  if (s.has("vocab_parallel")) {
+    p.vocab_parallel = s.boolean("vocab_parallel");
+    if (p.vocab_parallel && p.tp == 1) {
+      s.fail("vocab_parallel", "there is no group of GPUs that shares tokens",
+             "set parallel.attention = \"tp\"");
+    }
+    if (p.vocab_parallel && out.model.stated.contains("embedding")) {
+      s.fail("vocab_parallel",
+             fmt::format("{} states its embedding as one number, which cannot be divided",
+                         out.model.name),
+             "use a model with all its sizes");
     }
   }
 
@@ -1323,7 +1343,9 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     }
     const bool halves =
         n.collective == ReduceAlgorithm::kRing || n.collective == ReduceAlgorithm::kDirect;
-    if (!halves && (out.parallel.sequence_parallel || dispatches)) {
+    const bool gathers =
+        out.parallel.sequence_parallel || out.parallel.vocab_parallel || dispatches;
+    if (!halves && gathers) {
       s.fail("collective", "there is no such reduce-scatter and all-gather",
              "use \"ring\" or \"direct\"");
     }
@@ -1355,8 +1377,8 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
       if (on && n.chunks > 1) s.fail("chunks", "unsupported with " + what, "use chunks = 1");
     };
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers");
-    refuse(out.parallel.attention == AttentionPlacement::kTp && out.parallel.ep == out.parallel.tp,
-           "attention = \"tp\" and ep = tp: there is no dispatch");
+    refuse(out.parallel.attention == AttentionPlacement::kTp && out.parallel.ep <= out.parallel.tp,
+           "attention = \"tp\" and ep <= tp: there is no dispatch");
     refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire");
     refuse(n.dispatch == DispatchKind::kPerNode, "network.dispatch = \"per_node\"");
     refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,

@@ -105,6 +105,16 @@ struct Parallel {
   /// attention = tp: hidden states between the operations are divided among a group by tokens
   /// (reduce-scatter and all-gather in place of all-reduces).
   bool sequence_parallel = false;
+  /// attention = tp and ep < tp: GPUs that divide the columns of each expert, tp / ep; else 1.
+  std::uint32_t expert_tp = 1;
+  /// attention = tp: embedding and head are divided by rows of the vocabulary.
+  bool vocab_parallel = false;
+  /// GPUs of one copy of the experts. EP rank r of copy q is on the GPUs q·copy_gpus() +
+  /// r·expert_tp to that + expert_tp − 1.
+  [[nodiscard]] std::uint32_t copy_gpus() const { return ep * expert_tp; }
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t gpu) const {
+    return gpu % copy_gpus() / expert_tp;
+  }
   RouterPlacement router = RouterPlacement::kGpu;
   RouterCpu router_cpu;
   /// router = card: index of the card in hardware.devices. It is no GPU rank then.

@@ -369,13 +369,163 @@ TEST(TensorParallelism, ServesCopiesOfExpertsInsideItsGroups) {
   EXPECT_GT(held(b, 0, run::MemoryCategory::kExperts), held(a, 0, run::MemoryCategory::kExperts));
 }
 
+TEST(CutExperts, TakeTheTimeOfTheirColumns) {
+  // One token, experts 0 and 1, tp = 8. An expert is 12,582,912 B, a row 1,024 values in and 2,048
+  // columns. ep = 1: every GPU reads an eighth of both and has both rows; ep = 2: both are of rank
+  // 0, four GPUs with a quarter each; ep = 4: of rank 0, two GPUs with halves; ep = 8: one each.
+  const auto of = [](const std::string& ep, std::vector<std::string> more = {}) {
+    more.insert(more.begin(),
+                {"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=" + ep});
+    return traced({{0, 1}}, more);
+  };
+  const auto experts = [](const MemoryRun& r) { return r.data.layer_steps.expert_ps[0]; };
+  const MemoryRun whole = of("8");
+  EXPECT_EQ(experts(of("1")), 2'000'000 + 2 * 12'582'912 / 8 + 2 * 2 * (1024 + 256) * 2);
+  EXPECT_EQ(experts(of("2")), 2'000'000 + 2 * 12'582'912 / 4 + 2 * 2 * (1024 + 512) * 2);
+  EXPECT_EQ(experts(of("4")), 2'000'000 + 2 * 12'582'912 / 2 + 2 * 2 * (1024 + 1024) * 2);
+  EXPECT_EQ(experts(whole), 14'595'200);
+  const auto phase = [](const MemoryRun& r, std::uint32_t gpu) {
+    return r.data.totals
+        .gpu_phase_ps[gpu * run::kPhases + static_cast<std::size_t>(run::Phase::kExpert)];
+  };
+  for (std::uint32_t g = 0; g < 8; ++g) {
+    EXPECT_EQ(phase(of("2"), g), g < 4 ? 2 * experts(of("2")) : 0) << g;
+    EXPECT_EQ(phase(of("1"), g), 2 * experts(of("1"))) << g;
+  }
+  for (const char* ep : {"1", "2", "4"}) {
+    const MemoryRun r = of(ep);
+    // The same all-reduces and the same arithmetic; what differs is who does it.
+    EXPECT_EQ(r.data.totals.bytes_sent, whole.data.totals.bytes_sent) << ep;
+    EXPECT_EQ(r.data.steps[0].flops, whole.data.steps[0].flops) << ep;
+    EXPECT_EQ(duration(r) - duration(whole), 2 * (experts(r) - experts(whole))) << ep;
+    // All of them divide the layers' experts, and together hold them once.
+    for (std::uint32_t g = 0; g < 8; ++g) {
+      EXPECT_EQ(held(r, g, run::MemoryCategory::kExperts), 2U * 12'582'912) << ep << " " << g;
+    }
+  }
+  // Assignments per rank: both on one of two ranks, or on the only one.
+  EXPECT_DOUBLE_EQ(of("2").data.steps[0].imbalance, 2);
+  EXPECT_DOUBLE_EQ(of("1").data.steps[0].imbalance, 1);
+  EXPECT_DOUBLE_EQ(whole.data.steps[0].imbalance, 4);
+}
+
+TEST(CutExperts, RunTheSameAssignmentsInEveryLayout) {
+  const MemoryRun dp = random_run({"workload.batch=40", "workload.steps=2"});
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{"parallel.dp=1", "parallel.tp=8", "parallel.ep=1"},
+        {"parallel.dp=1", "parallel.tp=8", "parallel.ep=4", "parallel.sequence_parallel=true"},
+        {"parallel.dp=2", "parallel.tp=4", "parallel.ep=1", "parallel.vocab_parallel=true"},
+        {"parallel.dp=2", "parallel.tp=4", "parallel.ep=2", "parallel.placement=round_robin"},
+        {"parallel.dp=4", "parallel.tp=2", "parallel.ep=1", "network.model=coflow"},
+        {"parallel.dp=1", "parallel.pp=2", "parallel.tp=4", "parallel.ep=2"},
+        {"parallel.dp=2", "parallel.tp=4", "parallel.ep=2", "parallel.placement=eplb",
+         "parallel.placement_options={ redundant = 2, choice = \"least_loaded\" }"}}) {
+    std::vector<std::string> set{"workload.batch=40", "workload.steps=2", "parallel.attention=tp"};
+    set.insert(set.end(), layout.begin(), layout.end());
+    const MemoryRun r = random_run(set);
+    EXPECT_EQ(r.data.totals.expert_kept, dp.data.totals.expert_kept) << layout[1] << layout[2];
+    EXPECT_EQ(r.data.totals.assignments, dp.data.totals.assignments);
+  }
+}
+
+TEST(CutExperts, ServeRequestsAndMoveOverTheLinks) {
+  const std::vector<std::string> tp{"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4",
+                                    "parallel.ep=2"};
+  auto serve = tp;
+  serve.emplace_back(
+      R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { )"
+      R"(per_second = 2000.0, requests = 20 }, lengths = { prompt = 60, output = 6 } })");
+  for (const auto& q : random_run(serve).data.requests) {
+    EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+  }
+  // A rank that moves an expert moves it column by column: every GPU a half.
+  auto moves = tp;
+  for (const char* more :
+       {"workload.batch=64", "workload.steps=12",
+        "workload.routing={ synthetic = \"zipf\", s = 2 }", "parallel.placement=eplb",
+        "parallel.placement_options={ loads = \"profile\" }",
+        "parallel.rebalance={ signal = \"load\", threshold = 1.0, window = 2 }"}) {
+    moves.emplace_back(more);
+  }
+  const MemoryRun r = random_run(moves);
+  std::uint64_t sum = 0;
+  for (std::uint32_t g = 0; g < 8; ++g) sum += r.data.totals.pair_bytes[g * 8 + (g ^ 2U)] > 0;
+  EXPECT_GT(sum, 0U);
+}
+
+TEST(EpWithoutTp, CountsWhatTheGpusHold) {
+  // TP = 1 with EP = 8: experts divided, all else whole on each GPU. TP = 8 with any EP: the same
+  // bytes of experts, heads divided. Together the GPUs hold the experts once for each copy.
+  using run::MemoryCategory;
+  const std::uint64_t all = 2 * 8 * 12'582'912ULL;
+  const auto sum = [](const MemoryRun& r, MemoryCategory c) {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t g = 0; g < 8; ++g) bytes += held(r, g, c);
+    return bytes;
+  };
+  const MemoryRun ep = random_run({"parallel.ep=8"}), one = random_run({"parallel.ep=1"});
+  EXPECT_EQ(sum(ep, MemoryCategory::kExperts), all);
+  EXPECT_EQ(sum(one, MemoryCategory::kExperts), 8 * all);
+  EXPECT_EQ(held(ep, 0, MemoryCategory::kWeights), held(one, 0, MemoryCategory::kWeights));
+  for (const char* n : {"1", "2", "4", "8"}) {
+    const MemoryRun tp = random_run({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8",
+                                     std::string("parallel.ep=") + n});
+    EXPECT_EQ(sum(tp, MemoryCategory::kExperts), all) << n;
+    const MemoryRun two = random_run({"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4",
+                                      std::string("parallel.ep=") + n});
+    EXPECT_EQ(sum(two, MemoryCategory::kExperts), n[0] == '8' ? all : 2 * all) << n;
+  }
+}
+
+TEST(VocabularyParallel, DividesEmbeddingAndHeadAndGathersLogits) {
+  // One token, 8,192 entries of 1,024 values, tp = 8. Looked up: an eighth of a row of weights, a
+  // whole one written; all-reduce of 2,048 B, 14 phases of 256 B. Head: 1,024 rows of weights, as
+  // many logits of 2 B; all-gather of 16,384 B, 7 phases of 2,048 B; sampling apart.
+  const std::vector<std::string> tp{"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8",
+                                    "parallel.ep=8"};
+  auto split = tp;
+  split.emplace_back("parallel.vocab_parallel=true");
+  const MemoryRun plain = traced({{0, 1}}, tp), r = traced({{0, 1}}, split);
+  const std::int64_t embedding = 1'000'000 + 2048 / 8 + 2048;
+  const std::int64_t reduce = 14 * (2'000'000 + 256 * 10);
+  const std::int64_t product = 1'000'000 + 16'777'216 / 8 + 2048 + 1024 * 2;
+  const std::int64_t gather = 7 * (2'000'000 + 2048 * 10);
+  const std::int64_t sampling = 1'000'000 + 8192 * 4;
+  EXPECT_EQ(duration(r) - duration(plain), embedding + reduce + (1'000'000 + 4096) + product +
+                                               gather + sampling - 1'004'096 - 19'848'896);
+  EXPECT_DOUBLE_EQ(metric(r, "embedding collective per step"), 14 * 8 * 256);
+  EXPECT_DOUBLE_EQ(metric(r, "logits all-gather per step"), 7 * 8 * 2048);
+  EXPECT_EQ(r.data.totals.bytes_sent - plain.data.totals.bytes_sent, 14U * 8 * 256 + 7 * 8 * 2048);
+  // Embedding and head are not tied: 2 x 16,777,216 B, of which seven eighths are elsewhere.
+  using run::MemoryCategory;
+  EXPECT_EQ(held(plain, 3, MemoryCategory::kWeights) - held(r, 3, MemoryCategory::kWeights),
+            2U * 16'777'216 / 8 * 7);
+  // With sequence parallelism the look-up ends in a reduce-scatter, half of the phases.
+  split.emplace_back("parallel.sequence_parallel=true");
+  EXPECT_DOUBLE_EQ(metric(traced({{0, 1}}, split), "embedding collective per step"), 7 * 8 * 256);
+  // Stages: the first one embeds, the last one has the logits.
+  const MemoryRun staged =
+      random_run({"workload.batch=8", "parallel.attention=tp", "parallel.pp=2", "parallel.dp=2",
+                  "parallel.tp=2", "parallel.ep=1", "parallel.vocab_parallel=true"});
+  EXPECT_DOUBLE_EQ(metric(staged, "logits all-gather per step"), 8 * 2 * 8192);
+}
+
 TEST(TensorParallelism, RefusesWhatItDoesNotHave) {
   const std::vector<std::string> tp{"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), tp.begin(), tp.end());
     return more;
   };
-  expect_refused(with({"parallel.ep=2"}), "experts are not cut into columns");
+  expect_refused(with({"parallel.ep=1", "network.chunks=2"}), "there is no dispatch");
+  expect_refused(with({"parallel.ep=2", "network.dispatch=per_expert"}), "all-reduces only");
+  expect_refused(with({"parallel.vocab_parallel=true", "network.collective=tree"}),
+                 "there is no such reduce-scatter");
+  expect_refused({"parallel.vocab_parallel=true"}, "there is no group of GPUs");
+  expect_refused({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=3"},
+                 "ep divides the 8 GPUs");
+  expect_refused(with({"parallel.ep=2", "faults.reload=1 GB/s",
+                       "faults.events=[{kind=\"mis_sharding\",expert=0,gpu=\"gpu3\",step=0}]"}),
+                 "unsupported with experts cut into columns");
   expect_refused({"parallel.sequence_parallel=true"}, "there is no group of GPUs");
   expect_refused(with({"parallel.sequence_parallel=true", "network.collective=one_shot"}),
                  "there is no such reduce-scatter");
