@@ -88,6 +88,7 @@ void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uin
 
 std::vector<std::vector<std::uint64_t>> Simulator::group_collective(
     network::Collective what, const std::vector<std::uint64_t>& rows, std::uint64_t values) const {
+  if (values == 0) values = s_.model.hidden_size;
   std::vector<std::vector<std::uint64_t>> out;
   std::vector<std::uint32_t> members(s_.parallel.tp);
   for (std::uint32_t first = 0; first < gpus_; first += s_.parallel.tp) {
@@ -113,21 +114,19 @@ void Simulator::compose_reduce() {
   scatter_.clear();
   gather_.clear();
   if (!sharded()) return;
-  const std::uint64_t hidden = s_.model.hidden_size;
   if (s_.parallel.sequence_parallel) {
-    scatter_ = group_collective(network::Collective::kReduceScatter, tokens_of_, hidden);
+    scatter_ = group_collective(network::Collective::kReduceScatter, tokens_of_);
   } else {
-    reduce_ = group_collective(network::Collective::kAllReduce, tokens_of_, hidden);
+    reduce_ = group_collective(network::Collective::kAllReduce, tokens_of_);
   }
   if (s_.parallel.sequence_parallel || wide()) {
-    gather_ = group_collective(network::Collective::kAllGather, tokens_of_, hidden);
+    gather_ = group_collective(network::Collective::kAllGather, tokens_of_);
   }
 }
 
 /// Sequence parallelism: every GPU of a group computes the head for all rows that sample.
 void Simulator::gather_samples() {
-  collective(run::kNone,
-             group_collective(network::Collective::kAllGather, sampled_of_, s_.model.hidden_size));
+  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_));
 }
 
 /// parallel.vocab_parallel: every GPU of a group gets the logits of the whole vocabulary.

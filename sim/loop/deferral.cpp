@@ -82,7 +82,7 @@ void Simulator::find_late(std::uint32_t moe) {
 
 bool Simulator::any_late(std::uint32_t copy) const {
   return std::any_of(late_.begin(), late_.end(),
-                     [&](const LateSlot& x) { return x.gpu / s_.parallel.ep == copy; });
+                     [&](const LateSlot& x) { return x.gpu / s_.parallel.copy_gpus() == copy; });
 }
 
 /// StepContext::backlog of a copy of the experts; empty: nothing waits.
@@ -93,12 +93,13 @@ void Simulator::count_backlog(std::uint32_t copy) {
       resolved_scope(policy_.capacity) == CapacityScope::kRank && s_.parallel.ep > 1;
   backlog_.assign((by_rank ? s_.parallel.ep : 1) * std::size_t{experts_}, 0);
   for (const LateSlot& x : late_) {
-    if (x.gpu / s_.parallel.ep == copy) ++backlog_[backlog_place(x.gpu, x.slot.expert, by_rank)];
+    if (x.gpu / s_.parallel.copy_gpus() == copy)
+      ++backlog_[backlog_place(x.gpu, x.slot.expert, by_rank)];
   }
 }
 
 std::size_t Simulator::backlog_place(std::uint32_t gpu, std::uint32_t expert, bool by_rank) const {
-  return (by_rank ? gpu % s_.parallel.ep : 0) * std::size_t{experts_} + expert;
+  return (by_rank ? s_.parallel.rank_of(gpu) : 0) * std::size_t{experts_} + expert;
 }
 
 /// What ran of a copy's backlog, and what waits anew. `rows`: the tokens that were decided, empty:
@@ -129,7 +130,7 @@ void Simulator::settle_backlog(std::uint32_t copy, const LayerDecision& part,
     }
   }
   for (const LateSlot& x : late_) {
-    if (backlog_.empty() || x.gpu / s_.parallel.ep != copy) continue;
+    if (backlog_.empty() || x.gpu / s_.parallel.copy_gpus() != copy) continue;
     longest_queue_ = std::max<std::uint64_t>(
         longest_queue_, part.deferred[backlog_place(x.gpu, x.slot.expert, by_rank)]);
   }
@@ -137,7 +138,7 @@ void Simulator::settle_backlog(std::uint32_t copy, const LayerDecision& part,
   std::vector<std::uint64_t> runs(backlog_.begin(), backlog_.end());
   for (std::size_t p = 0; p < runs.size(); ++p) runs[p] -= left[p];
   for (LateSlot& x : late_) {
-    if (x.gpu / s_.parallel.ep != copy) continue;
+    if (x.gpu / s_.parallel.copy_gpus() != copy) continue;
     if (backlog_.empty()) {  // A policy without a next step.
       x.runs = true;
       continue;

@@ -131,9 +131,11 @@ class Simulator {
   void compose_reduce();
   /// One of reduce_, scatter_, gather_ in the groups of tp.
   void collective(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& phases);
-  /// Phases [G][G] of a collective of `values` activations per row, rows[first GPU] of each group.
+  /// Phases [G][G] of a collective of `values` activations (0: a hidden state) per row, rows[first
+  /// GPU] of each group.
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> group_collective(
-      network::Collective what, const std::vector<std::uint64_t>& rows, std::uint64_t values) const;
+      network::Collective what, const std::vector<std::uint64_t>& rows,
+      std::uint64_t values = 0) const;
   void gather_samples();
   void gather_logits();
   void note_vocabulary(std::uint64_t steps);
