@@ -232,6 +232,13 @@ std::int64_t TransferQueue::Running::end_of(std::uint32_t gpu) const {
   return end;
 }
 
+std::int64_t TransferQueue::Ended::end_of(std::uint32_t gpu) const {
+  if (gpu == kAll) return end_ps;
+  const auto own =
+      std::find_if(gpus.begin(), gpus.end(), [gpu](const auto& x) { return x.first == gpu; });
+  return own == gpus.end() ? 0 : own->second;
+}
+
 /// The first phase of an exchange, or one of its pairs, begins.
 void TransferQueue::start(Running& x, std::size_t gate, std::int64_t begin_ps) {
   x.begin_ps = std::max(x.begin_ps, begin_ps);
@@ -273,24 +280,36 @@ void TransferQueue::tell_pairs(State& s) {
   }
 }
 
-/// What has ended among those that it follows has an end that does not change.
-void TransferQueue::append(State& s, Running x, const Exchange& e) {
-  const auto runs = [](const auto& all, Id id, auto end_of) {
+/// When one that an exchange follows has ended, in this state; −1: it runs; no value: it is
+/// forgotten.
+std::optional<std::int64_t> TransferQueue::end_in(const State& s, const Exchange::After& a) const {
+  const auto found = [](const auto& all, Id id) {
     const auto it = std::lower_bound(all.begin(), all.end(), id,
                                      [](const auto& r, Id value) { return r.id < value; });
-    return it != all.end() && it->id == id && end_of(*it) < 0;
+    return it != all.end() && it->id == id ? &*it : nullptr;
   };
+  if (a.copy) {
+    if (const Copy* c = found(s.copies, a.id)) return c->task.end_ps;
+    const auto it = ended_copies_.find(a.id);
+    return it == ended_copies_.end() ? std::nullopt : std::optional(it->second);
+  }
+  if (const Running* r = found(s.exchanges, a.id)) return r->end_of(a.gpu);
+  const auto it = ended_.find(a.id);
+  return it == ended_.end() ? std::nullopt : std::optional(it->second.end_of(a.gpu));
+}
+
+/// What has ended among those that it follows has an end that does not change. It may be another
+/// than the caller knew when it was timed.
+void TransferQueue::append(State& s, Running x, const Exchange& e) const {
   const auto wait = [&](Running::Gate& gate, const std::vector<Exchange::After>& after,
                         std::int64_t floor_ps) {
     gate.floor_ps = std::max(gate.floor_ps, floor_ps);
     for (const Exchange::After& a : after) {
-      const bool open =
-          a.copy ? runs(s.copies, a.id, [](const Copy& c) { return c.task.end_ps; })
-                 : runs(s.exchanges, a.id, [&](const Running& r) { return r.end_of(a.gpu); });
-      if (open) {
+      const std::optional<std::int64_t> end = end_in(s, a);
+      if (end == -1) {
         gate.after.push_back({a.id, a.gap_ps, a.copy, a.gpu});
       } else {
-        gate.floor_ps = std::max(gate.floor_ps, a.ready_ps);
+        gate.floor_ps = std::max(gate.floor_ps, end ? *end + a.gap_ps : a.ready_ps);
       }
     }
   };
@@ -559,10 +578,7 @@ std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchan
 
 std::int64_t TransferQueue::exchange_end(Id id, std::uint32_t gpu) {
   if (const auto it = ended_.find(id); it != ended_.end()) {
-    if (gpu == kAll) return it->second.end_ps;
-    const auto own = std::find_if(it->second.gpus.begin(), it->second.gpus.end(),
-                                  [gpu](const auto& x) { return x.first == gpu; });
-    return own == it->second.gpus.end() ? 0 : own->second;
+    return it->second.end_of(gpu);
   }
   return settled_exchange(id).end_of(gpu);
 }

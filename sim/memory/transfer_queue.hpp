@@ -28,6 +28,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -81,7 +82,7 @@ class TransferQueue {
     /// at begin_ps.
     struct After {
       Id id = 0;                              ///< Of a kept exchange, or of a copy.
-      std::int64_t gap_ps = 0, ready_ps = 0;  ///< ready_ps: by what is known now.
+      std::int64_t gap_ps = 0, ready_ps = 0;  ///< ready_ps: if it is forgotten.
       bool copy = false;
       std::uint32_t gpu = kAll;  ///< kPairs, one phase: when its pairs of this GPU have ended.
     };
@@ -170,6 +171,7 @@ class TransferQueue {
   struct Ended {
     std::int64_t begin_ps = 0, end_ps = 0;
     std::vector<std::pair<std::uint32_t, std::int64_t>> gpus;  // Of pairs.
+    [[nodiscard]] std::int64_t end_of(std::uint32_t gpu) const;
   };
   struct State {
     std::int64_t now_ps = 0;
@@ -180,7 +182,9 @@ class TransferQueue {
 
   static void start(Running& exchange, std::size_t gate, std::int64_t begin_ps);
   static void release(State& state, Id id, bool copy, std::uint32_t gpu, std::int64_t end_ps);
-  static void append(State& state, Running exchange, const Exchange& given);
+  [[nodiscard]] std::optional<std::int64_t> end_in(const State& state,
+                                                   const Exchange::After& one) const;
+  void append(State& state, Running exchange, const Exchange& given) const;
   static void tell_pairs(State& state);
   [[nodiscard]] bool by_pairs(std::size_t phases) const {
     return sharing_ == Sharing::kPairs && phases == 1;

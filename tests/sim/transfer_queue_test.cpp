@@ -340,6 +340,31 @@ TEST(TransferQueue, KeepsFlowsThatLaterTrafficSlowsDown) {
   }
 }
 
+TEST(TransferQueue, AnExchangeFollowsTheEndOfOneThatWasLengthenedAndIsOver) {
+  // 10 MB take 1 ms alone, 2 ms beside a copy to the same GPU. The next exchange follows 1 ms
+  // later: at 3 ms, whatever its caller knew before the copy came.
+  const cluster::RouteTable routes = pcie(2);
+  for (const Sharing sharing : {Sharing::kTask, Sharing::kPairs}) {
+    TransferQueue q(routes, 2, sharing, true);
+    const std::vector<Transfer> first{{0, 1, 10'000'000}}, second{{1, 0, 10'000'000}};
+    const TransferQueue::Timed t = q.run(std::vector{exchange(first, 0, 2)})[0];
+    EXPECT_EQ(t.end_ps, kMs);
+    q.add(1, 2, 1, 10'000'000, 0);
+    q.advance(2 * kMs + kMs / 2);
+    TransferQueue::Exchange e = exchange(second, 2 * kMs, 2);
+    const TransferQueue::Exchange::After after{t.id, kMs, 2 * kMs};
+    if (sharing == Sharing::kTask) {
+      e.after = {after};
+    } else {
+      e.clocks = {{{after}, 0}, {{after}, 0}};
+    }
+    const TransferQueue::Timed next = q.run(std::vector{e})[0];
+    EXPECT_EQ(q.exchange_end(t.id), 2 * kMs);
+    EXPECT_EQ(q.exchange_begin(next.id), 3 * kMs);
+    EXPECT_EQ(next.end_ps, 4 * kMs);
+  }
+}
+
 // Page transfers are forgotten when they arrive, which is before the next step counts their bytes;
 // loads of experts nobody forgets.
 TEST(TransferQueue, KeepsNoEndThatNobodyAsksForAgain) {
