@@ -12,12 +12,14 @@
 #include <QToolButton>
 #include <QVBoxLayout>
 
+#include "gui/choicebox.hpp"
+
 namespace switchyard::gui {
 
 CompareView::CompareView(ViewState* state, QWidget* parent)
     : QWidget(parent),
-      m_a(new QComboBox(this)),
-      m_b(new QComboBox(this)),
+      m_a(new ChoiceBox(this)),
+      m_b(new ChoiceBox(this)),
       m_swap(new QToolButton(this)),
       m_perToken(new QCheckBox(tr("per token"), this)),
       m_hint(new QLabel(this)),

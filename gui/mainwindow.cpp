@@ -41,6 +41,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "gui/choicebox.hpp"
 #include "gui/palette.hpp"
 #include "gui/recent.hpp"
 #include "gui/render.hpp"
@@ -317,7 +318,7 @@ void MainWindow::makeToolBar() {
     return label;
   };
   const auto choice = [&](const QString& text) {
-    auto* box = new QComboBox(bar);
+    auto* box = new ChoiceBox(bar);
     box->setAccessibleName(text);
     box->setSizeAdjustPolicy(QComboBox::AdjustToContents);
     box->setFocusPolicy(Qt::ClickFocus);
@@ -401,6 +402,7 @@ void MainWindow::makeActions() {
             this, tr("Open scenario"), qs(scenariosFolder().string()), tr("Scenarios (*.toml)"));
         if (!path.isEmpty()) openScenario(path);
       });
+  file->addMenu(tr("S&cenario"))->addActions(m_form->commands());
   m_recentMenu = file->addMenu(tr("Open &recent"));
   file->addSeparator();
   add(file, tr("Scenario form"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_T)},
@@ -412,7 +414,11 @@ void MainWindow::makeActions() {
       tr("The shipped scenarios and the files opened lately"),
       [this] { showPage(page() == Page::kWelcome ? Page::kRun : Page::kWelcome); });
   m_reload = add(file, tr("&Reload"), {QKeySequence(Qt::Key_F5)},
-                 tr("Read again the runs on screen and what was written again"), [this] {
+                 tr("Read the runs, or the form's scenario, from disk again"), [this] {
+                   if (page() == Page::kScenario) {
+                     m_form->reload();
+                     return;
+                   }
                    QStringList files;
                    for (const RunStore* run : {m_state->run(), m_state->other()}) {
                      if (run != nullptr && !run->path().empty()) files << qs(run->path().string());
@@ -678,7 +684,7 @@ void MainWindow::runChanged() {
   for (QAction* a : m_runActions) a->setEnabled(run != nullptr);
   m_export->setEnabled(run != nullptr);
   updateRunActions();
-  m_reload->setEnabled(run != nullptr && !run->path().empty());
+  updateReload();
   m_layer->clear();
   m_layer->addItem(tr("all"), kAllLayers);
   if (run != nullptr && run->hasLayers()) {
@@ -1252,7 +1258,14 @@ void MainWindow::chooseFile(Role role) {
   if (!files.isEmpty()) openFiles(files, role);
 }
 
+void MainWindow::updateReload() {
+  const RunStore* run = m_state->run();
+  m_reload->setEnabled(page() == Page::kScenario ? m_form->document() != nullptr
+                                                 : run != nullptr && !run->path().empty());
+}
+
 bool MainWindow::editsMayGo() {
+  m_form->commit();
   const ScenarioDocument* document = m_form->document();
   if (!m_persistent || document == nullptr || !document->changed()) return true;
   const auto answer = QMessageBox::question(
@@ -1261,12 +1274,15 @@ bool MainWindow::editsMayGo() {
       QMessageBox::Save | QMessageBox::Discard | QMessageBox::Cancel, QMessageBox::Save);
   if (answer == QMessageBox::Save) {
     m_form->saveButton()->click();
-    return !m_form->document()->changed();  // a refusal is shown in the form
+    if (!m_form->document()->changed()) return true;
+    showPage(Page::kScenario);  // where it says why not
+    return false;
   }
   return answer == QMessageBox::Discard;
 }
 
 bool MainWindow::event(QEvent* event) {
+  if (event->type() == QEvent::WindowActivate) m_form->checkDisk();
   if (event->type() == QEvent::WindowActivate && !busy()) {
     std::erase_if(m_toldReplaced, [this](const auto& run) {
       return std::find(m_open.begin(), m_open.end(), run) == m_open.end();

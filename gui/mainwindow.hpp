@@ -172,6 +172,7 @@ class MainWindow : public QMainWindow {
   void metricMenu(const QPoint& at);
   void runsMenu(const QPoint& at);
   void updateRunActions();
+  void updateReload();
   void filterTo(std::optional<StepRange> range);
   void showEventsTitle();
   void offerLatency();

@@ -141,6 +141,7 @@ void MainWindow::refreshPage() {
     m_stack->currentWidget()->setFocus();
   }
   m_whatIf->setVisible(run);
+  updateReload();
   m_windowLabel->setVisible(run);
   m_cursorLabel->setVisible(run);
 }

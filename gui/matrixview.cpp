@@ -10,6 +10,7 @@
 #include <QPainter>
 #include <QToolTip>
 
+#include "gui/choicebox.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -29,7 +30,7 @@ StepSpan spanOf(const ViewState& state, QString& name) {
 }
 
 MatrixView::MatrixView(ViewState* state, QWidget* parent)
-    : QWidget(parent), m_state(state), m_kind(new QComboBox(this)) {
+    : QWidget(parent), m_state(state), m_kind(new ChoiceBox(this)) {
   m_kind->addItem(tr("reroutes, expert to expert"), static_cast<int>(MatrixKind::kReroutesExperts));
   m_kind->addItem(tr("reroutes, GPU to GPU"), static_cast<int>(MatrixKind::kReroutesGpus));
   m_kind->addItem(tr("bytes, GPU to GPU"), static_cast<int>(MatrixKind::kGpuBytes));

@@ -4,21 +4,25 @@
 #include <algorithm>
 #include <tuple>
 
+#include <QAction>
 #include <QCheckBox>
 #include <QComboBox>
 #include <QFileDialog>
 #include <QFileInfo>
 #include <QFormLayout>
+#include <QKeyEvent>
 #include <QLabel>
 #include <QLineEdit>
 #include <QListWidget>
 #include <QPainter>
 #include <QPushButton>
 #include <QScrollArea>
+#include <QScrollBar>
 #include <QSplitter>
 #include <QVBoxLayout>
 
 #include "engine/base/error.hpp"
+#include "gui/choicebox.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -88,6 +92,11 @@ class CutLabel : public QLabel {
   }
 };
 
+QLineEdit* lineOf(QWidget* editor) {
+  auto* box = qobject_cast<QComboBox*>(editor);
+  return box != nullptr ? box->lineEdit() : static_cast<QLineEdit*>(editor);
+}
+
 }  // namespace
 
 ScenarioForm::ScenarioForm(QWidget* parent)
@@ -103,7 +112,11 @@ ScenarioForm::ScenarioForm(QWidget* parent)
       m_save(new QPushButton(tr("Save"), this)),
       m_saveAs(new QPushButton(tr("Save as…"), this)),
       m_run(new QPushButton(tr("Run"), this)),
-      m_compare(new QPushButton(tr("Run and compare"), this)) {
+      m_compare(new QPushButton(tr("Run and compare"), this)),
+      m_disk(new QWidget(this)),
+      m_diskText(new QLabel(m_disk)),
+      m_reload(new QPushButton(tr("Reload"), m_disk)),
+      m_overwrite(new QPushButton(tr("Overwrite"), m_disk)) {
   auto* layout = new QVBoxLayout(this);
   layout->setContentsMargins(10, 8, 10, 6);
   auto* top = new QHBoxLayout;
@@ -121,6 +134,21 @@ ScenarioForm::ScenarioForm(QWidget* parent)
   top->addWidget(m_filter);
   top->addWidget(m_all);
   layout->addLayout(top);
+  auto* disk = new QHBoxLayout(m_disk);
+  disk->setContentsMargins(6, 2, 6, 2);
+  disk->addWidget(m_diskText, 1);
+  disk->addWidget(m_reload);
+  disk->addWidget(m_overwrite);
+  m_disk->setAutoFillBackground(true);
+  m_disk->setBackgroundRole(QPalette::ToolTipBase);
+  m_diskText->setForegroundRole(QPalette::ToolTipText);
+  m_diskText->setTextFormat(Qt::PlainText);
+  m_diskText->setWordWrap(true);
+  m_disk->setAccessibleName(tr("The file on disk"));
+  m_reload->setToolTip(tr("Read the file as it is now; Undo brings back what stands here"));
+  m_overwrite->setToolTip(tr("Write what stands here over what another program wrote"));
+  m_disk->hide();
+  layout->addWidget(m_disk);
   auto* middle = new QHBoxLayout;
   m_sections->setAccessibleName(tr("Sections"));
   m_sections->setMaximumWidth(fontMetrics().averageCharWidth() * 18);
@@ -144,16 +172,83 @@ ScenarioForm::ScenarioForm(QWidget* parent)
   m_save->setToolTip(tr("Edit the values in the file; comments and order stay"));
   m_run->setToolTip(tr("Simulate what is on the screen, saved or not"));
   m_compare->setToolTip(tr("Simulate, and show the run as B beside the one that is open"));
-  connect(m_sections, &QListWidget::currentRowChanged, this, &ScenarioForm::rebuild);
-  connect(m_filter, &QLineEdit::textChanged, this, &ScenarioForm::rebuild);
-  connect(m_all, &QCheckBox::toggled, this, &ScenarioForm::rebuild);
+  connect(m_sections, &QListWidget::currentRowChanged, this, [this] { rebuild(); });
+  connect(m_filter, &QLineEdit::textChanged, this, [this] { rebuild(); });
+  connect(m_all, &QCheckBox::toggled, this, [this] { rebuild(true); });
   connect(m_undo, &QPushButton::clicked, this, &ScenarioForm::undo);
   connect(m_redo, &QPushButton::clicked, this, &ScenarioForm::redo);
-  connect(m_save, &QPushButton::clicked, this, [this] { save(false); });
-  connect(m_saveAs, &QPushButton::clicked, this, [this] { save(true); });
-  connect(m_run, &QPushButton::clicked, this, [this] { emit runWanted(false); });
-  connect(m_compare, &QPushButton::clicked, this, [this] { emit runWanted(true); });
+  connect(m_save, &QPushButton::clicked, this, [this] { save(SaveTo::kFile); });
+  connect(m_saveAs, &QPushButton::clicked, this, [this] { save(SaveTo::kElsewhere); });
+  connect(m_reload, &QPushButton::clicked, this, &ScenarioForm::reload);
+  connect(m_overwrite, &QPushButton::clicked, this, [this] { save(SaveTo::kFileAsItIsNow); });
+  connect(m_run, &QPushButton::clicked, this, [this] { wantRun(false); });
+  connect(m_compare, &QPushButton::clicked, this, [this] { wantRun(true); });
+  makeCommands();
   refresh();
+}
+
+void ScenarioForm::makeCommands() {
+  // In the order of refresh(), which enables each as its button.
+  const auto add = [this](const QString& text, const QList<QKeySequence>& keys, const QString& tip,
+                          QPushButton* button) {
+    auto* action = new QAction(text, this);
+    action->setShortcuts(keys);
+    action->setStatusTip(tip);
+    action->setEnabled(false);
+    button->setToolTip(button->toolTip() +
+                       (button->toolTip().isEmpty() ? QString() : QStringLiteral("\n")) +
+                       QKeySequence::listToString(keys, QKeySequence::NativeText));
+    connect(action, &QAction::triggered, this, [this, button] {
+      commit();
+      if (button->isEnabled()) button->click();
+    });
+    addAction(action);
+    m_commands << action;
+  };
+  add(tr("Save scenario"), {QKeySequence(Qt::CTRL | Qt::Key_S)},
+      tr("Save the scenario that is in the form"), m_save);
+  add(tr("Save scenario as…"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_S)},
+      tr("Save the scenario under another name"), m_saveAs);
+  add(tr("Undo"), {QKeySequence(Qt::CTRL | Qt::Key_Z)}, tr("Undo the last change in the form"),
+      m_undo);
+  add(tr("Redo"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_Z)},
+      tr("Make the change in the form again that was undone"), m_redo);
+  add(tr("Run scenario"), {QKeySequence(Qt::CTRL | Qt::Key_R)},
+      tr("Simulate what is in the form, saved or not"), m_run);
+  add(tr("Run scenario and compare"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_R)},
+      tr("Simulate what is in the form, and show it as B"), m_compare);
+}
+
+void ScenarioForm::wantRun(bool compare) {
+  commit();
+  // What was typed may be wrong, and the child reads the file.
+  if (m_run->isEnabled() && checkDisk()) emit runWanted(compare);
+}
+
+bool ScenarioForm::eventFilter(QObject* watched, QEvent* event) {
+  // A field undoes letters while it holds some that are not confirmed, else the form undoes values.
+  if (event->type() == QEvent::ShortcutOverride) {
+    const auto* key = static_cast<QKeyEvent*>(event);
+    if (key->matches(QKeySequence::Undo) || key->matches(QKeySequence::Redo)) {
+      for (const auto& [name, row] : m_rows) {
+        if (row.editor != watched && lineOf(row.editor) != watched) continue;
+        if (lineOf(row.editor)->text() != row.shown) break;
+        event->ignore();
+        return true;
+      }
+    }
+  }
+  return QWidget::eventFilter(watched, event);
+}
+
+void ScenarioForm::showEvent(QShowEvent* event) {
+  QWidget::showEvent(event);
+  refresh();
+}
+
+void ScenarioForm::hideEvent(QHideEvent* event) {
+  QWidget::hideEvent(event);
+  for (QAction* a : m_commands) a->setEnabled(false);
 }
 
 ScenarioForm::~ScenarioForm() = default;
@@ -162,6 +257,8 @@ void ScenarioForm::open(const QString& file) {
   auto document = std::make_unique<ScenarioDocument>(file.toStdString());
   m_document = std::move(document);
   m_refused.clear();
+  m_notSaved.clear();
+  m_disk->hide();
   m_filling = true;
   m_sections->clear();
   for (const ScenarioDocument::Entry& e : m_document->entries()) {
@@ -209,8 +306,26 @@ QString ScenarioForm::originText(const ScenarioDocument::Entry& entry) const {
   return file.isEmpty() ? origin : file;
 }
 
-void ScenarioForm::rebuild() {
+void ScenarioForm::rebuildLater() {
+  // Later: the widget that sent this is in the page that goes.
+  QMetaObject::invokeMethod(
+      this, [this] { rebuild(true); }, Qt::QueuedConnection);
+}
+
+void ScenarioForm::rebuild(bool keepPlace) {
   if (m_filling) return;
+  const int scrolled = keepPlace ? m_area->verticalScrollBar()->value() : 0;
+  QStringList next;
+  const QWidget* focus = keepPlace ? window()->focusWidget() : nullptr;
+  if (focus != nullptr && m_area->widget() != nullptr && m_area->widget()->isAncestorOf(focus)) {
+    next = m_next;
+    for (const auto& [key, row] : m_rows) {
+      if (row.editor == focus || row.editor->isAncestorOf(focus)) next << key;
+    }
+    if (!focus->objectName().isEmpty()) next << focus->objectName();
+  }
+  const bool moved = !next.isEmpty() && !m_next.isEmpty();
+  m_next.clear();
   auto* page = new QWidget;
   auto* form = new QGridLayout(page);
   form->setContentsMargins(12, 8, 12, 8);
@@ -246,7 +361,7 @@ void ScenarioForm::rebuild() {
     name->setToolTip(key);
     QWidget* editor = nullptr;
     if (e->editable && !e->choices.empty()) {
-      auto* box = new QComboBox(page);
+      auto* box = new ChoiceBox(page);  // the wheel scrolls the page
       box->setEditable(true);
       box->setInsertPolicy(QComboBox::NoInsert);
       for (const std::string& c : e->choices) box->addItem(qs(c));
@@ -254,9 +369,9 @@ void ScenarioForm::rebuild() {
       box->setEditText(qs(e->value));
       box->setFocusPolicy(Qt::StrongFocus);
       connect(box, &QComboBox::activated, this,
-              [this, key, box] { setValue(key, box->currentText()); });
+              [this, key, box] { rowEdited(key, box->currentText()); });
       connect(box->lineEdit(), &QLineEdit::editingFinished, this,
-              [this, key, box] { setValue(key, box->currentText()); });
+              [this, key, box] { rowEdited(key, box->currentText()); });
       editor = box;
     } else {
       auto* edit = new QLineEdit(qs(e->value), page);
@@ -264,9 +379,11 @@ void ScenarioForm::rebuild() {
       edit->setReadOnly(!e->editable);
       edit->setEnabled(e->editable);
       connect(edit, &QLineEdit::editingFinished, this,
-              [this, key, edit] { setValue(key, edit->text()); });
+              [this, key, edit] { rowEdited(key, edit->text()); });
       editor = edit;
     }
+    editor->installEventFilter(this);
+    lineOf(editor)->installEventFilter(this);
     editor->setAccessibleName(key);
     const QString hint = e->editable                               ? qs(e->legal)
                          : key.contains(QStringLiteral(".source")) ? tr("where the number is from")
@@ -280,7 +397,7 @@ void ScenarioForm::rebuild() {
     form->addWidget(editor, line, 1);
     form->addWidget(legal, line, 2);
     form->addWidget(origin, line, 3);
-    m_rows[key] = {editor, origin};
+    m_rows[key] = {editor, origin, lineOf(editor)->text()};
     ++line;
   }
   const QString section =
@@ -309,6 +426,17 @@ void ScenarioForm::rebuild() {
   form->setRowStretch(line + 1, 1);
   m_area->setWidget(page);
   refresh();
+  if (!keepPlace) return;
+  form->activate();
+  m_area->verticalScrollBar()->setValue(scrolled);
+  for (const QString& name : next) {
+    const auto row = m_rows.find(name);
+    QWidget* widget = row != m_rows.end() ? row->second.editor : page->findChild<QWidget*>(name);
+    if (widget == nullptr || !widget->isEnabled()) continue;
+    widget->setFocus(Qt::TabFocusReason);
+    if (moved) m_area->ensureWidgetVisible(widget);
+    break;
+  }
 }
 
 QWidget* ScenarioForm::itemHead(const ScenarioDocument::List& list, std::size_t index,
@@ -349,13 +477,36 @@ QWidget* ScenarioForm::itemHead(const ScenarioDocument::List& list, std::size_t 
 void ScenarioForm::editList(const QString& list, ListEdit edit, std::size_t index) {
   if (m_document == nullptr) return;
   m_refused.clear();
+  m_notSaved.clear();
+  std::size_t items = 0;
+  for (const ScenarioDocument::List& l : m_document->lists()) {
+    if (qs(l.key) == list) items = l.items;
+  }
   try {
     m_document->edit(list.toStdString(), edit, index);
+    // The keyboard goes with the item; to the item that is new.
+    const auto button = [&](const char* what, std::size_t at) {
+      return QStringLiteral("%1:%2[%3]").arg(QLatin1String(what), list).arg(at);
+    };
+    if (edit == ListEdit::kAdd || edit == ListEdit::kDuplicate) {
+      const QString start =
+          QStringLiteral("%1[%2].").arg(list).arg(edit == ListEdit::kAdd ? items : index + 1);
+      for (const ScenarioDocument::Entry& e : m_document->entries()) {
+        if (qs(e.key).startsWith(start)) m_next << qs(e.key);
+      }
+    } else if (edit == ListEdit::kRemove) {
+      m_next << button("remove", index);
+      if (index > 0) m_next << button("remove", index - 1);
+      m_next << QStringLiteral("add:") + list;
+    } else {
+      const bool up = edit == ListEdit::kUp;
+      const std::size_t at = up ? index - 1 : index + 1;
+      m_next << button(up ? "up" : "down", at) << button(up ? "down" : "up", at);
+    }
   } catch (const InputError& error) {
     m_refused = QString::fromUtf8(error.what());
   }
-  // Later: the button that was pressed is in the form that goes.
-  QMetaObject::invokeMethod(this, &ScenarioForm::rebuild, Qt::QueuedConnection);
+  rebuildLater();
   refresh();
   emit changed();
 }
@@ -370,6 +521,8 @@ void ScenarioForm::refresh() {
   QString text;
   if (!m_refused.isEmpty()) {
     text = m_refused;
+  } else if (!m_notSaved.isEmpty()) {
+    text = m_notSaved;
   } else if (there && m_document->problem()) {
     text = qs(*m_document->problem());
   } else if (there) {
@@ -379,13 +532,18 @@ void ScenarioForm::refresh() {
             : tr("All values are possible.");
   }
   m_problem->setText(text);
-  m_problem->setForegroundRole(good ? QPalette::WindowText : QPalette::BrightText);
+  m_problem->setForegroundRole(good && m_notSaved.isEmpty() ? QPalette::WindowText
+                                                            : QPalette::BrightText);
   m_undo->setEnabled(there && m_document->canUndo());
   m_redo->setEnabled(there && m_document->canRedo());
-  m_save->setEnabled(there && m_document->changed());
+  m_save->setEnabled(there && (m_document->changed() || !m_disk->isHidden()));
   m_saveAs->setEnabled(there);
   m_run->setEnabled(good && !m_busy);
   m_compare->setEnabled(good && !m_busy);
+  const QPushButton* buttons[] = {m_save, m_saveAs, m_undo, m_redo, m_run, m_compare};
+  for (qsizetype i = 0; i < m_commands.size(); ++i) {
+    m_commands[i]->setEnabled(isVisible() && buttons[i]->isEnabled());
+  }
   if (!there) return;
   m_filling = true;
   for (auto& [key, row] : m_rows) {
@@ -402,11 +560,29 @@ void ScenarioForm::refresh() {
         if (edit->text() != qs(e->value)) edit->setText(qs(e->value));
         edit->setCursorPosition(0);
       }
+      row.shown = lineOf(row.editor)->text();
     }
     row.origin->setText(originText(*e));
     row.origin->setToolTip(qs(e->origin));
   }
   m_filling = false;
+}
+
+void ScenarioForm::rowEdited(const QString& key, const QString& text) {
+  const auto row = m_rows.find(key);
+  // A field that was only passed through says nothing, whatever is wrong elsewhere.
+  if (m_filling || row == m_rows.end() || row->second.shown == text) return;
+  row->second.shown = text;
+  setValue(key, text);
+}
+
+void ScenarioForm::commit() {
+  std::vector<std::pair<QString, QString>> typed;
+  for (const auto& [key, row] : m_rows) {
+    const QString text = lineOf(row.editor)->text();
+    if (text != row.shown) typed.emplace_back(key, text);
+  }
+  for (const auto& [key, text] : typed) rowEdited(key, text);
 }
 
 void ScenarioForm::setValue(const QString& key, const QString& value) {
@@ -416,6 +592,7 @@ void ScenarioForm::setValue(const QString& key, const QString& value) {
     return;
   }
   m_refused.clear();
+  m_notSaved.clear();
   std::vector<std::string> before;
   for (const ScenarioDocument::Entry& x : m_document->entries()) before.push_back(x.key);
   try {
@@ -425,10 +602,7 @@ void ScenarioForm::setValue(const QString& key, const QString& value) {
   }
   std::vector<std::string> after;
   for (const ScenarioDocument::Entry& x : m_document->entries()) after.push_back(x.key);
-  if (before != after) {
-    // Later: the editor that sent this is in the form that goes.
-    QMetaObject::invokeMethod(this, &ScenarioForm::rebuild, Qt::QueuedConnection);
-  }
+  if (before != after) rebuildLater();
   refresh();
   emit changed();
 }
@@ -436,34 +610,78 @@ void ScenarioForm::setValue(const QString& key, const QString& value) {
 void ScenarioForm::undo() {
   if (m_document == nullptr) return;
   m_refused.clear();
+  m_notSaved.clear();
   m_document->undo();
-  rebuild();
+  rebuild(true);
   emit changed();
 }
 
 void ScenarioForm::redo() {
   if (m_document == nullptr) return;
   m_refused.clear();
+  m_notSaved.clear();
   m_document->redo();
-  rebuild();
+  rebuild(true);
   emit changed();
 }
 
-void ScenarioForm::save(bool elsewhere) {
-  m_refused.clear();
+void ScenarioForm::save(SaveTo where) {
+  if (m_document == nullptr) return;
+  commit();
+  m_notSaved.clear();
+  if (where == SaveTo::kFile && m_document->onDisk() == ScenarioDocument::OnDisk::kOther) {
+    checkDisk();  // offers to reload or to overwrite
+    return;
+  }
   try {
-    if (elsewhere) {
+    if (where == SaveTo::kElsewhere) {
       const QString path = QFileDialog::getSaveFileName(
           this, tr("Save the scenario"), qs(m_document->path().string()), tr("Scenarios (*.toml)"));
       if (path.isEmpty()) return;
       m_document->saveAs(path.toStdString());
     } else {
-      m_document->save();
+      m_document->save(where == SaveTo::kFileAsItIsNow);
     }
+    checkDisk();
   } catch (const InputError& e) {
-    m_refused = QString::fromUtf8(e.what());
+    m_notSaved = QString::fromUtf8(e.what());
   }
   refresh();
+  emit changed();
+}
+
+bool ScenarioForm::checkDisk() {
+  if (m_document == nullptr) return true;
+  const ScenarioDocument::OnDisk now = m_document->onDisk();
+  const QString name = qs(m_document->path().filename().string());
+  if (now == ScenarioDocument::OnDisk::kOther) {
+    m_diskText->setText(tr("Another program has written to %1 since it was read here.").arg(name));
+  } else if (now == ScenarioDocument::OnDisk::kGone) {
+    m_diskText->setText(tr("%1 is no longer there; Save writes it again.").arg(name));
+  }
+  m_reload->setVisible(now == ScenarioDocument::OnDisk::kOther);
+  m_overwrite->setVisible(now == ScenarioDocument::OnDisk::kOther);
+  m_disk->setVisible(now != ScenarioDocument::OnDisk::kSame);
+  refresh();
+  return now == ScenarioDocument::OnDisk::kSame;
+}
+
+QString ScenarioForm::diskText() const {
+  return m_disk->isHidden() ? QString() : m_diskText->text();
+}
+
+void ScenarioForm::reload() {
+  if (m_document == nullptr) return;
+  commit();
+  m_refused.clear();
+  m_notSaved.clear();
+  try {
+    m_document->reload();
+  } catch (const InputError& e) {
+    m_notSaved = QString::fromUtf8(e.what());
+  }
+  checkDisk();
+  rebuild(true);
   emit changed();
 }
 

@@ -12,6 +12,7 @@
 
 #include "gui/core/scenariodocument.hpp"
 
+class QAction;
 class QCheckBox;
 class QComboBox;
 class QLabel;
@@ -44,10 +45,28 @@ class ScenarioForm : public QWidget {
   [[nodiscard]] QPushButton* runButton() const { return m_run; }
   [[nodiscard]] QPushButton* compareButton() const { return m_compare; }
   [[nodiscard]] QPushButton* saveButton() const { return m_save; }
+  [[nodiscard]] QPushButton* reloadButton() const { return m_reload; }
+  [[nodiscard]] QPushButton* overwriteButton() const { return m_overwrite; }
+  /// Save, save as, undo, redo, run, run and compare; each acts while the form is on the screen.
+  [[nodiscard]] const QList<QAction*>& commands() const { return m_commands; }
+  /// Takes over what stands in a field and was not confirmed with Enter or Tab.
+  void commit();
+  /// Whether the file is as it was read or saved; if not, a line above the keys says so and offers
+  /// what can be done.
+  bool checkDisk();
+  /// What that line says; empty: nothing.
+  [[nodiscard]] QString diskText() const;
+  /// Reads the file again; Undo brings back what stood in the form.
+  void reload();
   [[nodiscard]] QLineEdit* filter() const { return m_filter; }
   [[nodiscard]] QCheckBox* allKeys() const { return m_all; }
   /// No second simulation while one runs.
   void setBusy(bool busy);
+
+ protected:
+  bool eventFilter(QObject* watched, QEvent* event) override;
+  void showEvent(QShowEvent* event) override;
+  void hideEvent(QHideEvent* event) override;
 
  signals:
   /// compare: as B beside the run that is shown.
@@ -58,12 +77,20 @@ class ScenarioForm : public QWidget {
   struct Row {
     QWidget* editor = nullptr;
     QLabel* origin = nullptr;
+    QString shown;  ///< What the editor held when it was filled or read last.
   };
-  void rebuild();
+  /// `keepPlace`: the same rows stay on screen, and the editor or button with the keyboard focus
+  /// has it again.
+  void rebuild(bool keepPlace = false);
+  void rebuildLater();
+  void rowEdited(const QString& key, const QString& text);
+  void makeCommands();
+  void wantRun(bool compare);
   /// Name of the item, with the buttons that copy and remove it.
   QWidget* itemHead(const ScenarioDocument::List& list, std::size_t index, QWidget* page);
   void refresh();
-  void save(bool elsewhere);
+  enum class SaveTo { kFile, kFileAsItIsNow, kElsewhere };
+  void save(SaveTo where);
   [[nodiscard]] std::vector<const ScenarioDocument::Entry*> shown() const;
   [[nodiscard]] QString originText(const ScenarioDocument::Entry& entry) const;
 
@@ -75,7 +102,13 @@ class ScenarioForm : public QWidget {
   QCheckBox* m_all;
   QPushButton *m_undo, *m_redo, *m_save, *m_saveAs, *m_run, *m_compare;
   std::map<QString, Row> m_rows;
-  QString m_refused;  ///< A change that could not be placed.
+  QString m_refused;   ///< A change that could not be placed.
+  QString m_notSaved;  ///< Why the last attempt to save failed.
+  QStringList m_next;  ///< Who gets the focus after the rows are made anew: the first that can.
+  QWidget* m_disk;     ///< The line about the file, with its buttons.
+  QLabel* m_diskText;
+  QPushButton *m_reload, *m_overwrite;
+  QList<QAction*> m_commands;
   bool m_busy = false, m_filling = false;
 };
 

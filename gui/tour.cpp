@@ -9,6 +9,7 @@
 #include <QPushButton>
 #include <QVBoxLayout>
 
+#include "gui/choicebox.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -84,7 +85,7 @@ Tour::Tour(const Theme& theme, QWidget* parent)
       m_theme(theme),
       m_stages(tourStages()),
       m_board(new TourBoard(this)),
-      m_stage(new QComboBox(this)),
+      m_stage(new ChoiceBox(this)),
       m_text(new QLabel(this)),
       m_back(new QPushButton(tr("Back"), this)),
       m_next(new QPushButton(tr("Next"), this)) {

@@ -11,6 +11,7 @@
 #include <QPushButton>
 
 #include "engine/base/error.hpp"
+#include "gui/choicebox.hpp"
 #include "gui/core/gallery.hpp"
 #include "gui/core/scenariodocument.hpp"
 #include "gui/text.hpp"
@@ -22,9 +23,9 @@ WhatIf::WhatIf(QWidget* parent)
       m_name(new QLabel(this)),
       m_factor(new QLineEdit(this)),
       m_links(new QLineEdit(this)),
-      m_policy(new QComboBox(this)),
-      m_algorithm(new QComboBox(this)),
-      m_lost(new QComboBox(this)),
+      m_policy(new ChoiceBox(this)),
+      m_algorithm(new ChoiceBox(this)),
+      m_lost(new ChoiceBox(this)),
       m_choose(new QPushButton(tr("Scenario…"), this)),
       m_run(new QPushButton(tr("Run and overlay"), this)) {
   setObjectName(QStringLiteral("whatif"));

@@ -1095,7 +1095,31 @@ std::vector<std::string> ScenarioDocument::settings() const {
   return text;
 }
 
-void ScenarioDocument::save() { saveAs(m_path); }
+ScenarioDocument::OnDisk ScenarioDocument::onDisk() const {
+  std::error_code ignored;
+  if (!fs::exists(m_path, ignored)) return OnDisk::kGone;
+  try {
+    return read_file(m_path) == m_saved ? OnDisk::kSame : OnDisk::kOther;
+  } catch (const InputError&) {
+    return OnDisk::kOther;  // there, and not to be read
+  }
+}
+
+void ScenarioDocument::reload() {
+  const std::string text = read_file(m_path);
+  (void)leaves(text, m_path.string());
+  m_saved = text;
+  replace(text);
+}
+
+void ScenarioDocument::save(bool overwrite) {
+  if (!overwrite && onDisk() == OnDisk::kOther) {
+    throw InputError(m_path.string(),
+                     "not saved: another program has written to it since it was read",
+                     "reload it, save under another name, or overwrite it");
+  }
+  saveAs(m_path);
+}
 
 void ScenarioDocument::saveAs(const fs::path& path) {
   if (!m_problem && fs::absolute(path).parent_path() != fs::absolute(m_path).parent_path()) {

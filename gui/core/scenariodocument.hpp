@@ -100,8 +100,16 @@ class ScenarioDocument {
   /// that, the file must be saved.
   [[nodiscard]] std::vector<std::string> settings() const;
 
-  /// Writes to a temporary name and renames. InputError: nothing changed on disk.
-  void save();
+  /// What another program did to the file since it was read or saved. Reads the file.
+  enum class OnDisk : std::uint8_t { kSame, kOther, kGone };
+  [[nodiscard]] OnDisk onDisk() const;
+  /// Takes the text that is in the file now; one step of undo. InputError when the file cannot be
+  /// read or is no TOML: the text is as before.
+  void reload();
+
+  /// Writes to a temporary name and renames. InputError: nothing changed on disk. What another
+  /// program wrote there since is refused, or replaced with `overwrite`.
+  void save(bool overwrite = false);
   void saveAs(const std::filesystem::path& path);
 
  private:

@@ -12,9 +12,14 @@
 #include <QComboBox>
 #include <QDir>
 #include <QLineEdit>
+#include <QMessageBox>
 #include <QProcess>
 #include <QPushButton>
+#include <QScrollArea>
+#include <QScrollBar>
 #include <QTest>
+#include <QTimer>
+#include <QWheelEvent>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -560,6 +565,243 @@ TEST_F(FormTest, ItemsOfListsAreAddedCopiedRemovedAndRun) {
   for (int i = 0; i < 6; ++i) form.undo();
   EXPECT_FALSE(form.document()->changed());
   EXPECT_FALSE(form.document()->canUndo());
+}
+
+// A person who scrolls the form passes over many drop-downs.
+TEST_F(FormTest, TheWheelScrollsTheFormAndChangesNoValue) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  form.showSection(QStringLiteral("policy"));
+  form.allKeys()->setChecked(true);
+  QApplication::processEvents();
+  const auto turn = [](QWidget* over, int notches) {
+    const QPointF at = over->rect().center();
+    QWheelEvent wheel(at, over->mapToGlobal(at), {}, {0, -120 * notches}, Qt::NoButton,
+                      Qt::NoModifier, Qt::NoScrollPhase, false);
+    // Only what comes from outside goes on to the parent when it is ignored.
+    QSpontaneKeyEvent::setSpontaneous(&wheel);
+    qApp->notify(over, &wheel);
+    QApplication::processEvents();
+  };
+  auto* area = form.findChild<QScrollArea*>();
+  ASSERT_NE(area, nullptr);
+  ASSERT_GT(area->verticalScrollBar()->maximum(), 0);
+  for (const bool focus : {false, true}) {
+    int boxes = 0;
+    for (auto* box : area->findChildren<QComboBox*>()) {
+      if (focus) box->setFocus();
+      const QString before = box->currentText();
+      area->verticalScrollBar()->setValue(0);
+      turn(boxes++ % 2 == 0 ? static_cast<QWidget*>(box) : box->lineEdit(), 2);
+      EXPECT_EQ(box->currentText(), before) << box->accessibleName().toStdString();
+      EXPECT_GT(area->verticalScrollBar()->value(), 0) << box->accessibleName().toStdString();
+    }
+    EXPECT_GT(boxes, 5);
+  }
+  EXPECT_FALSE(form.document()->changed());
+  // The window's own: the tool bar and the what-if strip.
+  for (auto* box : window.findChildren<QComboBox*>()) {
+    if (form.isAncestorOf(box)) continue;
+    const int before = box->currentIndex();
+    turn(box, 1);
+    turn(box, -1);
+    turn(box, -1);
+    EXPECT_EQ(box->currentIndex(), before) << box->accessibleName().toStdString();
+  }
+}
+
+TEST_F(FormTest, WhatAnotherProgramWroteIsNotOverwrittenUnasked) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  form.showSection(QStringLiteral("workload"));
+  type(QStringLiteral("workload.batch"), QStringLiteral("16"));
+  const std::string theirs = kTinyScenario + "# added by another program\n";
+  writeText("form.toml", theirs);
+  EXPECT_EQ(form.diskText(), QString());
+  QTest::mouseClick(form.saveButton(), Qt::LeftButton);
+  EXPECT_EQ(read_file("form.toml"), theirs);
+  EXPECT_TRUE(form.document()->changed());
+  EXPECT_TRUE(form.diskText().contains(QStringLiteral("Another program has written to form.toml")))
+      << form.diskText().toStdString();
+  // Nor is it simulated: the child would read what is not on the screen.
+  QTest::mouseClick(form.runButton(), Qt::LeftButton);
+  EXPECT_FALSE(window.busy());
+  // Read again, with the edit one Undo away.
+  QTest::mouseClick(form.reloadButton(), Qt::LeftButton);
+  EXPECT_EQ(form.document()->text(), theirs);
+  EXPECT_FALSE(form.document()->changed());
+  EXPECT_EQ(form.diskText(), QString());
+  form.undo();
+  EXPECT_EQ(form.document()->entry("workload.batch")->value, "16");
+  EXPECT_EQ(form.document()->settings(), std::vector<std::string>{"workload.batch=16"});
+  // F5 on the page of the form does the same; a file that is no TOML is refused and named.
+  writeText("form.toml", theirs + "# and more\n");
+  QTest::keyClick(form.editorOf(QStringLiteral("workload.batch")), Qt::Key_F5);
+  EXPECT_EQ(form.document()->text(), theirs + "# and more\n");
+  writeText("form.toml", "= = =\n");
+  form.reload();
+  EXPECT_EQ(form.document()->text(), theirs + "# and more\n");
+  EXPECT_TRUE(form.problemText().contains(QStringLiteral("form.toml:1")))
+      << form.problemText().toStdString();
+  QTest::mouseClick(form.overwriteButton(), Qt::LeftButton);
+  EXPECT_EQ(read_file("form.toml"), theirs + "# and more\n");
+  EXPECT_EQ(form.diskText(), QString());
+  // A file that is gone is said to be, when the window is looked at again; Save writes it.
+  std::filesystem::remove("form.toml");
+  QEvent activate(QEvent::WindowActivate);
+  QApplication::sendEvent(&window, &activate);
+  EXPECT_TRUE(form.diskText().contains(QStringLiteral("form.toml is no longer there")));
+  QTest::mouseClick(form.saveButton(), Qt::LeftButton);
+  EXPECT_EQ(read_file("form.toml"), theirs + "# and more\n");
+  EXPECT_EQ(form.diskText(), QString());
+}
+
+TEST(Document, AFolderThatCannotBeWrittenLeavesTheDocumentAsItWas) {
+  writeText("doc.toml", kTinyScenario);
+  ScenarioDocument document("doc.toml");
+  document.set("run.seed", "4");
+  try {
+    document.saveAs("/proc/no/doc.toml");
+    ADD_FAILURE() << "saved into /proc";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("/proc/no/doc.toml"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(document.path(), "doc.toml");
+  EXPECT_TRUE(document.changed());
+  EXPECT_EQ(read_file("doc.toml"), kTinyScenario);
+}
+
+// Closing asks about a value that stands in its field and was not confirmed yet.
+TEST_F(FormTest, ATypedValueIsNotLostWhenTheWindowCloses) {
+  MainWindow real(true);
+  real.show();
+  real.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *real.form();
+  form.showSection(QStringLiteral("workload"));
+  auto* batch = qobject_cast<QLineEdit*>(form.editorOf(QStringLiteral("workload.batch")));
+  ASSERT_NE(batch, nullptr);
+  const auto answerWith = [](QMessageBox::StandardButton which) {
+    QTimer::singleShot(0, [which] {
+      auto* box = qobject_cast<QMessageBox*>(QApplication::activeModalWidget());
+      if (box != nullptr) box->button(which)->click();
+    });
+  };
+  batch->setFocus();
+  batch->selectAll();
+  QTest::keyClicks(batch, QStringLiteral("99"));
+  ASSERT_FALSE(form.document()->changed()) << "typed, and not confirmed";
+  answerWith(QMessageBox::Cancel);
+  EXPECT_FALSE(real.close());
+  EXPECT_TRUE(real.isVisible());
+  EXPECT_EQ(form.document()->entry("workload.batch")->value, "99");
+  answerWith(QMessageBox::Save);
+  EXPECT_TRUE(real.close());
+  EXPECT_NE(read_file("form.toml").find("batch = 99"), std::string::npos);
+}
+
+TEST_F(FormTest, TabThroughFieldsWritesNothingWhileAnotherValueIsWrong) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  form.showSection(QStringLiteral("workload"));
+  type(QStringLiteral("workload.batch"), QStringLiteral("-3"));
+  const std::string wrong = form.document()->text();
+  form.showSection(QStringLiteral("policy"));
+  form.allKeys()->setChecked(true);
+  window.activateWindow();
+  QApplication::processEvents();
+  form.editorOf(QStringLiteral("policy.capacity.rule"))->setFocus();
+  for (int i = 0; i < 12; ++i) {
+    QWidget* const before = QApplication::focusWidget();
+    ASSERT_NE(before, nullptr);
+    QTest::keyClick(before, Qt::Key_Tab);
+    EXPECT_NE(QApplication::focusWidget(), before);
+  }
+  EXPECT_EQ(form.document()->text(), wrong);
+  // The wrong field itself takes the old value back.
+  form.showSection(QStringLiteral("workload"));
+  type(QStringLiteral("workload.batch"), QStringLiteral("32"));
+  EXPECT_FALSE(form.document()->changed());
+  EXPECT_TRUE(form.runButton()->isEnabled()) << form.problemText().toStdString();
+}
+
+TEST_F(FormTest, KeysUndoRedoAndSaveValuesAndAFieldUndoesItsLetters) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  window.activateWindow();
+  form.showSection(QStringLiteral("workload"));
+  const auto field = [&] {
+    return qobject_cast<QLineEdit*>(form.editorOf(QStringLiteral("workload.batch")));
+  };
+  type(QStringLiteral("workload.batch"), QStringLiteral("16"));
+  type(QStringLiteral("workload.batch"), QStringLiteral("8"));
+  QTest::keyClick(field(), Qt::Key_Z, Qt::ControlModifier);
+  EXPECT_EQ(form.document()->entry("workload.batch")->value, "16");
+  EXPECT_TRUE(field()->hasFocus()) << "the rows are new, the keyboard stays";
+  QTest::keyClick(field(), Qt::Key_Z, Qt::ControlModifier);
+  EXPECT_FALSE(form.document()->changed());
+  QTest::keyClick(field(), Qt::Key_Z, Qt::ControlModifier | Qt::ShiftModifier);
+  EXPECT_EQ(form.document()->entry("workload.batch")->value, "16");
+  EXPECT_EQ(field()->text(), QStringLiteral("16"));
+  field()->selectAll();
+  QTest::keyClicks(field(), QStringLiteral("7"));
+  QTest::keyClick(field(), Qt::Key_Z, Qt::ControlModifier);
+  EXPECT_EQ(form.document()->entry("workload.batch")->value, "16") << "only the letter is undone";
+  EXPECT_EQ(field()->text(), QStringLiteral("16"));
+  // What is typed and not confirmed is saved too.
+  field()->selectAll();
+  QTest::keyClicks(field(), QStringLiteral("24"));
+  QTest::keyClick(field(), Qt::Key_S, Qt::ControlModifier);
+  EXPECT_FALSE(form.document()->changed());
+  EXPECT_NE(read_file("form.toml").find("batch = 24"), std::string::npos);
+  // On another page the keys are the page's.
+  window.showPage(MainWindow::Page::kWelcome);
+  for (const QAction* a : form.commands()) {
+    EXPECT_FALSE(a->isEnabled()) << a->text().toStdString();
+    EXPECT_FALSE(a->statusTip().isEmpty()) << a->text().toStdString();
+  }
+}
+
+TEST_F(FormTest, TheFormStaysWhereItIsWhenRowsComeAndGo) {
+  window.openScenario(QStringLiteral("form.toml"));
+  ScenarioForm& form = *window.form();
+  window.activateWindow();
+  form.showSection(QStringLiteral("faults"));
+  const auto press = [&](const QString& name) {
+    auto* button = form.findChild<QPushButton*>(name);
+    ASSERT_NE(button, nullptr) << name.toStdString();
+    button->setFocus();
+    QTest::keyClick(button, Qt::Key_Space);
+    QApplication::processEvents();
+  };
+  auto* area = form.findChild<QScrollArea*>();
+  for (int i = 0; i < 9; ++i) press(QStringLiteral("add:faults.events"));
+  QScrollBar* bar = area->verticalScrollBar();
+  ASSERT_GT(bar->maximum(), 100);
+  // The new item has the keyboard, and is on the screen.
+  QWidget* focus = QApplication::focusWidget();
+  ASSERT_NE(focus, nullptr);
+  EXPECT_TRUE(focus->accessibleName().startsWith(QStringLiteral("faults.events[8].")))
+      << focus->accessibleName().toStdString();
+  EXPECT_TRUE(area->viewport()->rect().intersects(
+      QRect(focus->mapTo(area->viewport(), QPoint()), focus->size())));
+  EXPECT_GT(bar->value(), 0);
+  // Another kind of fault has other keys: the rows are made anew around the field.
+  bar->setValue(bar->maximum() / 2);
+  const int at = bar->value();
+  QWidget* const old = form.editorOf(QStringLiteral("faults.events[4].step"));
+  type(QStringLiteral("faults.events[4].step"), QStringLiteral("5"));
+  form.undo();
+  EXPECT_NE(form.editorOf(QStringLiteral("faults.events[4].step")), old);
+  EXPECT_EQ(bar->value(), at);
+  EXPECT_TRUE(form.editorOf(QStringLiteral("faults.events[4].step"))->hasFocus());
+  // A moved item keeps the keyboard on its button, a removed one gives it to the next.
+  press(QStringLiteral("down:faults.events[3]"));
+  EXPECT_EQ(QApplication::focusWidget()->objectName(), QStringLiteral("down:faults.events[4]"));
+  press(QStringLiteral("remove:faults.events[8]"));
+  EXPECT_EQ(QApplication::focusWidget()->objectName(), QStringLiteral("remove:faults.events[7]"));
+  // Another section begins at its top.
+  form.showSection(QStringLiteral("workload"));
+  EXPECT_EQ(bar->value(), 0);
 }
 
 TEST_F(FormTest, AMissingOrForeignScenarioIsAMessage) {
