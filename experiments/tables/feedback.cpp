@@ -287,33 +287,35 @@ claims::Measurements measure_load_aware(const FeedbackRun& run) {
 
 claims::Measurements measure_decode_rebalance(const FeedbackRun& run) {
   claims::Measurements out;
-  const auto add = [&](const std::string& quantity, double FeedbackRow::*field,
-                       const std::vector<std::pair<std::string, double>>& levels,
-                       const std::string& how) {
-    std::vector<double> at, values;
-    for (const auto& [level, place] : levels) {
-      const auto rows = rows_of(run, {level});
-      std::string why = doubt(rows);
-      for (const FeedbackRow* r : rows) {
-        if (why.empty() && std::isnan(r->*field)) {
-          why = "this run is too short: 28 windows of 10 s are the least";
+  const auto add =
+      [&](const std::string& quantity, double FeedbackRow::*field, const std::string& kv,
+          const std::vector<std::pair<std::string, double>>& levels, const std::string& how) {
+        std::vector<double> at, values;
+        for (const auto& [level, place] : levels) {
+          const auto rows = rows_of(run, {kv, level});
+          std::string why = doubt(rows);
+          for (const FeedbackRow* r : rows) {
+            if (why.empty() && std::isnan(r->*field)) {
+              why = "this run is too short: 28 windows of 10 s are the least";
+            }
+          }
+          if (!why.empty()) {
+            out.add_undecided(quantity, why);
+            return;
+          }
+          std::vector<double> seeds;
+          for (const FeedbackRow* r : rows) seeds.push_back(r->*field);
+          at.push_back(place);
+          values.push_back(median(seeds));
         }
-      }
-      if (!why.empty()) {
-        out.add_undecided(quantity, why);
-        return;
-      }
-      std::vector<double> seeds;
-      for (const FeedbackRow* r : rows) seeds.push_back(r->*field);
-      at.push_back(place);
-      values.push_back(median(seeds));
-    }
-    out.add_series(quantity, at, values, how);
-  };
-  add("p99_std", &FeedbackRow::p99_std_ms, {{"off", 0}, {"0.85", 85}},
-      "population std over windows of 10 s of the window's ITL p99");
-  add("jitter", &FeedbackRow::jitter_ms, {{"0.80", 80}},
-      "std of an answer's ITL, median over requests");
+        out.add_series(quantity, at, values, how);
+      };
+  for (const std::string kv : {"by_token", "by_expert"}) {
+    add("p99_std." + kv, &FeedbackRow::p99_std_ms, kv, {{"off", 0}, {"0.85", 85}},
+        "population std over windows of 10 s of the window's ITL p99");
+    add("jitter." + kv, &FeedbackRow::jitter_ms, kv, {{"0.80", 80}},
+        "std of an answer's ITL, median over requests");
+  }
   return out;
 }
 
@@ -471,34 +473,35 @@ std::vector<Table> make_decode_rebalance(const TableContext& context) {
   constexpr int kPrompt = 256, kAnswers = 64, kSequences = 8, kGpus = 16;
   const Bench bench(context, context.quick ? 16 : 64, kAnswer, context.quick ? 1 : 3);
   FeedbackRun run;
-  run.columns = {"M13 above"};
-  const double seconds = context.quick ? 15 : 320;
-  const std::string kv = "by_sequence";
-  const auto open = [&](double rate, std::uint64_t count, const std::string& policy,
-                        std::uint64_t seed) {
-    return s0_text(requests(false, rate, count, kPrompt, kAnswers, kSequences), kv, policy, seed);
-  };
-  const double closed = coupled::metric_of(
-      bench.alone(s0_text(requests(true, kSequences * kGpus, context.quick ? 128 : 512, kPrompt,
-                                   kAnswers, kSequences),
-                          kv, "", 1)),
-      "requests per second");
-  const double most =
-      context.quick ? closed : saturation(bench, closed, [&](double rate, std::uint64_t count) {
-        return open(rate, count, "", 1);
-      });
-  const double rate = 0.85 * most;
-  const auto count = static_cast<std::uint64_t>(std::ceil(rate * seconds));
-  for (const std::string level : {"off", "0.85", "0.80"}) {
-    const std::string policy =
-        level == "off" ? "" : fmt::format("decode_rebalance = {{ level = {} }}", level);
-    bench.add(run, {level}, [&](std::uint64_t seed) { return open(rate, count, policy, seed); });
+  run.columns = {"KV", "M13 above"};
+  const double seconds = context.quick ? 8 : 320;
+  for (const std::string kv : {"by_token", "by_expert"}) {
+    const auto open = [&](double rate, std::uint64_t count, const std::string& policy,
+                          std::uint64_t seed) {
+      return s0_text(requests(false, rate, count, kPrompt, kAnswers, kSequences), kv, policy, seed);
+    };
+    const double closed = coupled::metric_of(
+        bench.alone(s0_text(requests(true, kSequences * kGpus, context.quick ? 128 : 512, kPrompt,
+                                     kAnswers, kSequences),
+                            kv, "", 1)),
+        "requests per second");
+    const double most =
+        context.quick ? closed : saturation(bench, closed, [&](double rate, std::uint64_t count) {
+          return open(rate, count, "", 1);
+        });
+    const double rate = 0.85 * most;
+    const auto count = static_cast<std::uint64_t>(std::ceil(rate * seconds));
+    for (const std::string level : {"off", "0.85", "0.80"}) {
+      const std::string policy =
+          level == "off" ? "" : fmt::format("decode_rebalance = {{ level = {} }}", level);
+      bench.add(run, {kv, level},
+                [&](std::uint64_t seed) { return open(rate, count, policy, seed); });
+    }
+    run.notes.push_back(
+        fmt::format("{}: saturation {:.4g} requests/s{}; {} requests at 0.85 of it, {} + {} tokens",
+                    kv, most, context.quick ? " (of a closed loop, ramp and drain included)" : "",
+                    count, kPrompt, kAnswers));
   }
-  run.notes.push_back(fmt::format(
-      "saturation {:.4g} requests/s{}; {} requests at 0.85 of it, {} + {} tokens; keys and values "
-      "by sequence, because the simulator refuses other places for requests that arrive",
-      most, context.quick ? " (of a closed loop, ramp and drain included)" : "", count, kPrompt,
-      kAnswers));
   run.notes.emplace_back(
       "the weights alone fill 82 % of a card: 0.80 is always passed, 0.85 only at the fullest; a "
       "step with prompts in it takes longer than one without, whichever experts M13 lets them "

@@ -4,9 +4,9 @@
 //
 //   load-aware        C11  M04: penalty lambda u on the logits, u = total, elastic or queue, keys
 //                          and values by sequence or by expert. Workload decode(64, 256).
-//   decode-rebalance  C15  M13 off, above 85 %, above 80 %, keys and values by sequence (with
-//                          others the simulator refuses arriving requests). Requests arrive at 0.85
-//                          of the saturation rate, 256 prompt and 64 answer tokens, for 320 s.
+//   decode-rebalance  C15  M13 off, above 85 %, above 80 %, keys and values by token and by expert.
+//                          Requests arrive at 0.85 of the saturation rate, 256 prompt and 64
+//                          answer tokens, for 320 s.
 //   queue-limits      C23  M12: limits 128 / 64, third expert activated or chosen from. Requests at
 //                          0.5 … 1.2 of the saturation rate, 512 prompt and 256 answer tokens,
 //                          120 s after 20 s

@@ -378,18 +378,24 @@ TEST(Feedback, VerdictsFollowTheRuns) {
   EXPECT_THROW((void)measure_load_aware(load), InputError) << "a row is missing";
 
   FeedbackRun decode;
-  decode.rows = {feedback({"off"}, 0, 0, 0, 40, 9), feedback({"0.85"}, 0, 0, 0, 12, 8),
-                 feedback({"0.80"}, 0, 0, 0, 12, 6)};
+  for (const std::string kv : {"by_token", "by_expert"}) {
+    decode.rows.push_back(feedback({kv, "off"}, 0, 0, 0, 40, 9));
+    decode.rows.push_back(feedback({kv, "0.85"}, 0, 0, 0, 12, 8));
+    decode.rows.push_back(feedback({kv, "0.80"}, 0, 0, 0, 12, 6));
+  }
   judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(decode));
   EXPECT_EQ(verdict_of(judged, "C15a@0"), Verdict::kReproduced);
   EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kReproduced);
   EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kContradicted);
   EXPECT_EQ(verdict_of(judged, "C15c"), Verdict::kOutOfScope);
+  EXPECT_EQ(verdict_of(judged, "C15d@85"), Verdict::kReproduced);
   decode.rows[1].p99_std_ms = 41;
   decode.rows[2].jitter_ms = 4;
   judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(decode));
   EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kContradicted);
   EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kReproduced);
+  EXPECT_EQ(verdict_of(judged, "C15d@85"), Verdict::kReproduced) << "each place by itself";
+  EXPECT_EQ(verdict_of(judged, "C15e@80"), Verdict::kContradicted);
 
   FeedbackRun queue;
   queue.rows = {feedback({"none", "1.2"}, 0, 0, 0.125, 0, 0),
@@ -434,8 +440,11 @@ TEST(Feedback, SeedsGiveTheirMedianAndAnUnsettledRunIsNotJudged) {
 
   FeedbackRun decode;
   const double none = std::nan("");
-  decode.rows = {feedback({"off"}, 0, 0, 0, none, 9), feedback({"0.85"}, 0, 0, 0, none, 8),
-                 feedback({"0.80"}, 0, 0, 0, none, 4)};
+  for (const std::string kv : {"by_token", "by_expert"}) {
+    decode.rows.push_back(feedback({kv, "off"}, 0, 0, 0, none, 9));
+    decode.rows.push_back(feedback({kv, "0.85"}, 0, 0, 0, none, 8));
+    decode.rows.push_back(feedback({kv, "0.80"}, 0, 0, 0, none, 4));
+  }
   judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(decode));
   EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kNotDecided) << "shown, not left out";
   EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kReproduced);
