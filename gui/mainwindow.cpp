@@ -154,6 +154,7 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
     restoreGeometry(settings.value(QStringLiteral("geometry")).toByteArray());
     const QByteArray layout = settings.value(QStringLiteral("layout")).toByteArray();
     if (restoreState(layout, kLayoutVersion)) m_layout = layout;
+    restorePanes(settings);
   }
   if (m_layout.isEmpty()) m_layout = m_defaultLayout;
   runChanged();
@@ -232,6 +233,11 @@ void MainWindow::makeDocks() {
   m_expertsView->setEmptyText(tr("The model has no routed experts."));
   m_expertsView->setSelectionMode(QAbstractItemView::ExtendedSelection);
   addDock(tr("Experts"), QStringLiteral("experts"), m_expertsView, Qt::LeftDockWidgetArea);
+  connect(m_expertsView, &QAbstractItemView::doubleClicked, this, [this](const QModelIndex& at) {
+    if (auto* heat = dynamic_cast<HeatPane*>(m_panes->pane(QStringLiteral("heatmap")))) {
+      heat->zoomToHottest(at.data(kIdRole).toUInt());
+    }
+  });
   connect(m_expertsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
           [this](const QModelIndex& current) {
             if (current.isValid()) m_state->setExpert(current.data(kIdRole).toUInt());
@@ -307,6 +313,53 @@ void MainWindow::restoreDefaultLayout() {
   resizeDocks({m_docks[4]}, {m.height() * 8}, Qt::Vertical);
 }
 
+void MainWindow::restoreDefaultPanes() {
+  m_panes->restoreSizes({});
+  for (const QString& id : PaneStack::panelNames()) {
+    auto* action = findChild<QAction*>(QStringLiteral("pane:") + id);
+    if (action == nullptr || id == QLatin1String("latency")) continue;
+    action->setChecked(!PaneStack::hiddenAtFirst().contains(id));
+  }
+  m_latencyByHand = false;
+  offerLatency();
+}
+
+void MainWindow::savePanes(QSettings& settings) const {
+  QStringList shown;
+  for (const QString& id : PaneStack::panelNames()) {
+    const auto* action = findChild<QAction*>(QStringLiteral("pane:") + id);
+    // Latency comes and goes with the runs until a person chooses.
+    if (id == QLatin1String("latency") && !m_latencyByHand) continue;
+    if (action != nullptr && action->isChecked()) shown << id;
+  }
+  settings.setValue(QStringLiteral("panes"), shown);
+  settings.setValue(QStringLiteral("latencyByHand"), m_latencyByHand);
+  settings.setValue(QStringLiteral("paneSizes"), m_panes->sizesState());
+  settings.setValue(QStringLiteral("colors"), static_cast<int>(m_state->colorMap()));
+  settings.setValue(QStringLiteral("rows"), static_cast<int>(m_state->rowOrder()));
+}
+
+void MainWindow::restorePanes(const QSettings& settings) {
+  if (!settings.contains(QStringLiteral("panes"))) return;
+  const QStringList shown = settings.value(QStringLiteral("panes")).toStringList();
+  m_latencyByHand = settings.value(QStringLiteral("latencyByHand")).toBool();
+  for (const QString& id : PaneStack::panelNames()) {
+    if (id == QLatin1String("latency") && !m_latencyByHand) continue;
+    if (auto* action = findChild<QAction*>(QStringLiteral("pane:") + id)) {
+      action->setChecked(shown.contains(id));
+    }
+  }
+  m_panes->restoreSizes(settings.value(QStringLiteral("paneSizes")).toByteArray());
+  const int colors = settings.value(QStringLiteral("colors")).toInt();
+  const int rows = settings.value(QStringLiteral("rows")).toInt();
+  for (QAction* action : findChildren<QAction*>()) {
+    if (action->objectName() == QStringLiteral("colors:%1").arg(colors) ||
+        action->objectName() == QStringLiteral("rows:%1").arg(rows)) {
+      action->trigger();
+    }
+  }
+}
+
 void MainWindow::makeToolBar() {
   QToolBar* bar = addToolBar(tr("Tools"));
   bar->setObjectName(QStringLiteral("tools"));
@@ -334,8 +387,10 @@ void MainWindow::makeToolBar() {
   m_scale->addItem(tr("% of capacity"), static_cast<int>(Scale::kCapacity));
   m_scale->addItem(tr("load / fair share"), static_cast<int>(Scale::kFairShare));
   m_scale->addItem(tr("tokens"), static_cast<int>(Scale::kTokens));
-  connect(m_layer, &QComboBox::activated, this,
-          [this] { m_state->setLayer(m_layer->currentData().toUInt()); });
+  connect(m_layer, &QComboBox::activated, this, [this] {
+    undoFilter([this, old = m_state->layer()] { m_state->setLayer(old); });
+    m_state->setLayer(m_layer->currentData().toUInt());
+  });
   connect(m_aggregate, &QComboBox::activated, this, [this] {
     m_state->setAggregate(static_cast<Aggregate>(m_aggregate->currentData().toInt()));
   });
@@ -489,7 +544,7 @@ void MainWindow::makeActions() {
                   tr("Show all steps"), [this] { m_state->showAll(); });
   m_runActions << add(view, tr("Back"),
                       {QKeySequence(Qt::Key_Backspace), QKeySequence(Qt::ALT | Qt::Key_Left)},
-                      tr("Undo the last zoom or jump"), [this] {
+                      tr("Undo the last zoom, jump or filter"), [this] {
                         if (!m_state->back()) {
                           statusBar()->showMessage(tr("nothing to go back to"), 4000);
                         }
@@ -585,6 +640,7 @@ void MainWindow::makeActions() {
                           [this, which = which] { m_state->setRowOrder(which); });
     action->setCheckable(true);
     action->setChecked(which == RowOrder::kGpu);
+    action->setObjectName(QStringLiteral("rows:%1").arg(static_cast<int>(which)));
     order->addAction(action);
   }
   rows->addSeparator();
@@ -616,6 +672,7 @@ void MainWindow::makeActions() {
                           [this, map = map] { m_state->setColorMap(map); });
     action->setCheckable(true);
     action->setChecked(map == ColorMap::kViridis);
+    action->setObjectName(QStringLiteral("colors:%1").arg(static_cast<int>(map)));
     group->addAction(action);
   }
   m_dark = add(view, tr("Dark theme"), {QKeySequence(Qt::CTRL | Qt::Key_D)},
@@ -638,8 +695,10 @@ void MainWindow::makeActions() {
   window->addSeparator();
   m_whatIf->toggleViewAction()->setStatusTip(tr("Show or hide the what-if strip"));
   window->addAction(m_whatIf->toggleViewAction());
-  add(window, tr("Restore default layout"), {}, tr("Docks and sizes as shipped"),
-      [this] { restoreDefaultLayout(); });
+  add(window, tr("Restore default layout"), {}, tr("Docks, panes and sizes as shipped"), [this] {
+    restoreDefaultLayout();
+    restoreDefaultPanes();
+  });
 
   QMenu* help = menuBar()->addMenu(tr("&Help"));
   add(help, tr("&Tour: twelve tokens"), {}, tr("Which expert takes which token, one by one"),
@@ -702,8 +761,10 @@ void MainWindow::runChanged() {
   m_scale->setCurrentIndex(m_scale->findData(static_cast<int>(m_state->scale())));
   m_goTo->setEnabled(run != nullptr);
   m_find->setEnabled(run != nullptr);
+  m_undoing = true;  // another run begins without filters and without a past
   m_find->clear();
   filterTo(std::nullopt);
+  m_undoing = false;
   m_linkFilter.clear();
   if (run != nullptr && m_persistent && !run->path().empty()) {
     // A shorter run at this place hides bookmarks beyond its end; they are not forgotten.
@@ -875,6 +936,11 @@ void MainWindow::filterEvents(const QString& text) {
   m_eventsSorted->setFilterCaseSensitivity(Qt::CaseInsensitive);
   m_eventsSorted->setFilterFixedString(text.trimmed());
   const bool filtered = !text.trimmed().isEmpty();
+  // A text is one filter, however many letters were typed.
+  if (filtered != !m_lastFilter.isEmpty()) {
+    undoFilter([this, old = m_lastFilter] { m_find->setText(old); });
+  }
+  m_lastFilter = text.trimmed();
   m_chip->setVisible(filtered);
   m_chip->setText(tr("events: %1  ×")
                       .arg(fontMetrics().elidedText(text.trimmed(), Qt::ElideRight,
@@ -895,7 +961,19 @@ void MainWindow::showEventsTitle() {
                            : tr("Events"));
 }
 
+void MainWindow::undoFilter(std::function<void()> undo) {
+  if (m_undoing) return;
+  m_state->pushUndo([this, undo = std::move(undo)] {
+    m_undoing = true;
+    undo();
+    m_undoing = false;
+  });
+}
+
 void MainWindow::filterTo(std::optional<StepRange> range) {
+  if (range != m_eventsSorted->range()) {
+    undoFilter([this, old = m_eventsSorted->range()] { filterTo(old); });
+  }
   m_eventsSorted->setRange(range);
   m_rangeChip->setVisible(range.has_value());
   if (range) {
@@ -977,9 +1055,10 @@ void MainWindow::metricMenu(const QPoint& at) {
   menu->popup(at);
 }
 
-QString MainWindow::commandLine() const {
-  const RunStore* run = m_state->run();
-  if (run == nullptr || m_whatIf->scenario().isEmpty()) return {};
+QString MainWindow::commandLine() const { return commandLine(m_state->run()); }
+
+QString MainWindow::commandLine(const RunStore* run) const {
+  if (run == nullptr) return {};
   const auto quoted = [](const QString& word) {
     static const QRegularExpression plain(QStringLiteral("^[A-Za-z0-9_./=,:+-]+$"));
     return plain.match(word).hasMatch()
@@ -987,13 +1066,25 @@ QString MainWindow::commandLine() const {
                : QLatin1Char('\'') + QString(word).replace('\'', QStringLiteral("'\\''")) +
                      QLatin1Char('\'');
   };
-  QString line = QStringLiteral("switchyard sim ") + quoted(m_whatIf->scenario());
-  const auto known = m_origins.find(qs(run->path().string()));
-  if (known != m_origins.end()) {
-    for (const QString& s : known->second.settings) line += QStringLiteral(" --set ") + quoted(s);
+  const QFileInfo file(qs(run->path().string()));
+  QStringList words;
+  const auto made = m_commands.find(file.filePath());
+  if (!run->path().empty() && made != m_commands.end()) {
+    words = made->second;
+  } else if (run == m_state->run() && !m_whatIf->scenario().isEmpty()) {
+    words = {QStringLiteral("sim"), m_whatIf->scenario()};
+    for (const QString& s : m_whatIf->baseSettings()) words << QStringLiteral("--set") << s;
+  } else {
+    return {};
   }
-  return line + QStringLiteral(" -o ") +
-         quoted(run->path().empty() ? QStringLiteral("run.h5") : qs(run->path().string()));
+  // Never over the run that is shown.
+  words << QStringLiteral("-o")
+        << (run->path().empty() ? QStringLiteral("run.h5")
+                                : file.absoluteDir().filePath(file.completeBaseName() +
+                                                              QStringLiteral("-again.h5")));
+  QString line = QStringLiteral("switchyard");
+  for (const QString& word : words) line += QLatin1Char(' ') + quoted(word);
+  return line;
 }
 
 void MainWindow::updateRunActions() {
@@ -1007,9 +1098,25 @@ void MainWindow::updateRunActions() {
 void MainWindow::runsMenu(const QPoint& at) {
   if (m_state->run() == nullptr) return;
   updateRunActions();
+  // The run whose branch was clicked.
+  QModelIndex row = m_runsView->indexAt(m_runsView->viewport()->mapFromGlobal(at));
+  while (row.parent().isValid()) row = row.parent();
+  const auto run = row.row() == 1 ? m_state->otherPointer() : m_state->runPointer();
   auto* menu = new QMenu(this);
+  menu->setObjectName(QStringLiteral("runmenu"));
   menu->setAttribute(Qt::WA_DeleteOnClose);
-  menu->addActions({m_swapRuns, m_endCompare, m_copyCommand, m_reveal});
+  menu->addActions({m_swapRuns, m_endCompare});
+  menu->addSeparator();
+  const QString line = commandLine(run.get());
+  menu->addAction(tr("Copy the command line of %1").arg(qs(run->name())), this,
+                  [line] { QApplication::clipboard()->setText(line); })
+      ->setEnabled(!line.isEmpty());
+  menu->addAction(tr("Open the folder of %1").arg(qs(run->name())), this,
+                  [run] {
+                    QDesktopServices::openUrl(
+                        QUrl::fromLocalFile(QFileInfo(qs(run->path().string())).absolutePath()));
+                  })
+      ->setEnabled(!run->path().empty());
   menu->popup(at);
 }
 
@@ -1196,10 +1303,14 @@ void MainWindow::copyInspector() {
 }
 
 void MainWindow::exportView() {
-  const QString path = QFileDialog::getSaveFileName(
+  QString kind;
+  QString path = QFileDialog::getSaveFileName(
       this, tr("Export"), {},
-      tr("Picture (*.png);;Vector picture (*.svg);;Steps on screen (*.csv)"));
+      tr("Picture (*.png);;Vector picture (*.svg);;Steps on screen (*.csv)"), &kind);
   if (path.isEmpty()) return;
+  path = withSuffix(path, kind.contains(QStringLiteral(".svg"))   ? QStringLiteral("svg")
+                          : kind.contains(QStringLiteral(".csv")) ? QStringLiteral("csv")
+                                                                  : QStringLiteral("png"));
   try {
     exportWindow(*this, path);
     statusBar()->showMessage(tr("saved %1").arg(path), 6000);
@@ -1317,6 +1428,7 @@ void MainWindow::closeEvent(QCloseEvent* event) {
     settings.setValue(QStringLiteral("geometry"), saveGeometry());
     settings.setValue(QStringLiteral("layout"),
                       page() == Page::kRun ? saveState(kLayoutVersion) : m_layout);
+    savePanes(settings);
   }
   cancelWork();
   QMainWindow::closeEvent(event);

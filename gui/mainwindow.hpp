@@ -27,6 +27,7 @@
 class QComboBox;
 class QFrame;
 class QLabel;
+class QSettings;
 class QLineEdit;
 class QProgressBar;
 class QPushButton;
@@ -91,6 +92,8 @@ class MainWindow : public QMainWindow {
   /// The program and words that simulate the shown run again; empty where its scenario is not
   /// known.
   [[nodiscard]] QString commandLine() const;
+  /// Of A or B; empty where what made it is not known.
+  [[nodiscard]] QString commandLine(const RunStore* run) const;
   [[nodiscard]] CompareView* compare() const { return m_compare; }
   [[nodiscard]] RunLoader* loader() const { return m_loader; }
   [[nodiscard]] ChildJob* job() const { return m_job; }
@@ -173,6 +176,12 @@ class MainWindow : public QMainWindow {
   void runsMenu(const QPoint& at);
   void updateRunActions();
   void updateReload();
+  /// back() undoes a change of a filter: `undo` sets what it was.
+  void undoFilter(std::function<void()> undo);
+  /// Which panes are shown, their heights, colours and order of rows.
+  void savePanes(QSettings& settings) const;
+  void restoreDefaultPanes();
+  void restorePanes(const QSettings& settings);
   void filterTo(std::optional<StepRange> range);
   void showEventsTitle();
   void offerLatency();
@@ -197,6 +206,10 @@ class MainWindow : public QMainWindow {
   bool m_readingBookmarks = false;
   /// Told that another file stands in its place.
   std::vector<RunPointer> m_toldReplaced;  // of the open runs
+  bool m_undoing = false;
+  QString m_lastFilter;
+  std::vector<QStringList> m_childWords;      // of the simulations under way
+  std::map<QString, QStringList> m_commands;  // file → what made it, without -o
   PaneStack* m_panes = nullptr;
   MessageBar* m_message = nullptr;
   InspectorModel* m_inspector = nullptr;

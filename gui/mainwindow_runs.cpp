@@ -54,6 +54,7 @@ void MainWindow::connectWork() {
     m_outputs.clear();
     for (qsizetype i = 0; i < files.size(); ++i) {
       m_origins[files[i]] = m_running[static_cast<std::size_t>(i)];
+      m_commands[files[i]] = m_childWords[static_cast<std::size_t>(i)];
     }
     openFiles(files, m_role);
   });
@@ -87,15 +88,8 @@ void MainWindow::connectWork() {
                                   ? m_open[static_cast<std::size_t>(b)]
                                   : nullptr;
     if (first != m_state->runPointer()) {
-      // The same steps stay on screen where the new run has them.
-      const TimeWindow window = m_state->window();
-      const auto cursor = m_state->cursor();
       m_state->setOther(nullptr);
-      m_state->setRun(first);
-      if (window.end <= static_cast<double>(m_state->steps())) {
-        m_state->setWindow(window, ViewState::Move::kContinuous);
-      }
-      if (cursor && *cursor < m_state->steps()) m_state->setCursor(cursor);
+      m_state->replaceRun(first);
     }
     m_state->setOther(second);
     fillCompare();
@@ -264,7 +258,7 @@ void MainWindow::reloaded(const std::vector<RunPointer>& runs) {
   const RunPointer b = again(m_state->otherPointer());
   m_message->showMessage({});
   m_state->setOther(nullptr);
-  m_state->setRun(a);
+  m_state->replaceRun(a);
   m_state->setOther(b);
   for (const RunPointer& run : runs) keep(run);
   fillCompare();
@@ -370,6 +364,7 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
   }
   std::vector<ChildJob::Step> steps;
   m_outputs.clear();
+  m_childWords.clear();
   for (const Simulation& s : simulations) {
     const QString scenario = QFileInfo(s.scenario).absoluteFilePath();
     const QDir beside = QFileInfo(scenario).absoluteDir();
@@ -398,6 +393,7 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
       output = freeName(folder, QStringLiteral("%1-%2").arg(s.label).arg(n));
     }
     m_outputs << output;
+    m_childWords.push_back(words);
     words << QStringLiteral("-o") << output;
     // Paths in settings start at the scenario's folder, as those in the file do.
     steps.push_back({tr("simulating %1").arg(s.label), words, beside.path()});

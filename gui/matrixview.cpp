@@ -16,16 +16,21 @@
 namespace switchyard::gui {
 
 StepSpan spanOf(const ViewState& state, QString& name) {
-  if (state.cursor()) {
-    name = QObject::tr("at step %1").arg(count(*state.cursor()));
-    return {*state.cursor(), *state.cursor() + 1, false};
-  }
+  // As in the inspector: a drag that selects moves the cursor, too.
   if (state.selection()) {
     name = QObject::tr("steps %1–%2")
                .arg(count(state.selection()->first), count(state.selection()->end - 1));
     return {state.selection()->first, state.selection()->end, false};
   }
-  name = QObject::tr("whole run");
+  if (state.cursor()) {
+    name = QObject::tr("at step %1").arg(count(*state.cursor()));
+    return {*state.cursor(), *state.cursor() + 1, false};
+  }
+  const RunStore* run = state.run();
+  const bool warmup = run != nullptr && run->hasSteps() &&
+                      std::any_of(run->data().steps.begin(), run->data().steps.end(),
+                                  [](const run::StepScalars& s) { return s.warmup; });
+  name = warmup ? QObject::tr("whole run, no warm-up") : QObject::tr("whole run");
   return {};
 }
 

@@ -859,9 +859,12 @@ QString ImbalancePane::detail() const {
 
 std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
   const RunStore* run = m_state->run();
-  if (run == nullptr || run->data().inventory.moe_layers.size() < 2) return {};
-  std::vector<LegendItem> items = {{tr("mean over layers"), m_state->theme().series[0]},
-                                   {tr("largest layer"), m_state->theme().series[1]}};
+  if (run == nullptr) return {};
+  std::vector<LegendItem> items;
+  if (run->data().inventory.moe_layers.size() > 1) {
+    items = {{tr("mean over layers"), m_state->theme().series[0]},
+             {tr("largest layer"), m_state->theme().series[1]}};
+  }
   if (m_state->other() != nullptr) items.push_back({tr("B"), m_state->theme().text, Qt::DashLine});
   return items;
 }
@@ -1047,6 +1050,9 @@ std::vector<TimePane::LegendItem> LinkPane::legend() const {
     items.push_back({qs(run->data().inventory.links[m_links[i]].name), m_state->theme().series[i],
                      kLineStyles[i]});
   }
+  if (m_state->other() != nullptr) {
+    items.push_back({tr("B, busiest"), m_state->theme().text, Qt::DashLine});
+  }
   return items;
 }
 
@@ -1070,7 +1076,13 @@ void LinkPane::drawContent(QPainter& painter, const QRect& plot) {
       if (c.flag[col * c.width + k]) saturated[col] = 1;
     }
   }
-  setRange(0, std::min(niceCeiling(largest(envelope)), std::max(1.0, largest(envelope))));
+  std::vector<double> other;
+  if (m_state->other() != nullptr && !hidden(tr("B, busiest"))) {
+    other = otherLinkUse(*m_state->other(), m_state->timeScale(), m_state->otherTimeScale(),
+                         m_state->window(), columns);
+  }
+  const double most = std::max(largest(envelope), largest(other));
+  setRange(0, std::min(niceCeiling(most), std::max(1.0, most)));
   drawRange(painter, plot);
   drawBand(painter, plot, zero, envelope, m_state->theme().noData);
   for (std::size_t i = m_links.size(); i-- > 0;) {
@@ -1083,6 +1095,7 @@ void LinkPane::drawContent(QPainter& painter, const QRect& plot) {
     }
     drawLine(painter, plot, y, m_state->theme().series[i], kLineStyles[i]);
   }
+  drawOther(painter, plot, other);
   if (m_high >= 1) drawReference(painter, plot, 1);
   for (std::size_t col = 0; col < columns; ++col) {
     if (saturated[col]) drawStripTick(painter, plot.left() + static_cast<int>(col));

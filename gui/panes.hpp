@@ -68,7 +68,10 @@ class HeatPane : public TimePane {
 class LinePane : public TimePane {
   Q_OBJECT
  public:
-  LinePane(ViewState* state, const QString& id, QWidget* parent) : TimePane(state, id, parent) {}
+  LinePane(ViewState* state, const QString& id, QWidget* parent) : TimePane(state, id, parent) {
+    // The names of another run are others.
+    connect(state, &ViewState::runChanged, this, [this] { m_hidden.clear(); });
+  }
   /// Whether the line of that name in the legend is hidden.
   [[nodiscard]] bool hidden(const QString& name) const { return m_hidden.contains(name); }
   [[nodiscard]] int gutterNeeded() const override;
@@ -153,7 +156,8 @@ class StepTimePane : public LinePane {
   void drawReplica(QPainter& painter, const QRect& plot, std::uint32_t engine);
 };
 
-/// Use of the busiest links (and of the chosen one), and the envelope over all links.
+/// Use of the busiest links (and of the chosen one), the envelope over all links, and dashed the
+/// envelope of B.
 class LinkPane : public LinePane {
   Q_OBJECT
  public:

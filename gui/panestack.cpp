@@ -41,6 +41,7 @@ PaneStack::PaneStack(ViewState* state, const QStringList& panels, QWidget* paren
   m_splitter = new QSplitter(Qt::Vertical, this);
   m_splitter->setChildrenCollapsible(false);
   m_splitter->setHandleWidth(3);
+  connect(m_splitter, &QSplitter::splitterMoved, this, [this] { m_sized = true; });
   layout->addWidget(m_splitter, 1);
   for (const QString& id : panels.isEmpty() ? panelNames() : panels) {
     TimePane* pane = nullptr;
@@ -71,6 +72,7 @@ PaneStack::PaneStack(ViewState* state, const QStringList& panels, QWidget* paren
     }
     SWITCHYARD_ASSERT(pane != nullptr, id.toStdString());
     m_splitter->addWidget(pane);
+    m_weights << weight * 10;
     m_splitter->setStretchFactor(m_splitter->count() - 1, weight);
     pane->setMinimumHeight(std::max(60, pane->minimumSizeHint().height()));
     m_panes.push_back(pane);
@@ -118,6 +120,17 @@ void PaneStack::focusFirst() {
       p->setFocus();
       return;
     }
+  }
+}
+
+QByteArray PaneStack::sizesState() const { return m_splitter->saveState(); }
+
+void PaneStack::restoreSizes(const QByteArray& state) {
+  if (!state.isEmpty()) {
+    m_sized = m_splitter->restoreState(state) || m_sized;
+  } else if (m_sized) {
+    m_splitter->setSizes(m_weights);
+    m_sized = false;
   }
 }
 

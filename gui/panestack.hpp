@@ -29,6 +29,9 @@ class PaneStack : public QWidget {
   [[nodiscard]] TimePane* pane(const QString& id) const;
   [[nodiscard]] const std::vector<TimePane*>& panes() const { return m_panes; }
   void focusFirst();
+  /// Heights of the panes; an unknown or empty state gives the shipped ones.
+  [[nodiscard]] QByteArray sizesState() const;
+  void restoreSizes(const QByteArray& state);
   /// Under the axis: which part of the run is on screen. Null unless this stack shows all panes.
   [[nodiscard]] QScrollBar* scrollBar() const { return m_scroll; }
   /// Shares the gutter; called when run, options or font change.
@@ -48,6 +51,8 @@ class PaneStack : public QWidget {
   void scrolledTo(int value);
   ViewState* m_state;
   QSplitter* m_splitter;
+  QList<int> m_weights;
+  bool m_sized = false;  // by a person
   QWidget* m_scrollRow = nullptr;
   QScrollBar* m_scroll = nullptr;
   bool m_scrolling = false;

@@ -2,6 +2,7 @@
 #include "gui/requestsview.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include <QHeaderView>
@@ -57,6 +58,20 @@ QVariant RequestsModel::data(const QModelIndex& index, int role) const {
       return sort ? QVariant(static_cast<double>(r.id)) : QVariant(count(r.id));
     case kArrival:
       return time(static_cast<double>(r.arrival_ps));
+    case kWait:
+      return time(r.scheduled_ps >= 0 && r.arrival_ps >= 0
+                      ? static_cast<double>(r.scheduled_ps - r.arrival_ps)
+                      : -1.0);
+    case kTier:
+      return sort ? QVariant(static_cast<double>(r.tier)) : QVariant(QString::number(r.tier));
+    case kReplica:
+      if (r.replica == run::kNone) return sort ? QVariant(-1.0) : QVariant(QStringLiteral("–"));
+      return sort ? QVariant(static_cast<double>(r.replica)) : QVariant(QString::number(r.replica));
+    case kPreempted:
+      return sort ? QVariant(static_cast<double>(r.preemptions)) : QVariant(count(r.preemptions));
+    case kSlo:
+      return sort ? QVariant(static_cast<double>(r.met_slo))
+                  : QVariant(r.met_slo != 0 ? tr("met") : tr("missed"));
     case kTtft:
       return time(static_cast<double>(t.ttft));
     case kTpot:
@@ -76,19 +91,45 @@ QVariant RequestsModel::data(const QModelIndex& index, int role) const {
   }
 }
 
+bool RequestsModel::says(int column) const {
+  const auto any = [this](auto&& test) { return std::any_of(m_rows.begin(), m_rows.end(), test); };
+  using R = run::RequestRecord;
+  switch (column) {
+    case kTier:
+      return any([](const R& r) { return r.tier > 0; });
+    case kReplica:
+      return any([](const R& r) { return r.replica != run::kNone && r.replica > 0; });
+    case kPreempted:
+      return any([](const R& r) { return r.preemptions > 0; });
+    case kWait:
+    case kSlo:
+      return any([](const R& r) { return r.scheduled_ps >= 0; });
+    default:
+      return true;
+  }
+}
+
 QVariant RequestsModel::headerData(int section, Qt::Orientation orientation, int role) const {
   if (orientation != Qt::Horizontal) return {};
   static const std::array<const char*, kColumns> names = {
-      QT_TR_NOOP("request"), QT_TR_NOOP("arrives at"), QT_TR_NOOP("TTFT"),   QT_TR_NOOP("TPOT"),
-      QT_TR_NOOP("whole"),   QT_TR_NOOP("prompt"),     QT_TR_NOOP("output"), QT_TR_NOOP("outcome")};
+      QT_TR_NOOP("request"), QT_TR_NOOP("arrives at"), QT_TR_NOOP("waits"),
+      QT_TR_NOOP("TTFT"),    QT_TR_NOOP("TPOT"),       QT_TR_NOOP("whole"),
+      QT_TR_NOOP("prompt"),  QT_TR_NOOP("output"),     QT_TR_NOOP("tier"),
+      QT_TR_NOOP("replica"), QT_TR_NOOP("preempted"),  QT_TR_NOOP("SLO"),
+      QT_TR_NOOP("outcome")};
   static const std::array<const char*, kColumns> tips = {
       QT_TR_NOOP("Number of the request"),
       QT_TR_NOOP("Simulated time of its arrival; n/a: it was there when the run began"),
+      QT_TR_NOOP("From its arrival to the first step that had it"),
       QT_TR_NOOP("Time to the first token: first token - arrival"),
       QT_TR_NOOP("Time per output token: (end - first token) / (tokens - 1)"),
       QT_TR_NOOP("End - arrival"),
       QT_TR_NOOP("Tokens of the prompt"),
       QT_TR_NOOP("Tokens of the answer"),
+      QT_TR_NOOP("Index into workload.tiers"),
+      QT_TR_NOOP("Replica that had it last"),
+      QT_TR_NOOP("How often it lost its place to others"),
+      QT_TR_NOOP("met: it finished within its tier's TTFT and TPOT"),
       QT_TR_NOOP("What became of it")};
   const auto i = static_cast<std::size_t>(section);
   if (role == Qt::DisplayRole && i < names.size()) return tr(names[i]);
@@ -152,12 +193,95 @@ void HistogramView::paintEvent(QPaintEvent*) {
   p.drawText(below, Qt::AlignRight, qs(timeText(m_top)));
 }
 
+LifeView::LifeView(ViewState* state, QWidget* parent) : QWidget(parent), m_state(state) {
+  connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
+  setMinimumHeight(sizeHint().height());
+  setSizePolicy(QSizePolicy::Expanding, QSizePolicy::Fixed);
+  setRequest(nullptr, {});
+}
+
+QSize LifeView::sizeHint() const { return {240, fontMetrics().height() + 24}; }
+
+void LifeView::setRequest(const run::RequestRecord* request, std::vector<std::int64_t> tokens) {
+  m_request = request != nullptr ? std::optional(*request) : std::nullopt;
+  m_tokens = std::move(tokens);
+  m_caption = tr("Choose a request: its life is drawn here.");
+  if (request != nullptr) {
+    QStringList parts;
+    const auto add = [&](const QString& what, std::int64_t from, std::int64_t to) {
+      if (from >= 0 && to >= from) parts << what.arg(qs(timeText(static_cast<double>(to - from))));
+    };
+    add(tr("waits %1"), request->arrival_ps, request->scheduled_ps);
+    add(tr("prefill %1"), request->scheduled_ps, request->first_token_ps);
+    add(tr("answers for %1"), request->first_token_ps, request->end_ps);
+    parts << tr("%1 tokens").arg(count(request->output_tokens));
+    if (request->preemptions > 0) parts << tr("%1 times preempted").arg(request->preemptions);
+    parts << qs(run::kRequestOutcomeNames[static_cast<std::size_t>(request->outcome)]);
+    m_caption = tr("Request %1: %2").arg(count(request->id), parts.join(QStringLiteral(", ")));
+  }
+  setAccessibleName(m_caption);
+  setToolTip(m_caption);
+  update();
+}
+
+void LifeView::paintEvent(QPaintEvent*) {
+  QPainter p(this);
+  const Theme& t = m_state->theme();
+  const QFontMetrics m = fontMetrics();
+  p.fillRect(rect(), t.base);
+  p.setPen(m_request ? t.text : t.muted);
+  p.drawText(QRect(6, 0, width() - 12, m.height() + 2), Qt::AlignLeft | Qt::AlignVCenter,
+             m.elidedText(m_caption, Qt::ElideRight, width() - 12));
+  m_parts.clear();
+  if (!m_request) return;
+  const run::RequestRecord& r = *m_request;
+  const std::array<std::int64_t, 4> times = {r.arrival_ps, r.scheduled_ps, r.first_token_ps,
+                                             r.end_ps};
+  std::int64_t first = -1;
+  std::int64_t last = m_tokens.empty() ? -1 : m_tokens.back();
+  for (const std::int64_t at : times) {
+    if (at < 0) continue;
+    if (first < 0) first = at;
+    last = std::max(last, at);
+  }
+  if (first < 0 || last <= first) return;
+  const QRect bar(6, m.height() + 5, width() - 12, 14);
+  const auto xOf = [&](std::int64_t at) {
+    return bar.left() + qRound(static_cast<double>(at - first) / static_cast<double>(last - first) *
+                               (bar.width() - 1));
+  };
+  const std::array<QColor, 3> colors = {t.phases[static_cast<std::size_t>(run::Phase::kWait)],
+                                        t.series[0], t.series[3]};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::int64_t to = i == 2 && times[3] < 0 ? last : times[i + 1];
+    QRect part;
+    if (times[i] >= 0 && to > times[i]) {
+      part = QRect(xOf(times[i]), bar.top(), std::max(1, xOf(to) - xOf(times[i])), bar.height());
+      p.fillRect(part, colors[i]);
+    }
+    m_parts.push_back(part);
+  }
+  // Each token; of more than there are pixels each pixel one.
+  p.setPen(t.base);
+  int before = -1;
+  for (const std::int64_t at : m_tokens) {
+    const int x = xOf(at);
+    if (x <= before + 1) continue;
+    p.drawLine(x, bar.bottom() - 5, x, bar.bottom());
+    before = x;
+  }
+  p.setPen(t.frame);
+  p.setBrush(Qt::NoBrush);
+  p.drawRect(bar.adjusted(-1, -1, 0, 0));
+}
+
 RequestsView::RequestsView(ViewState* state, QWidget* parent)
     : QWidget(parent),
       m_state(state),
       m_table(new TableView(this)),
       m_ttft(new HistogramView(state, tr("TTFT"), this)),
       m_tpot(new HistogramView(state, tr("TPOT"), this)),
+      m_life(new LifeView(state, this)),
       m_hint(new QLabel(this)),
       m_content(new QWidget(this)) {
   auto* outer = new QVBoxLayout(this);
@@ -167,14 +291,23 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
   m_hint->setAlignment(Qt::AlignCenter);
   outer->addWidget(m_hint, 1);
   outer->addWidget(m_content, 1);
-  auto* layout = new QHBoxLayout(m_content);
-  layout->setContentsMargins(0, 0, 0, 0);
+  auto* page = new QVBoxLayout(m_content);
+  page->setContentsMargins(0, 0, 0, 0);
+  page->setSpacing(2);
+  auto* layout = new QHBoxLayout;
+  page->addLayout(layout, 1);
+  page->addWidget(m_life);
   auto* sorted = new QSortFilterProxyModel(this);
-  sorted->setSourceModel(new RequestsModel(state, this));
+  auto* model = new RequestsModel(state, this);
+  sorted->setSourceModel(model);
   sorted->setSortRole(kSortRole);
   m_table->setModel(sorted);
   m_table->setSortingEnabled(true);
   m_table->sortByColumn(RequestsModel::kTtft, Qt::DescendingOrder);
+  using R = RequestsModel;
+  m_table->fitWhole({R::kId, R::kTtft, R::kTpot, R::kWait, R::kOutcome, R::kWhole, R::kSlo,
+                     R::kArrival, R::kReplica, R::kTier, R::kPreempted, R::kPrompt, R::kOutput},
+                    [model](int column) { return model->says(column); });
   m_table->setAccessibleName(tr("Requests"));
   layout->addWidget(m_table, 3);
   auto* charts = new QVBoxLayout;
@@ -186,6 +319,13 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
             const RunStore* run = m_state->run();
             if (!current.isValid() || run == nullptr) return;
             const auto row = static_cast<std::size_t>(current.data(kIdRole).toInt());
+            const run::RequestRecord& request = run->data().requests.at(row);
+            std::vector<std::int64_t> tokens;
+            for (const run::TokenRecord& token : run->data().tokens) {
+              if (token.request == request.id) tokens.push_back(token.time_ps);
+            }
+            std::sort(tokens.begin(), tokens.end());
+            m_life->setRequest(&request, std::move(tokens));
             const auto span = stepsOf(*run, run->data().requests.at(row));
             if (!span) return;
             m_state->setSelection(StepRange{span->first, span->end});
@@ -203,15 +343,12 @@ void RequestsView::refresh() {
       tpot.push_back(t.tpot);
     }
   }
+  m_life->setRequest(nullptr, {});
   const bool some = !ttft.empty();
   m_hint->setVisible(!some);
   m_content->setVisible(some);
   m_ttft->setValues(std::move(ttft));
   m_tpot->setValues(std::move(tpot));
-  if (some) {
-    m_table->fitColumns();
-    m_table->horizontalHeader()->setStretchLastSection(true);
-  }
 }
 
 }  // namespace switchyard::gui

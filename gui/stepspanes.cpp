@@ -68,11 +68,18 @@ Columns<double> entropyColumns(const RunStore& run, const run::Lod<double, doubl
 
 MemoryPane::MemoryPane(ViewState* state, QWidget* parent)
     : LinePane(state, QStringLiteral("memory"), parent), m_worker(new Worker(this)) {
-  setAccessibleName(tr("Memory of the fullest GPU over steps"));
+  setAccessibleName(tr("Memory of a GPU over steps"));
   connect(state, &ViewState::runChanged, this, [this] {
     m_worker->stop();
     m_lod.reset();
     m_problem.clear();
+  });
+  // Another GPU's levels have to be read.
+  connect(state, &ViewState::gpuChanged, this, [this] {
+    m_worker->stop();
+    m_lod.reset();
+    m_problem.clear();
+    invalidate();
   });
 }
 
@@ -136,6 +143,7 @@ void MemoryPane::drawStack(QPainter& painter, const QRect& plot, int x,
 }
 
 std::size_t MemoryPane::gpu() const {
+  if (m_state->gpu() < m_state->run()->gpus()) return m_state->gpu();
   const auto& peaks = m_state->run()->data().totals.gpu_memory_peak;
   return static_cast<std::size_t>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin());
 }
@@ -145,8 +153,9 @@ QString MemoryPane::title() const { return tr("Memory"); }
 QString MemoryPane::detail() const {
   const RunStore* run = m_state->run();
   if (run == nullptr || run->gpus() == 0) return {};
-  return tr("GPU %1, the fullest; dashed: watermark %2 %")
+  return tr("GPU %1, %2; dashed: watermark %3 %")
       .arg(gpu())
+      .arg(m_state->gpu() < run->gpus() ? tr("chosen") : tr("the fullest"))
       .arg(qRound(watermarkOf(run->data()) * 100));
 }
 

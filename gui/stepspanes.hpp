@@ -24,7 +24,7 @@ class MemoryPane : public LinePane {
   Q_OBJECT
  public:
   explicit MemoryPane(ViewState* state, QWidget* parent = nullptr);
-  /// The GPU with the largest high water of the run.
+  /// The chosen GPU, else the one with the largest high water of the run.
   [[nodiscard]] std::size_t gpu() const;
 
  protected:

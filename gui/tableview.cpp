@@ -190,6 +190,20 @@ void TableView::copy(TableText format) {
   QApplication::clipboard()->setText(tableText(*model(), rows, format));
 }
 
+bool TableView::event(QEvent* event) {
+  // Letters and digits find a row here; as shortcuts of the window they act where a pane has the
+  // focus.
+  if (event->type() == QEvent::ShortcutOverride) {
+    const auto* key = static_cast<const QKeyEvent*>(event);
+    const bool plain = (key->modifiers() & ~(Qt::ShiftModifier | Qt::KeypadModifier)) == 0;
+    if (plain && key->text().size() == 1 && key->text().front().isLetterOrNumber()) {
+      event->accept();
+      return true;
+    }
+  }
+  return QTableView::event(event);
+}
+
 void TableView::keyPressEvent(QKeyEvent* event) {
   if (event->matches(QKeySequence::Copy)) {
     copy(TableText::kTsv);

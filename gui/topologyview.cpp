@@ -145,10 +145,10 @@ void TopologyView::rebuild() {
 }
 
 QString TopologyView::when() const {
-  if (const auto step = m_state->cursor()) return tr("at step %1").arg(count(*step));
   if (const auto range = m_state->selection()) {
     return tr("mean of steps %1–%2").arg(count(range->first), count(range->end - 1));
   }
+  if (const auto step = m_state->cursor()) return tr("at step %1").arg(count(*step));
   return tr("mean of the run");
 }
 
@@ -157,10 +157,10 @@ void TopologyView::refresh() {
   m_use.assign(run != nullptr ? run->links() : 0, 0.0);
   if (run != nullptr && run->steps() > 0) {
     TimeWindow w{0, static_cast<double>(run->steps())};
-    if (const auto step = m_state->cursor()) {
-      w = {static_cast<double>(*step), static_cast<double>(*step) + 1};
-    } else if (const auto range = m_state->selection()) {
+    if (const auto range = m_state->selection()) {
       w = {static_cast<double>(range->first), static_cast<double>(range->end)};
+    } else if (const auto step = m_state->cursor()) {
+      w = {static_cast<double>(*step), static_cast<double>(*step) + 1};
     }
     try {
       const Columns<float> c = linkColumns(*run, w, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices by tier (GPUs below, then what is one link away from them, and so on; a row per kind of
 // device, named at the left) and the links
-// between them, coloured and widened by use: at the cursor, else over the selection, else mean over
+// between them, coloured and widened by use: over the selection, else at the cursor, else mean over
 // the run. A click on a link chooses the busier direction (the link pane draws it, the events are
 // those of it), one on a GPU its lane. Both directions of a link are one line; the busier one
 // counts, the tooltip has both. Not modelled: positions of nodes in a rack; labels that find no

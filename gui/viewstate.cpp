@@ -27,6 +27,32 @@ void ViewState::setRun(std::shared_ptr<const RunStore> run) {
   if (alone) emit otherChanged();
 }
 
+void ViewState::replaceRun(std::shared_ptr<const RunStore> run) {
+  const TimeWindow window = m_window;
+  const bool whole = window.length() >= static_cast<double>(steps());
+  const auto cursor = m_cursor;
+  const auto selection = m_selection;
+  const std::uint32_t expert = m_expert;
+  const std::uint32_t gpu = m_gpu;
+  const std::uint32_t link = m_link;
+  const std::uint32_t layer = m_layer;
+  const Scale scale = m_scale;
+  setRun(std::move(run));
+  if (m_run == nullptr) return;
+  const bool layers = m_run->hasLayers() && layer < m_run->data().inventory.moe_layers.size();
+  if (layer != kAllLayers && layers) setLayer(layer);
+  if (scale != Scale::kCapacity || m_run->hasCapacity()) setScale(scale);
+  if (!whole && window.end <= static_cast<double>(steps())) {
+    setWindow(window, Move::kContinuous);
+    m_moving = false;
+  }
+  if (cursor && *cursor < steps()) setCursor(cursor);
+  if (selection && selection->end <= steps()) setSelection(selection);
+  if (expert < m_run->experts()) setExpert(expert);
+  if (gpu < m_run->gpus()) setGpu(gpu);
+  if (link < m_run->links()) setLink(link);
+}
+
 void ViewState::setOther(std::shared_ptr<const RunStore> other) {
   if (other == m_run) other.reset();
   if (other == m_other) return;
@@ -38,11 +64,7 @@ void ViewState::setOther(std::shared_ptr<const RunStore> other) {
 void ViewState::setWindow(TimeWindow window, Move move) {
   window = clampWindow(window, static_cast<double>(steps()));
   if (window == m_window) return;
-  constexpr std::size_t kHistory = 100;
-  if (move == Move::kJump || !m_moving) {
-    m_history.push_back(m_window);
-    if (m_history.size() > kHistory) m_history.erase(m_history.begin());
-  }
+  if (move == Move::kJump || !m_moving) remember({m_window, nullptr});
   m_moving = move == Move::kContinuous;
   m_window = window;
   emit windowChanged();
@@ -50,11 +72,27 @@ void ViewState::setWindow(TimeWindow window, Move move) {
 
 bool ViewState::back() {
   if (m_history.empty()) return false;
-  m_window = m_history.back();
+  const Past past = std::move(m_history.back());
   m_history.pop_back();
   m_moving = false;
+  if (past.undo != nullptr) {
+    past.undo();
+    return true;
+  }
+  m_window = past.window;
   emit windowChanged();
   return true;
+}
+
+void ViewState::remember(Past past) {
+  constexpr std::size_t kHistory = 100;
+  m_history.push_back(std::move(past));
+  if (m_history.size() > kHistory) m_history.erase(m_history.begin());
+}
+
+void ViewState::pushUndo(std::function<void()> undo) {
+  m_moving = false;
+  remember({m_window, std::move(undo)});
 }
 
 void ViewState::zoom(double at, double factor, Move move) {

@@ -2,6 +2,7 @@
 // What all panes share: the run, the steps on screen, the one cursor, the selection, the chosen
 // expert, and how the heat map is drawn. A setter emits its signal once, and only on a change.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -49,6 +50,9 @@ class ViewState : public QObject {
   /// and the scale that the run has data for.
   void setRun(std::shared_ptr<const RunStore> run);
 
+  /// setRun, with as much of the view as the new run has: steps on screen, cursor, selection,
+  /// expert, GPU, link, layer, scale.
+  void replaceRun(std::shared_ptr<const RunStore> run);
   [[nodiscard]] std::shared_ptr<const RunStore> runPointer() const { return m_run; }
   /// B of a comparison; null without one. Never the same as run().
   [[nodiscard]] const RunStore* other() const { return m_other.get(); }
@@ -59,6 +63,8 @@ class ViewState : public QObject {
   void setWindow(TimeWindow window, Move move);
   /// False if there is nothing to go back to.
   bool back();
+  /// back() calls it in its turn among the windows: what a filter was before. Another run forgets.
+  void pushUndo(std::function<void()> undo);
   /// In steps, or in simulated time where the axis is of time.
   void zoom(double at, double factor, Move move = Move::kContinuous);
   void pan(double steps);
@@ -130,7 +136,12 @@ class ViewState : public QObject {
  private:
   std::shared_ptr<const RunStore> m_run, m_other;
   TimeWindow m_window;
-  std::vector<TimeWindow> m_history;
+  struct Past {
+    TimeWindow window;
+    std::function<void()> undo;  ///< Null: the window.
+  };
+  void remember(Past past);
+  std::vector<Past> m_history;
   bool m_moving = false;
   std::optional<std::uint64_t> m_cursor;
   std::optional<StepRange> m_selection;

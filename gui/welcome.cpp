@@ -104,7 +104,9 @@ QWidget* Welcome::entryRow(const GalleryEntry& entry) {
   auto* run = new QPushButton(tr("Run"), row);
   run->setObjectName(QStringLiteral("run:") + qs(entry.id));
   run->setAccessibleName(tr("Run %1").arg(qs(entry.title)));
-  run->setToolTip(tr("Simulate and show it"));
+  run->setToolTip(entry.runsAlone ? tr("Simulate and show it")
+                                  : tr("Needs a file that another command makes first: see Edit…"));
+  run->setEnabled(entry.runsAlone);
   const QString id = qs(entry.id);
   connect(run, &QPushButton::clicked, this, [this, id] { emit runWanted(id); });
   auto* edit = new QPushButton(tr("Edit…"), row);
@@ -127,7 +129,9 @@ QPushButton* Welcome::editButton(const QString& id) const {
 }
 
 void Welcome::setBusy(bool busy) {
-  for (const GalleryEntry& e : m_entries) runButton(qs(e.id))->setEnabled(!busy);
+  for (const GalleryEntry& e : m_entries) {
+    runButton(qs(e.id))->setEnabled(!busy && e.runsAlone);
+  }
 }
 
 void Welcome::setRecent(const QStringList& files) {

@@ -34,6 +34,8 @@ class WhatIf : public QToolBar {
   /// What is to be changed, as --set takes it, after what the shown run was changed by. InputError
   /// for a factor that is no number > 0.
   [[nodiscard]] QStringList settings() const;
+  /// What the shown run set itself, without what the strip changes.
+  [[nodiscard]] const QStringList& baseSettings() const { return m_settings; }
 
  signals:
   void runWanted();

@@ -6,6 +6,9 @@
 #include <fstream>
 #include <set>
 
+#include "engine/base/error.hpp"
+#include "sim/scenario/scenario.hpp"
+
 namespace switchyard::gui {
 namespace {
 
@@ -72,6 +75,19 @@ std::string firstComment(const fs::path& file) {
   return end == std::string::npos ? text : text.substr(0, end + 1);
 }
 
+/// Whether `switchyard sim` finds all that the scenario names.
+bool canRun(const fs::path& file, const fs::path& folder) {
+  try {
+    scenario::ReadOptions options;
+    options.presets_root = folder.string();
+    options.settings = {kNoSweep};
+    (void)scenario::read_scenario(file.string(), options);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 fs::path scenariosFolder() {
@@ -106,6 +122,7 @@ std::vector<GalleryEntry> gallery(const fs::path& folder) {
     e.id = e.title = name;
     e.text = firstComment(f);
     e.runs = {{f.filename().string(), {kNoSweep}, name}};
+    e.runsAlone = canRun(f, folder);
     all.push_back(std::move(e));
   }
   return all;

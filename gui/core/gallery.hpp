@@ -19,6 +19,7 @@ struct GalleryEntry {
   /// Routing is recorded first, from the shipped checkpoint (scripts/demo does the same).
   bool records = false;
   bool oneLayer = false;     ///< Shown at the first MoE layer, not at the sum of all.
+  bool runsAlone = true;     ///< false: it needs a file that something else makes first.
   bool exploration = false;  ///< Made for the welcome page, with what to look at in `text`.
 };
 

@@ -263,8 +263,8 @@ TimeWindow parseGoTo(const std::string& text, std::uint64_t steps,
   }
   const double a = position(trimmed(all.substr(0, dots)));
   const double b = position(trimmed(all.substr(dots + skip)));
-  if (b <= a) throw InputError(where, fmt::format("\"{}\" is an empty range", all));
-  return {a, b};
+  if (b < a) throw InputError(where, fmt::format("\"{}\" ends before it begins", all));
+  return {a, b + 1};
 }
 
 }  // namespace switchyard::gui

@@ -99,8 +99,8 @@ double niceCeiling(double value);
 double niceFloor(double value);
 
 /// Parses "500", "500..900", "500-900", "10.4 ms" (needs starts) into a window: one step gives a
-/// window of its own step only. `startsPs` are the start times of the steps, ascending; may be
-/// empty (times are then refused). InputError("go to", …) otherwise.
+/// window of its own step only, a range holds both of its ends. `startsPs` are the start times of
+/// the steps, ascending; may be empty (times are then refused). InputError("go to", …) otherwise.
 TimeWindow parseGoTo(const std::string& text, std::uint64_t steps,
                      const std::vector<std::int64_t>& startsPs);
 

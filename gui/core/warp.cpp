@@ -34,24 +34,25 @@ std::vector<double> columnEdges(const TimeScale* scale, TimeWindow window, std::
   return edges;
 }
 
-std::vector<double> otherSeries(const RunStore& other, const TimeScale* scale,
-                                const TimeScale* otherScale, TimeWindow window, std::size_t columns,
-                                run::StepSeries series) {
-  std::vector<double> out;
-  if (columns == 0 || !(window.length() > 0) || other.steps() == 0) return out;
-  const auto i = static_cast<std::size_t>(series);
+namespace {
+
+/// `make(window, columns)` of B in the columns of A's window, as many as B fills.
+template <class Make>
+std::vector<double> otherColumns(const RunStore& other, const TimeScale* scale,
+                                 const TimeScale* otherScale, TimeWindow window,
+                                 std::size_t columns, Make&& make) {
+  if (columns == 0 || !(window.length() > 0) || other.steps() == 0) return {};
   const auto steps = static_cast<double>(other.steps());
   if (scale == nullptr || otherScale == nullptr) {
     const double end = std::min(window.end, steps);
     const double share = (end - window.first) / window.length();
     const auto n = static_cast<std::size_t>(std::max(0.0, share * static_cast<double>(columns)));
-    if (n == 0) return out;
+    if (n == 0) return {};
     const double last =
         window.first + static_cast<double>(n) * window.length() / static_cast<double>(columns);
-    const Columns<double> c = seriesColumns(other, {window.first, last}, n);
-    for (std::size_t col = 0; col < n; ++col) out.push_back(c.mean(col, i));
-    return out;
+    return make(TimeWindow{window.first, last}, n);
   }
+  std::vector<double> out;
   const double p0 = scale->psOf(window.first);
   const double per = (scale->psOf(window.end) - p0) / static_cast<double>(columns);
   for (std::size_t col = 0; col < columns; ++col) {
@@ -59,9 +60,39 @@ std::vector<double> otherSeries(const RunStore& other, const TimeScale* scale,
     if (at >= otherScale->endPs()) break;
     const double s0 = std::min(otherScale->stepOf(at), steps - 1e-7);
     const double s1 = std::max(otherScale->stepOf(at + per), s0 + 1e-7);
-    out.push_back(seriesColumns(other, {s0, s1}, 1).mean(0, i));
+    out.push_back(make(TimeWindow{s0, s1}, std::size_t{1}).front());
   }
   return out;
+}
+
+}  // namespace
+
+std::vector<double> otherSeries(const RunStore& other, const TimeScale* scale,
+                                const TimeScale* otherScale, TimeWindow window, std::size_t columns,
+                                run::StepSeries series) {
+  const auto i = static_cast<std::size_t>(series);
+  return otherColumns(other, scale, otherScale, window, columns, [&](TimeWindow w, std::size_t n) {
+    const Columns<double> c = seriesColumns(other, w, n);
+    std::vector<double> out;
+    for (std::size_t col = 0; col < n; ++col) out.push_back(c.mean(col, i));
+    return out;
+  });
+}
+
+std::vector<double> otherLinkUse(const RunStore& other, const TimeScale* scale,
+                                 const TimeScale* otherScale, TimeWindow window,
+                                 std::size_t columns) {
+  if (other.links() == 0) return {};
+  return otherColumns(other, scale, otherScale, window, columns, [&](TimeWindow w, std::size_t n) {
+    const Columns<float> c = linkColumns(other, w, n);
+    std::vector<double> out(n, 0.0);
+    for (std::size_t col = 0; col < n; ++col) {
+      for (std::size_t k = 0; k < c.width; ++k) {
+        out[col] = std::max(out[col], static_cast<double>(c.max[col * c.width + k]));
+      }
+    }
+    return out;
+  });
 }
 
 std::uint32_t enginesOf(const run::Inventory& inventory) {

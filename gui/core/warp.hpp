@@ -51,6 +51,11 @@ std::vector<double> otherSeries(const RunStore& other, const TimeScale* scale,
                                 const TimeScale* otherScale, TimeWindow window, std::size_t columns,
                                 run::StepSeries series);
 
+/// The same of the busiest of B's links: largest use per column, share of its capacity.
+std::vector<double> otherLinkUse(const RunStore& other, const TimeScale* scale,
+                                 const TimeScale* otherScale, TimeWindow window,
+                                 std::size_t columns);
+
 /// Number of engines (replicas that step by themselves), at least 1.
 std::uint32_t enginesOf(const run::Inventory& inventory);
 

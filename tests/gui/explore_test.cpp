@@ -665,8 +665,17 @@ TEST_F(ExploreTest, AFileReplacedByAnotherOfTheSameScenarioIsNamedAndReadAgain) 
   EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("twin.h5 was written again")))
       << window.messageBar()->text().toStdString();
   pane.setFocus();
+  window.state()->setWindow({40, 60}, ViewState::Move::kJump);
+  window.state()->setCursor(50);
+  window.state()->setSelection(StepRange{45, 55});
+  window.state()->setScale(Scale::kTokens);
   QTest::keyClick(&window, Qt::Key_F5);
   ASSERT_TRUE(wait([&] { return !window.busy(); }, 20000));
+  // The view is where it was.
+  EXPECT_EQ(window.state()->window(), (TimeWindow{40, 60}));
+  EXPECT_EQ(window.state()->cursor(), 50U);
+  EXPECT_EQ(window.state()->selection(), (StepRange{45, 55}));
+  EXPECT_EQ(window.state()->scale(), Scale::kTokens);
   EXPECT_NE(window.state()->runPointer(), old);
   EXPECT_NE(window.state()->run()->contentHash(), old->contentHash());
   EXPECT_FALSE(window.state()->run()->replacedOnDisk());

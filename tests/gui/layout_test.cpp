@@ -7,14 +7,20 @@
 #include <QAction>
 #include <QApplication>
 #include <QClipboard>
+#include <QDir>
+#include <QDockWidget>
 #include <QHeaderView>
+#include <QLineEdit>
 #include <QMenu>
 #include <QScrollBar>
+#include <QSettings>
 #include <QTest>
 
 #include <gtest/gtest.h>
 
 #include "gui/mainwindow.hpp"
+#include "gui/matrixview.hpp"
+#include "gui/requestsview.hpp"
 #include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 #include "tests/gui/demo_run.hpp"
@@ -448,6 +454,206 @@ TEST_F(LayoutTest, MenusSwapEndAndCopy) {
   QApplication::clipboard()->clear();
   action("Copy picture")->trigger();
   EXPECT_EQ(QApplication::clipboard()->image().size(), window.size() * 2);
+}
+
+TEST_F(LayoutTest, ASelectionGoesBeforeTheCursorEverywhere) {
+  open(stored(demoRun()));
+  auto* heat = pane<HeatPane>("heatmap");
+  const auto at = [&](double step) {
+    return QPoint(static_cast<int>(heat->axis().xOf(step)), heat->plotRect().center().y());
+  };
+  QTest::mouseMove(heat, at(100.5));
+  QTest::mousePress(heat, Qt::LeftButton, {}, at(100.5));
+  QTest::mouseMove(heat, at(120.5));
+  QTest::mouseMove(heat, at(140.5));
+  QTest::mouseRelease(heat, Qt::LeftButton, {}, at(140.5));
+  for (QWidget* menu : QApplication::topLevelWidgets()) {
+    if (qobject_cast<QMenu*>(menu) != nullptr) menu->close();
+  }
+  const auto range = window.state()->selection();
+  ASSERT_TRUE(range.has_value());
+  ASSERT_TRUE(window.state()->cursor().has_value());
+  const QString steps = QStringLiteral("teps %1–%2").arg(range->first).arg(range->end - 1);
+  EXPECT_TRUE(window.inspector()->heading().contains(steps));
+  EXPECT_TRUE(window.topology()->when().contains(steps)) << window.topology()->when().toStdString();
+  QString name;
+  const StepSpan span = spanOf(*window.state(), name);
+  EXPECT_TRUE(name.contains(steps)) << name.toStdString();
+  EXPECT_EQ(span.first, range->first);
+  EXPECT_EQ(span.end, range->end);
+  window.state()->setSelection(std::nullopt);
+  EXPECT_TRUE(window.topology()->when().contains(QStringLiteral("at step")));
+}
+
+TEST_F(LayoutTest, TypingInATableFindsARow) {
+  open(stored(demoRun()));
+  window.state()->setWindow({32, 96}, ViewState::Move::kJump);
+  TableView* table = window.expertsTable();
+  table->setFocus();
+  QTest::keyClicks(table, QStringLiteral("e10"));
+  EXPECT_EQ(window.state()->expert(), 10U);
+  EXPECT_EQ(window.state()->window(), (TimeWindow{32, 96})) << "0 is a digit here, no shortcut";
+  // A double click zooms to the expert's hottest steps.
+  const QRect cell = table->visualRect(table->currentIndex());
+  QTest::mouseClick(table->viewport(), Qt::LeftButton, {}, cell.center());
+  QTest::mouseDClick(table->viewport(), Qt::LeftButton, {}, cell.center());
+  EXPECT_NE(window.state()->window(), (TimeWindow{32, 96}));
+  pane("heatmap")->setFocus();
+  QTest::keyClick(pane("heatmap"), Qt::Key_0);
+  EXPECT_EQ(window.state()->window(), (TimeWindow{0, 400}));
+}
+
+TEST_F(LayoutTest, LinksOfTheOtherRunAreDrawnDashed) {
+  open(stored(demoRun(), "a.h5"));
+  auto* links = pane<LinkPane>("links");
+  const QImage alone = links->grab().toImage();
+  run::RunData busier = demoRun();
+  for (std::int64_t& busy : busier.links.busy_ps) busy = busy * 3 / 2;
+  window.compareWith(stored(std::move(busier), "b.h5"));
+  QApplication::processEvents();
+  links->grab();
+  const auto labels = links->labels();
+  const auto name = std::find_if(labels.begin(), labels.end(), [](const auto& l) {
+    return l.text.startsWith(QStringLiteral("B, "));
+  });
+  ASSERT_NE(name, labels.end());
+  // Pixels of its colour in the plot, which are gone when its name is clicked.
+  const auto dashes = [&] {
+    const QImage image = links->grab().toImage();
+    const QRect plot = links->plotRect();
+    int n = 0;
+    for (int y = plot.top() + 1; y < plot.bottom(); ++y) {
+      for (int x = plot.left() + 1; x < plot.right(); ++x) {
+        const QColor c = image.pixelColor(x, y);
+        n += contrast(c, window.state()->theme().base) > 8 ? 1 : 0;
+      }
+    }
+    return n;
+  };
+  const int with = dashes();
+  QTest::mouseClick(links, Qt::LeftButton, {}, name->rect.center());
+  EXPECT_GT(with, dashes() + 50);
+}
+
+TEST_F(LayoutTest, MemoryIsThatOfTheChosenGpu) {
+  open(stored(demoRun()));
+  auto* memory = pane<MemoryPane>("memory");
+  const std::size_t fullest = memory->gpu();
+  window.state()->setGpu(fullest == 3 ? 4 : 3);
+  EXPECT_EQ(memory->gpu(), window.state()->gpu());
+  EXPECT_TRUE(memory->headerText().contains(QStringLiteral("chosen")));
+  window.state()->setGpu(run::kNone);
+  EXPECT_EQ(memory->gpu(), fullest);
+}
+
+TEST_F(LayoutTest, BackUndoesFiltersAndZoomsInTurn) {
+  open(stored(demoRun()));
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  ViewState& state = *window.state();
+  state.setWindow({100, 200}, ViewState::Move::kJump);
+  QTest::keyClicks(find, QStringLiteral("over"));
+  state.setWindow({120, 140}, ViewState::Move::kJump);
+  EXPECT_TRUE(state.back());
+  EXPECT_EQ(state.window(), (TimeWindow{100, 200}));
+  EXPECT_EQ(find->text(), QStringLiteral("over"));
+  EXPECT_TRUE(state.back()) << "four letters are one filter";
+  EXPECT_EQ(find->text(), QString());
+  EXPECT_EQ(state.window(), (TimeWindow{100, 200}));
+  EXPECT_TRUE(state.back());
+  EXPECT_EQ(state.window(), (TimeWindow{0, 400}));
+  EXPECT_FALSE(state.back());
+  // A filter of another run is forgotten with it.
+  QTest::keyClicks(find, QStringLiteral("over"));
+  window.showRun(stored(demoRun(30), "other.h5"));
+  EXPECT_EQ(find->text(), QString());
+  EXPECT_FALSE(window.state()->back());
+}
+
+TEST_F(LayoutTest, ARequestsLifeIsDrawn) {
+  run::RunData data = demoRun(60);
+  for (std::uint32_t s = 5; s < 40; ++s) {
+    run::RequestRecord q;
+    q.id = s;
+    q.arrival_ps = data.steps[s - 3].start_ps;
+    q.scheduled_ps = data.steps[s - 1].start_ps;
+    q.first_token_ps = data.steps[s].end_ps;
+    q.end_ps = data.steps[s + 10].end_ps;
+    q.output_tokens = 11;
+    q.outcome = run::RequestOutcome::kFinished;
+    q.preemptions = s == 7 ? 2 : 0;
+    q.met_slo = s % 2;
+    data.requests.push_back(q);
+  }
+  data.serving = true;
+  const auto first = data.requests[2];
+  open(stored(std::move(data)));
+  window.dock(QStringLiteral("requests"))->raise();
+  QApplication::processEvents();
+  auto* view = window.findChild<RequestsView*>();
+  ASSERT_NE(view, nullptr);
+  EXPECT_TRUE(view->life()->caption().startsWith(QStringLiteral("Choose")));
+  TableView& table = *view->table();
+  int row = -1;
+  for (int r = 0; r < table.model()->rowCount(); ++r) {
+    if (table.model()->index(r, RequestsModel::kId).data() == QStringLiteral("7")) row = r;
+  }
+  ASSERT_GE(row, 0);
+  EXPECT_EQ(table.model()->index(row, RequestsModel::kWait).data(kSortRole).toDouble(),
+            static_cast<double>(first.scheduled_ps - first.arrival_ps));
+  EXPECT_EQ(table.model()->index(row, RequestsModel::kSlo).data(), QStringLiteral("met"));
+  table.setCurrentIndex(table.model()->index(row, 0));
+  view->life()->grab();
+  EXPECT_TRUE(view->life()->caption().startsWith(QStringLiteral("Request 7: waits ")))
+      << view->life()->caption().toStdString();
+  EXPECT_TRUE(view->life()->caption().contains(QStringLiteral("2 times preempted")));
+  // Three parts one behind the other, as long as their times.
+  const auto& parts = view->life()->parts();
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_NEAR(parts[1].left(), parts[0].right() + 1, 2);
+  EXPECT_NEAR(parts[2].left(), parts[1].right() + 1, 2);
+  const double all = static_cast<double>(first.end_ps - first.arrival_ps);
+  const double width = parts[2].right() + 1 - parts[0].left();
+  EXPECT_NEAR(parts[0].width() / width,
+              static_cast<double>(first.scheduled_ps - first.arrival_ps) / all, 0.02);
+  EXPECT_NEAR(parts[2].width() / width,
+              static_cast<double>(first.end_ps - first.first_token_ps) / all, 0.02);
+  window.showRun(stored(demoRun(30), "none.h5"));
+  EXPECT_TRUE(view->life()->caption().startsWith(QStringLiteral("Choose")));
+}
+
+TEST(Panes, ThatAreShownAndTheirColoursAreKept) {
+  const QString config = QDir(QStringLiteral("panes_config")).absolutePath();
+  QDir(config).removeRecursively();
+  QSettings::setPath(QSettings::NativeFormat, QSettings::UserScope, config);
+  const auto action = [](MainWindow& w, const char* name) {
+    auto* a = w.findChild<QAction*>(QString::fromLatin1(name));
+    EXPECT_NE(a, nullptr) << name;
+    return a;
+  };
+  {
+    MainWindow first(true);
+    first.showRun(stored(demoRun(30)));
+    first.show();
+    QApplication::processEvents();
+    action(first, "pane:entropy")->trigger();
+    action(first, "pane:links")->trigger();
+    action(first, "colors:1")->trigger();
+    action(first, "rows:2")->trigger();
+    first.close();
+  }
+  MainWindow second(true);
+  second.showRun(stored(demoRun(30)));
+  second.show();
+  QApplication::processEvents();
+  EXPECT_TRUE(second.panes()->pane(QStringLiteral("entropy"))->isVisible());
+  EXPECT_FALSE(second.panes()->pane(QStringLiteral("links"))->isVisible());
+  EXPECT_EQ(second.state()->colorMap(), ColorMap::kCividis);
+  EXPECT_EQ(second.state()->rowOrder(), RowOrder::kLoad);
+  for (QAction* a : second.findChildren<QAction*>()) {
+    if (a->text() == QStringLiteral("Restore default layout")) a->trigger();
+  }
+  EXPECT_FALSE(second.panes()->pane(QStringLiteral("entropy"))->isVisible());
+  EXPECT_TRUE(second.panes()->pane(QStringLiteral("links"))->isVisible());
 }
 
 TEST_F(LayoutTest, AWindowOfAbsurdSizeIsDrawnAndComesBack) {

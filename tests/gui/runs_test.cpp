@@ -127,8 +127,14 @@ TEST_F(RunsTest, TwoFilesAreComparedWithTheNumbersOfDiffCellByCell) {
   EXPECT_GT(model.rowCount(), 10);
   EXPECT_EQ(tableText(model, rows, TableText::kCsv).toStdString(),
             diff.readAllStandardOutput().toStdString());
-  // Swapped: A is the other one.
+  // Swapped: A is the other one, and the same steps of the same layer stay on screen.
+  window.state()->setWindow({10, 30}, ViewState::Move::kJump);
+  window.state()->setCursor(12);
+  window.state()->setLayer(2);
   QTest::mouseClick(window.compare()->swapButton(), Qt::LeftButton);
+  EXPECT_EQ(window.state()->window(), (TimeWindow{10, 30}));
+  EXPECT_EQ(window.state()->cursor(), 12U);
+  EXPECT_EQ(window.state()->layer(), 2U);
   EXPECT_EQ(window.state()->run()->name(), "b.h5");
   ASSERT_NE(window.state()->other(), nullptr);
   EXPECT_EQ(window.state()->other()->name(), "a.h5");
@@ -371,6 +377,10 @@ TEST_F(RunsTest, TheWelcomePageOffersTheShippedScenariosAndRunsOneInTwoClicks) {
   for (const char* id : {"demo", "overloaded", "fabric", "normative"}) {
     ASSERT_NE(welcome.runButton(QString::fromLatin1(id)), nullptr) << id;
   }
+  // What needs another command's file first is offered for editing only.
+  ASSERT_NE(welcome.runButton(QStringLiteral("coupled_queue")), nullptr);
+  EXPECT_FALSE(welcome.runButton(QStringLiteral("coupled_queue"))->isEnabled());
+  EXPECT_TRUE(welcome.editButton(QStringLiteral("coupled_queue"))->isEnabled());
   QTest::mouseClick(welcome.runButton(QStringLiteral("overloaded")), Qt::LeftButton);
   EXPECT_FALSE(welcome.runButton(QStringLiteral("demo"))->isEnabled());
   finish(60000);
@@ -381,6 +391,60 @@ TEST_F(RunsTest, TheWelcomePageOffersTheShippedScenariosAndRunsOneInTwoClicks) {
   EXPECT_EQ(window.page(), MainWindow::Page::kRun);
   window.showPage(MainWindow::Page::kWelcome);
   EXPECT_TRUE(welcome.runButton(QStringLiteral("demo"))->isEnabled());
+  EXPECT_FALSE(welcome.runButton(QStringLiteral("coupled_queue"))->isEnabled());
+}
+
+// Each exploration shows what its text on the welcome page promises.
+TEST_F(RunsTest, TheExplorationsShowWhatTheyPromise) {
+  const auto explore = [&](const char* id) -> const run::RunData* {
+    window.showPage(MainWindow::Page::kWelcome);
+    QTest::mouseClick(window.welcome()->runButton(QString::fromLatin1(id)), Qt::LeftButton);
+    finish(60000);
+    EXPECT_EQ(window.messageBar()->text(), QString()) << id;
+    EXPECT_EQ(window.page(), MainWindow::Page::kRun) << id;
+    return window.state()->run() != nullptr ? &window.state()->run()->data() : nullptr;
+  };
+  const auto events = [](const run::RunData& r, run::EventKind kind) {
+    return std::count_if(r.events.begin(), r.events.end(),
+                         [&](const run::Event& e) { return e.kind == kind; });
+  };
+  // Ring against hierarchical, side by side: the algorithm is the one input that differs, and B's
+  // links are drawn.
+  const run::RunData* fabric = explore("fabric");
+  ASSERT_NE(fabric, nullptr);
+  ASSERT_NE(window.state()->other(), nullptr);
+  const QAbstractItemModel& compare = *window.compare()->table()->model();
+  EXPECT_EQ(compare.index(0, CompareModel::kName).data().toString(),
+            QStringLiteral("network.algorithm"));
+  EXPECT_EQ(compare.index(1, CompareModel::kKind).data().toString(), QStringLiteral("metric"));
+  bool slower = false;
+  for (int r = 0; r < compare.rowCount(); ++r) {
+    slower = slower || (compare.index(r, CompareModel::kName).data() == "span" &&
+                        compare.index(r, CompareModel::kDifference).data().toDouble() < 0);
+  }
+  EXPECT_TRUE(slower) << "the ring takes longer over mixed links";
+  // Experts wait in the host's memory: loads are events, and take time.
+  const run::RunData* offload = explore("offload");
+  ASSERT_NE(offload, nullptr);
+  EXPECT_EQ(window.state()->other(), nullptr);
+  EXPECT_GT(offload->events.size(), 0U);
+  // A GPU is lost and comes back.
+  const run::RunData* failure = explore("failure");
+  ASSERT_NE(failure, nullptr);
+  EXPECT_GE(events(*failure, run::EventKind::kFault), 2);
+  // Requests have their two times, and the latency pane is there.
+  const run::RunData* serving = explore("serving");
+  ASSERT_NE(serving, nullptr);
+  EXPECT_GT(serving->requests.size(), 10U);
+  EXPECT_TRUE(window.panes()->pane(QStringLiteral("latency"))->isVisible());
+  // The line that is copied makes the run again: with the settings of the welcome page, and not
+  // over the file that is shown.
+  const QString line = window.commandLine();
+  EXPECT_TRUE(line.startsWith(QStringLiteral("switchyard sim "))) << line.toStdString();
+  EXPECT_TRUE(line.contains(QStringLiteral("--set sweep=[]")) ||
+              line.contains(QStringLiteral("--set 'sweep=[]'")))
+      << line.toStdString();
+  EXPECT_TRUE(line.endsWith(QStringLiteral("-again.h5"))) << line.toStdString();
 }
 
 }  // namespace

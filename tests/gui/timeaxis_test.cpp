@@ -103,8 +103,8 @@ TEST(NiceCeiling, IsTheNextRoundNumber) {
 TEST(GoTo, UnderstandsStepsRangesAndTimes) {
   const std::vector<std::int64_t> starts = {0, 1'000'000'000, 2'000'000'000, 3'000'000'000};
   EXPECT_EQ(parseGoTo(" 2 ", 4, starts), (TimeWindow{2, 3}));
-  EXPECT_EQ(parseGoTo("1..3", 4, starts), (TimeWindow{1, 3}));
-  EXPECT_EQ(parseGoTo("1 - 3", 4, starts), (TimeWindow{1, 3}));
+  EXPECT_EQ(parseGoTo("1..3", 4, starts), (TimeWindow{1, 4}));
+  EXPECT_EQ(parseGoTo("1 - 2", 4, starts), (TimeWindow{1, 3}));
   // Step 2 runs from 2 ms to 3 ms.
   EXPECT_EQ(parseGoTo("2.5 ms", 4, starts), (TimeWindow{2, 3}));
   EXPECT_EQ(parseGoTo("99 s", 4, starts), (TimeWindow{3, 4}));
@@ -120,7 +120,9 @@ TEST(GoTo, SaysWhatIsWrong) {
     return std::string("no error");
   };
   EXPECT_EQ(message("4", {0, 1, 2, 3}), "go to: step 4 is beyond the last step 3");
-  EXPECT_EQ(message("3..3", {0, 1, 2, 3}), "go to: \"3..3\" is an empty range");
+  EXPECT_EQ(message("3..2", {0, 1, 2, 3}), "go to: \"3..2\" ends before it begins");
+  EXPECT_EQ(parseGoTo("3..3", 4, {0, 1, 2, 3}), (TimeWindow{3, 4}));
+  EXPECT_EQ(message("0..4", {0, 1, 2, 3}), "go to: step 4 is beyond the last step 3");
   EXPECT_NE(message("soon", {0, 1, 2, 3}).find("neither a step nor a time"), std::string::npos);
   EXPECT_NE(message("2 ms", {}).find("no times per step"), std::string::npos);
 }

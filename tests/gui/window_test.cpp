@@ -402,11 +402,11 @@ TEST_F(WindowTest, GoToAcceptsARangeAndShowsWhatIsWrong) {
   ASSERT_NE(field, nullptr);
   field->setText(QStringLiteral("100..140"));
   QTest::keyClick(field, Qt::Key_Return);
-  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 140}));
+  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 141}));
   field->setText(QStringLiteral("4000"));
   QTest::keyClick(field, Qt::Key_Return);
   EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("beyond the last step 399")));
-  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 140}));
+  EXPECT_EQ(window.state()->window(), (TimeWindow{100, 141}));
 }
 
 TEST_F(WindowTest, ABadFileShowsAMessageAndKeepsTheOldRun) {
