@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 
 #include "engine/base/error.hpp"
 #include "sim/loop/exchange_timer.hpp"
@@ -135,6 +136,29 @@ TEST(KvContention, AutoGivesTheTimesOfCoflow) {
       EXPECT_EQ(a.data.requests[i].end_ps, c.data.requests[i].end_ps);
     }
   }
+}
+
+// An alarm on the length of a step sees what pages made of it.
+TEST(KvContention, AlarmsSeeAStepAsLongAsItWasInTheEnd) {
+  int raised = 0;
+  for (std::int64_t us = 10'000; us < 14'000; us += 130) {
+    const MemoryRun alone = two(us, "bottleneck");
+    const std::size_t n = step_at(alone, alone.data.requests[1].first_token_ps);
+    if (n == alone.data.steps.size()) continue;
+    const auto length = [](const run::StepScalars& s) { return s.end_ps - s.start_ps; };
+    // Above what the step took when it was first timed.
+    const std::int64_t mark = length(alone.data.steps[n]) + kPages / 2;
+    const MemoryRun shared =
+        run_in_memory(apart({{SimTime(), 16, 30}, {SimTime::from_us(us), 16, 3}}, "auto",
+                            {"monitor.alarms=[{ signal = \"step_time\", window = 1, above = \"" +
+                             std::to_string(static_cast<double>(mark) * 1e-6) + " us\" }]"}),
+                      nullptr);
+    for (const run::Event& e : shared.data.events) {
+      if (e.kind != run::EventKind::kAlarm || e.step != n) continue;
+      raised += length(shared.data.steps[n]) > mark ? 1 : 0;
+    }
+  }
+  EXPECT_GT(raised, 0) << "the case must arise";
 }
 
 class KvFlow : public ::testing::TestWithParam<int> {};
