@@ -7,6 +7,7 @@
 #include "engine/trace/trace_parts.hpp"
 #include "experiments/cli/sim.hpp"
 #include "sim/health/monitor_report.hpp"
+#include "sim/health/plain_table.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/run_file.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -17,6 +18,11 @@ namespace {
 constexpr double kWatermark = 0.92;
 
 }  // namespace
+
+std::string render_health(const std::vector<Table>& tables, TableFormat format) {
+  const bool plain = format == TableFormat::kJson || format == TableFormat::kCsv;
+  return render_all(plain ? health::plain_tables(tables) : tables, format);
+}
 
 int run_monitor(const MonitorOptions& options) {
   std::vector<scenario::AlarmRule> rules;
@@ -59,7 +65,7 @@ int run_monitor(const MonitorOptions& options) {
   if (options.alarms) rules = scenario::read_alarm_file(*options.alarms);
   const health::MonitorReport report = file ? health::monitor_run(*file, rules, options.input)
                                             : health::monitor_run(run, rules, options.input);
-  fmt::print("{}", render_all(report.tables, options.format));
+  fmt::print("{}", render_health(report.tables, options.format));
   return violated || (options.fail_on_alarm && report.raised > 0) ? 1 : 0;
 }
 

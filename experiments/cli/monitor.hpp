@@ -19,6 +19,10 @@ struct MonitorOptions {
   TableFormat format = TableFormat::kText;
 };
 
+/// Tables of `monitor` and `diagnose`: JSON and CSV have numbers in their cells and units in the
+/// headers.
+std::string render_health(const std::vector<Table>& tables, TableFormat format);
+
 /// 0, or 1 when fail_on_alarm is set and an alarm was raised. Throws InputError.
 int run_monitor(const MonitorOptions& options);
 

@@ -78,12 +78,22 @@ bool FaultClock::hits(const Active& a, std::uint32_t layer, std::uint32_t expert
 }
 
 bool FaultClock::repair_expert(std::uint32_t layer, std::uint32_t expert) {
+  return end_in_layer(layer, expert, false);
+}
+
+bool FaultClock::load_sound(std::uint32_t layer, std::uint32_t expert) {
+  return any_damaged_ && end_in_layer(layer, expert, true);
+}
+
+bool FaultClock::end_in_layer(std::uint32_t layer, std::uint32_t expert, bool flips_only) {
   bool any = false;
   for (Active& a : active_) {
     if (!hits(a, layer, expert)) continue;
+    if (flips_only && s_.faults.events[a.rule].kind != FaultKind::kBitFlip) continue;
     any = true;
     a.repaired.insert(layer);
   }
+  if (!any) return false;
   const std::size_t layers = s_.model.num_moe_layers();
   std::erase_if(active_, [&](const Active& a) {
     const FaultRule& r = s_.faults.events[a.rule];
@@ -91,7 +101,7 @@ bool FaultClock::repair_expert(std::uint32_t layer, std::uint32_t expert) {
                                  : a.repaired.contains(r.layer);
   });
   refresh();
-  return any;
+  return true;
 }
 
 bool FaultClock::repair(FaultKind kind, std::uint32_t target) {

@@ -33,6 +33,8 @@ class FaultClock {
   /// when each layer has been repaired); a loss or leak of a GPU, a cable that is down.
   bool repair_expert(std::uint32_t layer, std::uint32_t expert);
   bool repair(scenario::FaultKind kind, std::uint32_t target);
+  /// The expert was loaded anew in that layer: its bit_flip is over there, and nothing else is.
+  bool load_sound(std::uint32_t layer, std::uint32_t expert);
   /// Whether a fault of this kind is there: a GPU may have several causes to be gone.
   [[nodiscard]] bool active(scenario::FaultKind kind, std::uint32_t target) const;
 
@@ -68,6 +70,7 @@ class FaultClock {
     std::set<std::uint32_t> repaired = {};  // Layers of a rule for all of them.
   };
   void refresh();
+  bool end_in_layer(std::uint32_t layer, std::uint32_t expert, bool flips_only);
   /// Whether an active fault is one of this expert in this layer.
   [[nodiscard]] bool hits(const Active& a, std::uint32_t layer, std::uint32_t expert) const;
 

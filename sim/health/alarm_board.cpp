@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/base/error.hpp"
 #include "sim/run/metrics.hpp"
 
 namespace switchyard::health {
@@ -48,21 +49,30 @@ double statistic_of(AlarmStatistic statistic, const std::deque<double>& window) 
 }
 
 AlarmBoard::AlarmBoard(const std::vector<AlarmRule>& rules, const run::Inventory& inventory)
-    : rules_(rules), inventory_(inventory), states_(rules.size()) {
+    : rules_(rules), inventory_(inventory) {
+  std::uint32_t engines = 1;
+  for (const run::GpuInfo& g : inventory.gpus) engines = std::max(engines, g.engine + 1);
+  engines_.resize(engines);
+  for (Engine& e : engines_) e.states.resize(rules.size());
   for (const AlarmRule& r : rules) {
     if (summed(r)) longest_ = std::max(longest_, r.window);
   }
 }
 
-void AlarmBoard::update_sums(std::size_t rule, const run::StepRecord& record) {
-  ExpertSums& sums = states_[rule].sums;
+bool AlarmBoard::raised(std::size_t rule) const {
+  return std::any_of(engines_.begin(), engines_.end(),
+                     [&](const Engine& e) { return e.states[rule].raised; });
+}
+
+void AlarmBoard::update_sums(Engine& engine, std::size_t rule,
+                             const run::StepRecord& record) const {
+  ExpertSums& sums = engine.states[rule].sums;
   add(sums.kept, record.expert_kept, 1);
   add(sums.time_ps, record.expert_time_ps, 1);
   ++sums.steps;
   const std::uint32_t window = rules_[rule].window;
   if (sums.steps > window) {
-    // experts_ holds the steps before this one, the newest last.
-    const auto& gone = experts_[experts_.size() - window];
+    const auto& gone = engine.experts[engine.experts.size() - window];
     add(sums.kept, gone.first, -1);
     add(sums.time_ps, gone.second, -1);
     --sums.steps;
@@ -71,18 +81,33 @@ void AlarmBoard::update_sums(std::size_t rule, const run::StepRecord& record) {
 
 std::vector<AlarmChange> AlarmBoard::push(const run::StepRecord& record, std::uint32_t step) {
   last_ = sample_step(record, step, inventory_);
+  last_engine_ = record.scalars.engine;
+  SWITCHYARD_ASSERT(last_engine_ < engines_.size(), fmt::format("replica {}", last_engine_));
+  Engine& engine = engines_[last_engine_];
   std::vector<AlarmChange> changes;
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     const AlarmRule& r = rules_[i];
-    State& s = states_[i];
+    State& s = engine.states[i];
     ++s.pushed;
     Place place;
     std::string floor;
     if (summed(r)) {
-      update_sums(i, record);
+      update_sums(engine, i, record);
       const SummedValue v = summed_signal(r.signal, s.sums, inventory_);
       s.value = v.value;
       place = v.place;
+      if (place.gpu != run::kNone) {
+        // The expert's copy in this replica.
+        const std::size_t row =
+            (std::size_t{place.layer} * inventory_.experts + place.expert) * inventory_.replicas;
+        for (std::size_t k = row; k < row + inventory_.replicas; ++k) {
+          const std::uint32_t g = inventory_.placement[k];
+          if (g < inventory_.gpus.size() && inventory_.gpus[g].engine == last_engine_) {
+            place.gpu = g;
+            break;
+          }
+        }
+      }
       if (!std::isnan(v.floor)) floor = fmt::format(" (counting alone gives {:.4g})", v.floor);
     } else {
       s.window.push_back(last_.value[at(r.signal)]);
@@ -99,17 +124,18 @@ std::vector<AlarmChange> AlarmBoard::push(const run::StepRecord& record, std::ui
     const bool beyond = r.above ? s.value > limit : s.value < limit;
     AlarmChange::Kind kind = AlarmChange::Kind::kRaised;
     if (beyond == s.raised) {
-      if (!s.raised || r.repeat == 0 || step - s.since < r.repeat) continue;
+      if (!s.raised || r.repeat == 0 || s.pushed - s.since < r.repeat) continue;
       kind = AlarmChange::Kind::kRepeated;
     } else {
       kind = beyond ? AlarmChange::Kind::kRaised : AlarmChange::Kind::kCleared;
     }
     s.raised = beyond;
-    s.since = step;
+    s.since = s.pushed;
     AlarmChange c;
     c.rule = i;
     c.kind = kind;
     c.step = step;
+    c.engine = last_engine_;
     c.time_ps = record.scalars.end_ps;
     c.value = s.value;
     c.place = place;
@@ -133,11 +159,12 @@ std::vector<AlarmChange> AlarmBoard::push(const run::StepRecord& record, std::ui
                       r.window, r.window == 1 ? "" : "s", scenario::show_signal(r.signal, s.value),
                       floor, scenario::show_signal(r.signal, r.clear));
     }
+    if (engines_.size() > 1) c.text += fmt::format(", replica {}", last_engine_);
     changes.push_back(std::move(c));
   }
   if (longest_ > 0) {
-    experts_.emplace_back(record.expert_kept, record.expert_time_ps);
-    if (experts_.size() > longest_) experts_.pop_front();
+    engine.experts.emplace_back(record.expert_kept, record.expert_time_ps);
+    if (engine.experts.size() > longest_) engine.experts.pop_front();
   }
   return changes;
 }

@@ -5,7 +5,10 @@
 // first; steps without data do not count. The summed signals are computed from the experts'
 // counters of the window. An alarm cannot be raised before its window is full.
 //
-// Not modelled: alarms that depend on each other.
+// Several replicas step by themselves: each rule watches each of them, its window is of that
+// replica's steps, and GPUs are the replica's own (links are everybody's).
+//
+// Not modelled: alarms that depend on each other, alarms on sums over replicas.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -24,6 +27,7 @@ struct AlarmChange {
   std::size_t rule = 0;  ///< Index into the rules.
   Kind kind = Kind::kRaised;
   std::uint32_t step = 0;
+  std::uint32_t engine = 0;  ///< The replica.
   std::int64_t time_ps = 0;
   double value = 0;
   Place place;
@@ -36,13 +40,17 @@ class AlarmBoard {
   AlarmBoard(const std::vector<scenario::AlarmRule>& rules, const run::Inventory& inventory);
   /// Takes the steps in order; returns what changed, in the order of the rules.
   std::vector<AlarmChange> push(const run::StepRecord& record, std::uint32_t step);
-  [[nodiscard]] bool raised(std::size_t rule) const { return states_[rule].raised; }
-  /// Last statistic of a rule; NaN before its window was full.
-  [[nodiscard]] double statistic(std::size_t rule) const { return states_[rule].value; }
+  /// In the replica; in any of them.
+  [[nodiscard]] bool raised(std::size_t rule, std::uint32_t engine) const {
+    return engines_[engine].states[rule].raised;
+  }
+  [[nodiscard]] bool raised(std::size_t rule) const;
+  /// Last statistic of a rule, of the replica that stepped last; NaN before its window was full.
+  [[nodiscard]] double statistic(std::size_t rule) const {
+    return engines_[last_engine_].states[rule].value;
+  }
   /// The sample of the last step.
   [[nodiscard]] const HealthSample& last() const { return last_; }
-  /// Experts' counters of the last steps (at most the longest window of a summed signal).
-  [[nodiscard]] const ExpertSums& sums(std::size_t rule) const { return states_[rule].sums; }
 
  private:
   struct State {
@@ -50,16 +58,21 @@ class AlarmBoard {
     std::uint64_t pushed = 0;
     ExpertSums sums;
     bool raised = false;
-    std::uint32_t since = 0;  // Step of the last action.
+    std::uint64_t since = 0;  // `pushed` at the last action.
     double value = run::kNoData;
   };
-  void update_sums(std::size_t rule, const run::StepRecord& record);
+  struct Engine {
+    std::vector<State> states;  // of the rules
+    // Steps before this one, the newest last: kept, time.
+    std::deque<std::pair<std::vector<std::uint32_t>, std::vector<std::int64_t>>> experts;
+  };
+  void update_sums(Engine& engine, std::size_t rule, const run::StepRecord& record) const;
 
   const std::vector<scenario::AlarmRule>& rules_;
   const run::Inventory& inventory_;
-  std::vector<State> states_;
+  std::vector<Engine> engines_;
+  std::uint32_t last_engine_ = 0;
   std::uint32_t longest_ = 0;  // Window of the summed rules.
-  std::deque<std::pair<std::vector<std::uint32_t>, std::vector<std::int64_t>>> experts_;
   HealthSample last_;
 };
 

@@ -22,6 +22,7 @@ namespace {
 using run::Phase;
 
 // Thresholds of the rules; where an article states one it is that.
+constexpr double kFlat = 0.1;
 constexpr double kDominantExpert = 0.9;  // S0: one expert has more than 90 % of the tokens.
 constexpr double kSick = 2.5;            // S2: step time of one expert above 2.5 times the mean.
 constexpr double kCollapse = 0.3;        // S3: load CV of a collapsed router.
@@ -78,6 +79,7 @@ class Examiner {
     faults();
     capacity();
     experts();
+    flat_router();
     imbalance();
     links();
     exchanges();
@@ -404,6 +406,33 @@ class Examiner {
     }
   }
 
+  [[nodiscard]] bool ring() const {
+    return run_.meta.scenario_text.find("network.algorithm = ring") != std::string::npos;
+  }
+
+  /// Logits whose variance is below kFlat: to second order the entropy is log2 E less that over
+  /// 2 ln 2. A synthetic law may be meant to be flat.
+  void flat_router() {
+    if (inv_.experts < 2 || run_.meta.routing_source.find("synthetic") != std::string::npos) return;
+    double sum = 0, n = 0;
+    for (const run::StepScalars& s : run_.steps) {
+      if (s.warmup || std::isnan(s.gate_entropy)) continue;
+      sum += s.gate_entropy;
+      ++n;
+    }
+    if (n == 0) return;
+    const double most = std::log2(static_cast<double>(inv_.experts)), entropy = sum / n;
+    const double variance = 2 * std::log(2.0) * (most - entropy);
+    if (variance >= kFlat) return;
+    find(
+        "flat router",
+        fmt::format("gate_entropy {:.4g} of {:.4g} bit: the variance of the logits is about {:.2g}",
+                    entropy, most, std::max(variance, 0.0)),
+        "the router hardly tells the experts apart (prompts too short, hidden states alike)",
+        fmt::format("switchyard monitor {}, gate_entropy", name_),
+        "longer prompts, or the router's input norm (policy.condition.layer_norm)", run::kNoData);
+  }
+
   void imbalance() {
     if (time_ <= 0 || steps_ == 0) return;
     const double bound = balance_gain_ / time_;
@@ -519,8 +548,11 @@ class Examiner {
                "{} ({}) carries data for {} of the time, the fastest links {}; GPUs compute {}",
                inv_.links[k].name, format_rate(inv_.links[k].bandwidth), percent(use),
                percent(fastest_use), percent(compute_busy)),
-           fmt::format("exchanges wait for the {} link while {} links idle",
-                       inv_.links[k].link_class, format_rate({fastest})),
+           ring() ? fmt::format("the {} link is a member of the ring: every round waits for it "
+                                "while {} links idle",
+                                inv_.links[k].link_class, format_rate({fastest}))
+                  : fmt::format("exchanges wait for the {} link while {} links idle",
+                                inv_.links[k].link_class, format_rate({fastest})),
            "switchyard inspect HARDWARE.toml --topology",
            "network.algorithm = \"hierarchical\", dispatch = \"per_node\", or keep the groups of "
            "experts inside the fast domain (parallel.ep)",
@@ -799,6 +831,8 @@ const std::vector<std::string>& undecidable_rules() {
       "tail span of a PCA, style breaks, NaN logits (properties of activations: switchyard trace "
       "and "
       "inspect --activation)",
+      "same prompt, different experts (logits beyond 100, weights whose norm or CRC moved: health "
+      "checks of the engine, switchyard generate)",
       "a knee of QPS against all-to-all time (needs several runs: switchyard sweep)"};
   return kRules;
 }

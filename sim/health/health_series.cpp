@@ -60,6 +60,7 @@ HealthSample sample_step(const run::StepRecord& r, std::uint32_t step, const run
   if (r.gpu_memory_peak.size() == gpus) {
     double full = -1, slack = -1;
     for (std::uint32_t g = 0; g < gpus; ++g) {
+      if (inv.gpus[g].engine != sc.engine) continue;  // Another replica's.
       const auto capacity = static_cast<double>(inv.gpus[g].memory_bytes);
       const double used = share(static_cast<double>(r.gpu_memory_peak[g]), capacity);
       if (used > full) set(HealthSignal::kMemory, full = used, {.gpu = g});

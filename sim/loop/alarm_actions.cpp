@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Alarms of a running simulation and what they do (M39, M56): [[monitor.alarms]].
 //
-// At the end of a step the rules look at it; what they ask for happens before the next step.
+// At the end of a step the rules look at it; what they ask for happens before the replica's next
+// step. Several replicas: each rule watches each replica by itself, and acts on the one that raised
+// it.
 //   policy      routing follows the rule's policy while the alarm stands (of several: the last
 //               rule)
-//   migrate_kv  the longest sequence of the GPU that the alarm names goes to the emptiest one
-//               (signal memory), or to the one that was busy for the least time in the last step
-//               (gpu_busy); its pages travel over the links before the step
-//   shed        new requests are rejected while the alarm stands (of several rules: any), and each
+//   migrate_kv  the longest sequence of the GPU that the alarm names goes to the replica's emptiest
+//               one (signal memory), or to the one that was busy for the least time in the last
+//               step (gpu_busy); its pages travel over the links before the step
+//   shed        the replica takes no new requests while the alarm stands (of several rules: any);
+//               the front end sends them to the others, and rejects them where there is none. Each
 //               time the action is taken the newest `drop` of those that wait and have not begun
-//   reclaim     what leaked is freed on every GPU
-//   reload      the holders of the slow or damaged expert load it from host memory
+//               are rejected
+//   reclaim     what leaked is freed on every GPU of the replica
+//   reload      the holders of the slow or damaged expert load it from host memory, in every
+//               replica: its fault is everywhere
 //
 // Not modelled: the time to notice (a rule's window is the delay), the time of a reclaim.
 #include <fmt/format.h>
@@ -29,6 +34,7 @@ void Simulator::make_board(const run::Inventory& inventory) {
   if (s_.alarms.empty()) return;
   board_ = std::make_unique<health::AlarmBoard>(s_.alarms, inventory);
   own_policy_ = policy_;
+  busy_ps_.assign(gpus_, 0);
   for (const AlarmRule& r : s_.alarms) {
     if (r.action != AlarmAction::kPolicy) continue;
     const RoutingPolicy plain;
@@ -52,7 +58,20 @@ void Simulator::make_board(const run::Inventory& inventory) {
   }
 }
 
+std::string Simulator::in_replica(std::uint32_t engine) const {
+  return replicas() > 1 ? fmt::format(" (replica {})", engine) : std::string();
+}
+
 void Simulator::watch(const run::StepRecord& record, std::uint64_t step) {
+  const std::uint32_t each = gpus_ / replicas(), first = record.scalars.engine * each;
+  for (std::uint32_t g = first; g < first + each; ++g) {
+    busy_ps_[g] = 0;
+    for (std::size_t p = 0; p < run::kPhases; ++p) {
+      if (p != at(run::Phase::kWait)) {
+        busy_ps_[g] += static_cast<double>(record.gpu_phase_ps[g * run::kPhases + p]);
+      }
+    }
+  }
   for (AlarmChange& c : board_->push(record, static_cast<std::uint32_t>(step))) {
     const AlarmRule& r = s_.alarms[c.rule];
     if (c.kind != AlarmChange::Kind::kRepeated) {
@@ -77,8 +96,14 @@ void Simulator::watch(const run::StepRecord& record, std::uint64_t step) {
 
 void Simulator::take_actions(std::uint64_t step) {
   const std::int64_t now = engine_time();
+  std::vector<AlarmChange> now_due;
+  std::erase_if(pending_, [&](AlarmChange& c) {
+    if (c.engine != plan_.engine) return false;
+    now_due.push_back(std::move(c));
+    return true;
+  });
   bool policies = false;
-  for (const AlarmChange& c : pending_) {
+  for (const AlarmChange& c : now_due) {
     const AlarmRule& r = s_.alarms[c.rule];
     switch (r.action) {
       case AlarmAction::kRecord:
@@ -94,13 +119,13 @@ void Simulator::take_actions(std::uint64_t step) {
         break;
       case AlarmAction::kReclaim: {
         std::uint64_t freed = 0;
-        for (std::uint32_t g = 0; g < gpus_; ++g) {
+        for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
           ledger_.release(g, MemoryCategory::kRuntime, leaked_[g], ready_[g]);
           freed += leaked_[g];
           leaked_[g] = 0;
         }
         event(run::EventKind::kPolicyAction, now, step, c.place.gpu, static_cast<double>(freed),
-              fmt::format("alarm \"{}\": {} B reclaimed", r.name, freed));
+              fmt::format("alarm \"{}\": {} B reclaimed{}", r.name, freed, in_replica(c.engine)));
         break;
       }
       case AlarmAction::kReload: {
@@ -115,30 +140,44 @@ void Simulator::take_actions(std::uint64_t step) {
       }
     }
   }
-  pending_.clear();
+  use_policy();
   if (!policies) return;
+  event(
+      run::EventKind::kPolicyAction, now, step, run::kNone, run::kNoData,
+      (policy_of_ != nullptr ? fmt::format("alarm \"{}\": its policy is in force", policy_of_->name)
+                             : std::string("the scenario's policy is in force again")) +
+          in_replica(plan_.engine));
+}
+
+const AlarmRule* Simulator::policy_rule(std::uint32_t engine) const {
   const AlarmRule* in_force = nullptr;
   for (std::size_t i = 0; i < s_.alarms.size(); ++i) {
-    if (s_.alarms[i].action == AlarmAction::kPolicy && board_->raised(i)) in_force = &s_.alarms[i];
+    if (s_.alarms[i].action == AlarmAction::kPolicy && board_->raised(i, engine)) {
+      in_force = &s_.alarms[i];
+    }
   }
-  policy_ = in_force != nullptr ? in_force->policy : own_policy_;
+  return in_force;
+}
+
+void Simulator::use_policy() {
+  const AlarmRule* const rule = policy_rule(plan_.engine);
+  if (rule == policy_of_) return;
+  policy_of_ = rule;
+  policy_ = rule != nullptr ? rule->policy : own_policy_;
   slots_ = policy_slots(policy_, source_->gate());
   for (CostModel& c : cost_) c.use_slots(slots_);
-  event(run::EventKind::kPolicyAction, now, step, run::kNone, run::kNoData,
-        in_force != nullptr ? fmt::format("alarm \"{}\": its policy is in force", in_force->name)
-                            : std::string("the scenario's policy is in force again"));
 }
 
 void Simulator::shed(std::uint64_t step, const AlarmChange& change) {
   const AlarmRule& r = s_.alarms[change.rule];
   bool on = false;
   for (std::size_t i = 0; i < s_.alarms.size(); ++i) {
-    on = on || (s_.alarms[i].action == AlarmAction::kShed && board_->raised(i));
+    on = on || (s_.alarms[i].action == AlarmAction::kShed && board_->raised(i, change.engine));
   }
   const bool cleared = change.kind == AlarmChange::Kind::kCleared;
-  const std::uint64_t dropped = batch_->shed(on, cleared ? 0 : r.drop);
-  std::string text =
-      fmt::format("alarm \"{}\": new requests are {}", r.name, on ? "rejected" : "admitted again");
+  const std::uint64_t dropped = batch_->shed(change.engine, on, cleared ? 0 : r.drop);
+  std::string text = fmt::format("alarm \"{}\": new requests are {}{}", r.name,
+                                 on ? "rejected" : "admitted again", in_replica(change.engine));
   if (dropped > 0) text += fmt::format(", {} that waited are rejected", dropped);
   event(run::EventKind::kPolicyAction, engine_time(), step, run::kNone,
         static_cast<double>(dropped), std::move(text));
@@ -146,26 +185,25 @@ void Simulator::shed(std::uint64_t step, const AlarmChange& change) {
 
 void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
   const std::int64_t now = engine_time();
-  const std::uint32_t from = group_first(change.place.gpu);
+  const std::uint32_t width = s_.parallel.stage_gpus();
+  const std::uint32_t from = group_first(change.place.gpu % width);  // In the first stage.
   const bool busy = s_.alarms[change.rule].signal == scenario::HealthSignal::kGpuBusy;
-  const auto level = [&](std::uint32_t g) {
-    if (!busy) {
-      return static_cast<double>(ledger_.live(g)) / static_cast<double>(ledger_.capacity(g));
-    }
-    double most = 0;  // Of the group, in the step that raised the alarm: the last one.
-    for (std::uint32_t i = g; i < g + s_.parallel.tp; ++i) {
-      double works = 0;
-      for (std::size_t p = 0; p < run::kPhases; ++p) {
-        if (p != at(run::Phase::kWait)) {
-          works += static_cast<double>(record_.gpu_phase_ps[i * run::kPhases + p]);
-        }
+  // Of a home's GPUs in all stages: the fullest, or in the step that raised the alarm (the
+  // replica's last one) the busiest.
+  const auto level = [&](std::uint32_t home) {
+    double most = 0;
+    for (std::uint32_t first = home; first < (staged() ? gpus_ : home + 1); first += width) {
+      for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
+        most = std::max(most, busy ? busy_ps_[g]
+                                   : static_cast<double>(ledger_.live(g)) /
+                                         static_cast<double>(ledger_.capacity(g)));
       }
-      most = std::max(most, works);
     }
     return most;
   };
+  const std::uint32_t last = staged() ? width : plan_.last_gpu;
   std::uint32_t to = run::kNone;
-  for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.tp) {
+  for (std::uint32_t g = plan_.first_gpu; g < last; g += s_.parallel.tp) {
     if (g != from && out_[g] == 0 && (to == run::kNone || level(g) < level(to))) to = g;
   }
   const std::string& name = s_.alarms[change.rule].name;

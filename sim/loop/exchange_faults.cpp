@@ -40,12 +40,34 @@ void Simulator::set_clocks() {
   }
 }
 
-void Simulator::check_mis_sharding() const {
+void Simulator::check_fault_places() const {
+  const auto of_stage = [&](std::uint32_t layer, std::uint32_t gpu) {
+    return !staged() || stage_of_moe(layer) == stage_of_gpu(gpu);
+  };
   for (const FaultRule& r : s_.faults.events) {
+    const bool any_layer = r.layer == scenario::kAnyTarget, any_gpu = r.gpu == scenario::kAnyTarget;
+    if (r.kind == FaultKind::kGatherFailure && !any_layer && !any_gpu &&
+        !of_stage(r.layer, r.gpu)) {
+      throw InputError(r.where,
+                       fmt::format("gather_failure: MoE layer {} is of another stage than {}",
+                                   r.layer, s_.hardware.gpu(r.gpu).name),
+                       "name a GPU of the layer's stage");
+    }
+    if (r.kind == FaultKind::kBitFlip && loads_) {
+      for (std::uint32_t l = 0; l < layers_; ++l) {
+        if (map_.row(l).copies(r.expert) < 2) continue;
+        throw InputError(r.where,
+                         fmt::format("bit_flip of expert {}: unsupported with memory.residency and "
+                                     "several copies of it: each is loaded at a time of its own",
+                                     r.expert),
+                         "use a placement without redundant slots");
+      }
+    }
     if (r.kind != FaultKind::kMisSharding) continue;
     bool elsewhere = false;
     for (std::uint32_t l = 0; l < layers_; ++l) {
       if (r.layer != scenario::kAnyTarget && r.layer != l) continue;
+      if (!of_stage(l, r.gpu)) continue;
       if (s_.parallel.expert_tp > 1) {
         throw InputError(r.where, "mis_sharding: unsupported with experts cut into columns",
                          "use parallel.ep = parallel.tp");
@@ -60,10 +82,11 @@ void Simulator::check_mis_sharding() const {
       elsewhere = elsewhere || map_.gpu_of(l, r.expert, r.gpu) != r.gpu;
     }
     if (!elsewhere) {
-      throw InputError(r.where,
-                       fmt::format("mis_sharding: {} is where expert {} belongs",
-                                   s_.hardware.gpu(r.gpu).name, r.expert),
-                       "name another GPU");
+      throw InputError(
+          r.where,
+          fmt::format("mis_sharding: {} is where expert {} belongs{}", s_.hardware.gpu(r.gpu).name,
+                      r.expert, staged() ? ", or of another stage than its layers" : ""),
+          "name another GPU");
     }
   }
 }

@@ -108,7 +108,7 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
       .step = std::vector<ExpertLoads::Step>(gpus_)});
 }
 
-void Simulator::queue_loads(std::uint32_t gpu, const LayerLoads& found,
+void Simulator::queue_loads(std::uint32_t moe, std::uint32_t gpu, const LayerLoads& found,
                             std::vector<TransferQueue::Id>& ids) {
   ExpertLoads& x = *loads_;
   const auto index = static_cast<std::uint32_t>(step_);
@@ -119,6 +119,7 @@ void Simulator::queue_loads(std::uint32_t gpu, const LayerLoads& found,
   ids.clear();
   for (const ExpertLoad& load : found.loads) {
     (load.passing ? passing : kept) += x.bytes_each;
+    if (faults_ != nullptr) faults_->load_sound(moe, load.expert);
     (load.from_ssd ? x.step[gpu].from_ssd : x.step[gpu].from_host) += 1;
     ids.push_back(
         copy(gpu, load.from_ssd ? x.ssd[gpu] : x.host[gpu], gpu, x.bytes_each, ready_[gpu]));
@@ -171,7 +172,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
       }
     }
     if (asked[g].empty()) continue;
-    queue_loads(g, x.residency.demand(moe, g, asked[g], measured), ids);
+    queue_loads(moe, g, x.residency.demand(moe, g, asked[g], measured), ids);
     x.awaited[g].insert(x.awaited[g].end(), ids.begin(), ids.end());
   }
   x.prefetched_layer = UINT32_MAX;
@@ -203,7 +204,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     x.prefetched[g].clear();
     const LayerLoads& found = x.residency.prefetch(next, g, wanted[g]);
-    queue_loads(g, found, ids);
+    queue_loads(next, g, found, ids);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       x.prefetched[g].emplace_back(found.loads[i].expert, ids[i]);
       if (found.loads[i].from_ssd) x.prefetched_from_ssd.insert(ids[i]);

@@ -20,10 +20,13 @@
 // GPU is back, new requests go there. With several replicas only restart: the GPU's replica does
 // not work for detection + restart + load, the others go on, and the front end's health checks
 // decide what becomes of its requests; those with pages on the GPU compute them again wherever they
-// go on. With memory.residency the survivors load what they have now when it is asked for. A GPU is
-// back when the last of its causes is over (its loss, every cable that cut it off). Loads from host
-// memory run side by side: bytes / faults.reload each, or in closed form over the links from the
-// nearest CPU of each GPU. They delay the GPUs that load, so the next exchange.
+// go on. So do those whose pages are on their way from the GPU or to it (prefill replicas), in the
+// decode replica. A broken cable holds up the replicas that have a route over it. With stages only
+// restart: a GPU's layers are nowhere else, and its sequences' pages are lost in all stages. With
+// memory.residency the survivors load what they have now when it is asked for. A GPU is back when
+// the last of its causes is over (its loss, every cable that cut it off). Loads from host memory
+// run side by side: bytes / faults.reload each, or in closed form over the links from the nearest
+// CPU of each GPU. They delay the GPUs that load, so the next exchange.
 //
 // A damaged expert (bit_flip) is found by the check of every faults.check_every steps and loaded
 // anew by its holders; one on a wrong GPU (mis_sharding, exchange_faults.cpp) goes to its own. A
@@ -163,18 +166,40 @@ void Simulator::begin_faults(std::uint64_t step) {
     if (r.kind == FaultKind::kMisSharding) {
       e.gpu = r.gpu;
       for (std::uint32_t l = 0; l < layers_ && c.begins; ++l) {
+        if (staged() && stage_of_moe(l) != stage_of_gpu(r.gpu)) continue;
         if (r.layer == scenario::kAnyTarget || r.layer == l) mislay(l, r.expert, r.gpu);
+      }
+    }
+    bool touched = true;  // Some of it is in GPU memory.
+    if (r.kind == FaultKind::kBitFlip && c.begins && loads_) {
+      touched = false;
+      for (std::uint32_t l = 0; l < layers_; ++l) {
+        if (r.layer != scenario::kAnyTarget && r.layer != l) continue;
+        if (resident(l, r.expert)) {
+          touched = true;
+        } else {
+          faults_->load_sound(l, r.expert);
+        }
       }
     }
     if (r.expert != scenario::kAnyTarget) e.expert = r.expert;
     if (r.layer != scenario::kAnyTarget) e.layer = r.layer;
     e.value = r.factor;
     e.text = describe(c) + (c.begins ? "" : ": over");
+    if (!touched) e.text += ": no GPU has it, the next load is sound";
     sink_.data().events.push_back(std::move(e));
     wires = wires || of_link;
     if (r.kind == FaultKind::kGpuLoss) (c.begins ? lost : back).push_back(c.target);
-    if (r.kind == FaultKind::kLinkDown && c.begins) {
+    if (r.kind == FaultKind::kLinkDown && c.begins && replicas() == 1) {
       hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
+    } else if (r.kind == FaultKind::kLinkDown && c.begins) {
+      const std::uint32_t each = gpus_ / replicas();
+      for (const std::uint32_t engine : engines_over(c.target)) {
+        // A step under way ends; the next one is the one that hangs.
+        const auto first = ready_.begin() + engine * each;
+        const std::int64_t from = std::max(now, *std::max_element(first, first + each));
+        hang_until_[engine] = std::max(hang_until_[engine], from + s_.faults.detection.ps());
+      }
     }
   }
   set_clocks();
@@ -196,6 +221,35 @@ void Simulator::begin_faults(std::uint64_t step) {
     place_again();
     batch_->set_kv_rooms(kv_rooms());
   }
+}
+
+std::vector<std::uint32_t> Simulator::engines_over(std::uint32_t cable) const {
+  const scenario::Link& l = s_.hardware.links[cable];
+  const std::string &a = s_.hardware.devices[l.a].name, &b = s_.hardware.devices[l.b].name;
+  const cluster::ClusterGraph graph = network::cluster_of(s_);
+  const cluster::RouteTable routes = graph.routes();
+  const std::uint32_t each = gpus_ / replicas();
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t engine = 0; engine < replicas(); ++engine) {
+    bool uses = false;
+    for (std::uint32_t from = engine * each; from < (engine + 1) * each && !uses; ++from) {
+      for (std::uint32_t to = engine * each; to < (engine + 1) * each && !uses; ++to) {
+        if (from == to) continue;
+        for (const std::uint32_t k : routes.links_of(from, to)) {
+          const std::string& x = graph.devices()[graph.links()[k].from].name;
+          const std::string& y = graph.devices()[graph.links()[k].to].name;
+          uses = uses || (x == a && y == b) || (x == b && y == a);
+        }
+      }
+    }
+    if (uses) found.push_back(engine);
+  }
+  return found;
+}
+
+bool Simulator::resident(std::uint32_t layer, std::uint32_t expert) const {
+  return !loads_ || loads_->residency.resident(layer, map_.gpu_of(layer, expert, 0),
+                                               static_cast<std::uint16_t>(expert));
 }
 
 /// Routes over what the cables are now. A cable without which a GPU is cut off takes it out.
@@ -264,17 +318,27 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
   }
 }
 
-void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t>& gpus) {
-  for (auto it = gpus.begin(); it != gpus.end(); ++it) {
-    const std::uint32_t gpu = *it;
-    if (std::find(gpus.begin(), it, gpu) != it) continue;  // Of two causes.
-    const std::uint64_t before = host_load_[gpu];
-    host_load_[gpu] =
-        ledger_.live(gpu, MemoryCategory::kWeights) + ledger_.live(gpu, MemoryCategory::kExperts);
-    // The shards of a sequence's pages are of no use without the lost one.
-    const std::uint32_t home = group_first(gpu);
-    for (std::uint32_t g = home; g < home + s_.parallel.tp; ++g) {
-      ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t>& lost) {
+  std::vector<std::uint32_t> gpus;
+  for (const std::uint32_t g : lost) {  // Some of two causes.
+    if (std::find(gpus.begin(), gpus.end(), g) == gpus.end()) gpus.push_back(g);
+  }
+  const std::vector<std::uint64_t> before = host_load_;
+  for (const std::uint32_t g : gpus) {
+    host_load_[g] =
+        ledger_.live(g, MemoryCategory::kWeights) + ledger_.live(g, MemoryCategory::kExperts);
+  }
+  // Replicas wait by themselves, but their weights come over the same links.
+  const std::vector<std::int64_t> loads =
+      replicas() > 1 && !gpus.empty() ? host_load_ps() : std::vector<std::int64_t>();
+  for (const std::uint32_t gpu : gpus) {
+    // The shards of a sequence's pages are of no use without the lost one, nor are those of other
+    // stages: its tokens pass through all layers again.
+    const std::uint32_t home = group_first(gpu % s_.parallel.stage_gpus());
+    for (std::uint32_t first = home; first < gpus_; first += s_.parallel.stage_gpus()) {
+      for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
+        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+      }
     }
     batch_->lose_kv(home);
     faults_->repair(FaultKind::kGpuLoss, gpu);
@@ -282,10 +346,11 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
     if (replicas() > 1) {
       // Its replica goes on when the GPU has its weights; the others, and the front end, find out
       // by themselves.
-      const std::int64_t load = host_load_ps()[gpu], now = engine_time();
-      host_load_[gpu] = before;
+      const std::int64_t load = loads[gpu], now = engine_time();
+      host_load_[gpu] = before[gpu];
       const std::uint32_t engine = gpu / (gpus_ / replicas());
       batch_->outage(engine, now + hang + load);
+      hang_until_[engine] = 0;  // The outage has it.
       recovery_ps_ += hang + load;
       event(
           run::EventKind::kPolicyAction, now, step, gpu, 0,
@@ -383,8 +448,15 @@ void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu,
 /// The pages of a sequence travel to its new home; of a tensor-parallel group each shard does.
 void Simulator::carry_kv(const MovedSequence& m) {
   if (m.tokens == 0) return;
-  for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
-    travel_[std::size_t{m.from + i} * gpus_ + m.to + i] += kv_bytes_of(m.tokens);
+  const std::uint32_t pp = s_.parallel.pp;
+  const std::size_t layers = s_.model.layers.size();
+  for (std::uint32_t stage = 0; stage < pp; ++stage) {
+    const std::uint64_t bytes =
+        kv_bytes_of(m.tokens, stage_begin(layers, pp, stage), stage_begin(layers, pp, stage + 1));
+    for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+      const std::uint32_t shard = stage * s_.parallel.stage_gpus() + i;
+      travel_[std::size_t{m.from + shard} * gpus_ + m.to + shard] += bytes;
+    }
   }
 }
 
@@ -469,6 +541,7 @@ void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
       misplaced += bring_home(l, e, true) ? 1 : 0;
       if (!faults_->damaged(l, e)) continue;
+      if (!resident(l, e)) continue;  // Given up meanwhile: the next load is sound.
       ++found;
       reload_expert(l, e);
     }
@@ -490,10 +563,11 @@ void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
 
 void Simulator::reload_expert(std::uint32_t layer, std::uint32_t expert) {
   bring_home(layer, expert, false);
+  const std::uint32_t width = s_.parallel.stage_gpus(), first = stage_of_moe(layer) * width;
   for (std::uint32_t i = 0; i < map_.row(layer).copies(expert); ++i) {
-    for (std::uint32_t q = 0; q < gpus_; q += s_.parallel.copy_gpus()) {
-      const std::uint32_t first = map_.gpu_of(layer, expert, q, i);
-      for (std::uint32_t g = first; g < first + s_.parallel.expert_tp; ++g) {
+    for (std::uint32_t q = first; q < first + width; q += s_.parallel.copy_gpus()) {
+      const std::uint32_t holder = map_.gpu_of(layer, expert, q, i);
+      for (std::uint32_t g = holder; g < holder + s_.parallel.expert_tp; ++g) {
         if (lost_[g] == 0) host_load_[g] += expert_bytes();
       }
     }
@@ -570,6 +644,9 @@ void Simulator::pay_faults(std::uint64_t step) {
     ledger_.allocate(g, MemoryCategory::kExperts, arriving_[g], ready_[g],
                      static_cast<std::uint32_t>(step),
                      fmt::format("{} experts arrive", arriving_[g] / expert_bytes()));
+  }
+  if (replicas() > 1 && faults_ != nullptr) {
+    hang_ps_ = std::max<std::int64_t>(0, hang_until_[plan_.engine] - record_.scalars.start_ps);
   }
   if (hang_ps_ > 0) {
     for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) wait(g, hang_ps_);

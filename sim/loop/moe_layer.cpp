@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/routing/decode_rebalance.hpp"
 #include "engine/routing/scores.hpp"
 #include "sim/loop/step_loop.hpp"
 
@@ -83,6 +84,11 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   all.load.assign(experts_, 0);
   all.queued.assign(experts_, 0);
   all.capacity = 0;
+  const std::uint32_t first_gpu = std::max(plan_.first_gpu, stage_ * s_.parallel.stage_gpus());
+  const std::uint32_t last_gpu = staged() ? first_gpu + s_.parallel.stage_gpus() : plan_.last_gpu;
+  const auto decode = static_cast<std::uint8_t>(switchyard::Phase::kDecode);
+  const bool decodes =
+      std::find(tokens_.phase.begin(), tokens_.phase.end(), decode) != tokens_.phase.end();
   for (std::uint32_t q = 0; q < gpus_ / span; ++q) {
     group_rows_.clear();
     group_tokens_ = StepTokens{};
@@ -96,6 +102,25 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
           static_cast<std::uint16_t>(s_.parallel.rank_of(tokens_.rank[t])));
     }
     const auto rows = static_cast<std::uint32_t>(group_rows_.size());
+    if (q * span >= first_gpu && q * span < last_gpu) {
+      // Copies without a token, or without one that decodes, are in the engine's step all the same.
+      LayerState& state = state_.layer(std::size_t{moe} * (gpus_ / span) + q);
+      const bool own = std::find(group_tokens_.phase.begin(), group_tokens_.phase.end(), decode) !=
+                       group_tokens_.phase.end();
+      if (policy_.decode_rebalance.on() && decodes && !own) {
+        std::vector<double> level(experts_, 1);
+        for (std::uint32_t e = 0; e < experts_; ++e) {
+          for (std::uint32_t i = 0; i < map_.row(moe).copies(e); ++i) {
+            level[e] = std::min(level[e], memory_used_[map_.gpu_of(moe, e, q * span, i)]);
+          }
+        }
+        begin_decode_step(policy_.decode_rebalance, level, state.rebalance);
+      }
+      if (rows == 0 && !any_late(q)) {
+        state.longest_queue = 0;
+        std::fill(state.queue_level.begin(), state.queue_level.end(), 0.0F);
+      }
+    }
     if (rows == 0 && !any_late(q)) continue;
     group_candidates_.resize(rows, static_cast<std::uint32_t>(m));
     const bool scored = !candidates_.lse.empty();
@@ -156,6 +181,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
     all.linear_fallbacks += part.linear_fallbacks;
     all.sets += part.sets;
     all.waves = std::max(all.waves, part.waves);
+    if (rows == 0) continue;
     // The copies of an expert together hold the sum of the groups' capacities.
     all.capacity = part.capacity == kUnlimitedCapacity || all.capacity == kUnlimitedCapacity
                        ? kUnlimitedCapacity

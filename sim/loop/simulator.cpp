@@ -105,7 +105,8 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   if (s_.faults.on()) {
     faults_ = std::make_unique<FaultClock>(s_);
     whole_ = placement_;
-    check_mis_sharding();
+    check_fault_places();
+    hang_until_.assign(replicas(), 0);
   }
   lost_.assign(gpus_, 0);
   out_.assign(gpus_, 0);
@@ -365,13 +366,6 @@ void Simulator::make_batch() {
   if (!s_.workload.serves()) {
     batch_ = make_fixed_batch(s_);
     return;
-  }
-  const bool acts = std::any_of(s_.alarms.begin(), s_.alarms.end(), [](const auto& rule) {
-    return rule.action != scenario::AlarmAction::kRecord;
-  });
-  if (replicas() > 1 && acts) {
-    throw InputError("alarms", "acting alarms with several replicas are unsupported",
-                     "use action = \"record\", or one replica");
   }
   ServingMachine machine;
   machine.ready_ps = *std::max_element(ready_.begin(), ready_.end());

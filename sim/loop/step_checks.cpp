@@ -49,14 +49,13 @@ void Simulator::measure_memory() {
 
 std::int64_t Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
   std::int64_t t = cost.time.ps();
+  double factor = slowdown_;
   if (faults_ != nullptr) {
     if (out_[gpu] != 0) return 0;
-    if (phase != run::Phase::kHost && faults_->gpu_factor(gpu) > 1) {
-      t = SimTime::from_seconds(cost.time.seconds() * faults_->gpu_factor(gpu)).ps();
-    }
+    if (faults_->gpu_factor(gpu) > 1) factor *= faults_->gpu_factor(gpu);
   }
-  if (slowdown_ != 1 && phase != run::Phase::kHost) {
-    t = SimTime::from_seconds(cost.time.seconds() * slowdown_).ps();
+  if (factor != 1 && phase != run::Phase::kHost) {
+    t = SimTime::from_seconds(cost.time.seconds() * factor).ps();
   }
   check_time(t);
   ready_[gpu] += t;

@@ -306,7 +306,8 @@ class Simulator {
   /// The placement changed: what a GPU no longer has goes, what it has now is loaded when asked
   /// for.
   void relocate_experts();
-  void queue_loads(std::uint32_t gpu, const LayerLoads& found, std::vector<TransferQueue::Id>& ids);
+  void queue_loads(std::uint32_t moe, std::uint32_t gpu, const LayerLoads& found,
+                   std::vector<TransferQueue::Id>& ids);
   void ask_experts(std::uint32_t moe);
   void await_experts(std::uint32_t moe);
   void drop_passing();
@@ -338,6 +339,10 @@ class Simulator {
   void make_board(const run::Inventory& inventory);
   void watch(const run::StepRecord& record, std::uint64_t step);
   void take_actions(std::uint64_t step);
+  /// Routes as the alarms of the step's replica ask for.
+  void use_policy();
+  [[nodiscard]] const scenario::AlarmRule* policy_rule(std::uint32_t engine) const;
+  [[nodiscard]] std::string in_replica(std::uint32_t engine) const;
   void migrate_kv(std::uint64_t step, const health::AlarmChange& change);
   void shed(std::uint64_t step, const health::AlarmChange& change);
   // healing.cpp
@@ -371,7 +376,11 @@ class Simulator {
   /// taken out of traffic_.combine.
   void failed_gathers(std::uint32_t moe, run::Phase phase);
   void end_gathers(std::uint64_t step);
-  void check_mis_sharding() const;
+  void check_fault_places() const;
+  /// A damaged expert that no GPU holds is none.
+  [[nodiscard]] bool resident(std::uint32_t layer, std::uint32_t expert) const;
+  /// Replicas with a route between their GPUs over a cable: they hang when it breaks.
+  [[nodiscard]] std::vector<std::uint32_t> engines_over(std::uint32_t cable) const;
   void wait(std::uint32_t gpu, std::int64_t ps);
   [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
   [[nodiscard]] std::uint64_t backbone_bytes(std::uint32_t stage = 0) const;
@@ -463,13 +472,17 @@ class Simulator {
   std::int64_t recovery_ps_ = 0;
   // Alarms: null without.
   std::unique_ptr<health::AlarmBoard> board_;
-  RoutingPolicy own_policy_;                  // In force while no alarm asks for another.
-  std::vector<health::AlarmChange> pending_;  // Whose actions come before the next step.
+  RoutingPolicy own_policy_;  // In force while no alarm asks for another.
+  std::vector<health::AlarmChange>
+      pending_;  // Whose actions come before their replica's next step.
+  const scenario::AlarmRule* policy_of_ = nullptr;  // Whose policy_ is; null: the scenario's.
+  std::vector<double> busy_ps_;                     // [G] in its last step.
   std::uint64_t alarms_ = 0;
   // Of the step about to begin: what healing takes.
   std::int64_t hang_ps_ = 0;
   std::int64_t healing_since_ = -1;        ///< When the hang or the loads began; -1: there is none.
   std::vector<std::int64_t> loads_until_;  ///< [G] Loads that another replica's step asked for.
+  std::vector<std::int64_t> hang_until_;   ///< [replicas] Of several: nothing begins there before.
   std::uint64_t checked_step_ = UINT64_MAX;  ///< Whose check of the weights is done.
   std::uint32_t hang_gpu_ = run::kNone;
   std::vector<std::uint64_t> host_load_, travel_, leaving_, arriving_;  // [G], [G][G], [G], [G] B

@@ -108,9 +108,12 @@ class BatchSource {
   virtual void set_kv_rooms(const std::vector<std::uint64_t>&) {}
   /// Requests that arrive: the engine does not work in [now, until).
   virtual void outage(std::uint32_t /*engine*/, std::int64_t /*until_ps*/) {}
-  /// Requests that arrive: while on, new ones are rejected; `drop` of those that wait and have not
-  /// begun are, too, the newest first. Returns how many of those.
-  virtual std::uint64_t shed(bool /*on*/, std::uint64_t /*drop*/) { return 0; }
+  /// Requests that arrive: while on, the replica takes no new ones unless it is empty, and where no
+  /// replica takes one it is rejected; `drop` of those that wait at the replica and have not begun
+  /// are, too, the newest first. Returns how many of those.
+  virtual std::uint64_t shed(std::uint32_t /*engine*/, bool /*on*/, std::uint64_t /*drop*/) {
+    return 0;
+  }
   /// The planned step ran from start to end (ps of simulated time). `data` takes tokens and events.
   virtual void done(std::uint64_t step, const StepPlan& plan, std::int64_t start, std::int64_t end,
                     run::RunData& data) = 0;

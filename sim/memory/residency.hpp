@@ -53,6 +53,9 @@ class Residency {
   [[nodiscard]] std::uint64_t resident(std::uint32_t layer, std::uint32_t gpu) const {
     return gpu_cache_[at(layer, gpu)].size();
   }
+  [[nodiscard]] bool resident(std::uint32_t layer, std::uint32_t gpu, std::uint16_t expert) const {
+    return gpu_cache_[at(layer, gpu)].resident(expert);
+  }
   /// Free slots of a GPU, all layers.
   [[nodiscard]] std::uint64_t room(std::uint32_t gpu) const;
   /// One layer of one GPU asks. `measured`: counts in the statistics.

@@ -34,12 +34,9 @@ void check_loss(const Section& s, bool down, const Scenario& out) {
   };
   const FrontEnd& f = out.workload.serving.front_end;
   const bool replicas = out.workload.serves() && f.replicas > 1;
-  refuse(replicas && f.prefill_replicas > 0, "workload.front_end.prefill_replicas",
-         "use prefill_replicas = 0");
   refuse(replicas && out.faults.reaction == FaultReaction::kMigrate,
          "several replicas and reaction = \"migrate\": each has its own copy of all",
          "use faults.reaction = \"restart\"");
-  refuse(replicas && down, "several replicas: all would hang", "fail a GPU instead");
   refuse(out.network.algorithm != ExchangeAlgorithm::kDirect,
          "network.algorithm other than \"direct\": its relays may be the lost GPU", "use direct");
   refuse(out.network.dispatch == DispatchKind::kPerNode,
@@ -57,6 +54,12 @@ void check_loss(const Section& s, bool down, const Scenario& out) {
          "memory.residency.policy = \"static\" and reaction = \"migrate\": a static cache never "
          "keeps what moves",
          "use lru or lfu");
+  refuse(p.pp > 1 && out.faults.reaction == FaultReaction::kMigrate,
+         "parallel.pp and reaction = \"migrate\": no other GPU has the layers of the stage",
+         "use faults.reaction = \"restart\"");
+  refuse(down && f.prefill_replicas > 0 && out.workload.serves(),
+         "workload.front_end.prefill_replicas: pages on their way would need new routes",
+         "fail a GPU instead");
   refuse(caches && p.ep < out.hardware.gpu_count() && !replicas,
          "memory.residency and ep below the number of GPUs", "use ep = GPUs");
   if (out.faults.reaction != FaultReaction::kMigrate) return;
@@ -77,7 +80,6 @@ void check_exchange_fault(const Section& s, const FaultRule& r, const Scenario& 
   };
   refuse(out.network.chunks > 1 || out.network.two_batch,
          "network.chunks and network.two_batch: the exchange is in parts", "use one part");
-  refuse(p.pp > 1, "parallel.pp: other GPUs have other layers", "use pp = 1");
   if (r.kind != FaultKind::kMisSharding) return;
   refuse(p.attention == AttentionPlacement::kTp && p.ep == p.tp,
          "attention = \"tp\" and ep = tp: nothing is dispatched", "use a wider ep");
@@ -238,9 +240,12 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
              "unsupported with workload.front_end.prefill_replicas: pages would not feel it",
              "use prefill_replicas = 0");
     }
-    if (r.kind == K::kBitFlip && out.memory.residency.on()) {
-      e.fail("kind", "unsupported with memory.residency: every load brings sound weights",
-             "keep all experts on the GPUs");
+    if (r.kind == K::kBitFlip && out.memory.residency.on() &&
+        out.parallel.ep < out.hardware.gpu_count()) {
+      e.fail("kind",
+             "unsupported with memory.residency and ep below the number of GPUs: each copy is "
+             "loaded, and mended, at a time of its own",
+             "use ep = GPUs");
     }
     f.events.push_back(std::move(r));
   }

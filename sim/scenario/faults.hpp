@@ -17,12 +17,15 @@
 //   link_degraded  link, factor          the cable carries factor (< 1) of its bandwidth
 //   slow_expert    expert, layer, factor kernels of the expert take factor times as long
 //   bit_flip       expert, layer         the expert's weights are damaged until a check finds it
+//                                        (memory.residency: or it is loaded again; the damage is of
+//                                        the copy in GPU memory, so none where that is not)
 //   host_stall     stall                 the host adds stall to the step on gpu, or everywhere
 //   kv_leak        gpu, bytes            bytes are not given back at the end of every step
 //   hot_gpu        gpu, factor           the GPU's clock is at factor (< 1): its arithmetic takes
 //                                        1 / factor times as long, its memory and launches do not
 //   gather_failure gpu, timeout, tries,  the first `tries` tries of the layer's combine fail at the
-//                  layer                 GPU; the exchange is repeated (retries, below)
+//                  layer                 GPU; the exchange is repeated (retries, below). Stages: of
+//                                        every micro-batch
 //   mis_sharding   expert, layer, gpu    the expert's weights lie on that GPU in place of its own,
 //                                        which sends the rows on, until a check finds it
 //

@@ -1856,7 +1856,10 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
     if (r.action == AlarmAction::kMigrateKv) {
       refuse(out.memory.kv_placement != KvPlacement::kBySequence,
              "needs memory.kv.placement = \"by_sequence\"", "");
-      refuse(out.hardware.gpu_count() / out.parallel.tp < 2, "has no other GPU to move to", "");
+      const std::uint64_t replicas =
+          out.workload.serves() ? out.workload.serving.front_end.replicas : 1;
+      refuse(out.hardware.gpu_count() / replicas / out.parallel.pp / out.parallel.tp < 2,
+             "has no other GPU to move to", "");
     }
     if (r.action == AlarmAction::kReclaim) {
       refuse(std::none_of(out.faults.events.begin(), out.faults.events.end(),
@@ -1954,12 +1957,10 @@ void check_layout_with_faults(const Context& context, const Node& root, const Sc
                        "leave one of the two out");
     }
   };
-  refuse(p.pp > 1, "parallel.pp", fmt::format("parallel.pp = {}", p.pp));
   refuse(p.router != RouterPlacement::kGpu && out.faults.on(), "parallel.router",
          "a router off the GPUs");
   refuse(p.tp > 1 && p.ep > p.tp && out.faults.on(), "parallel.ep",
          fmt::format("ep = {} and tp = {}", p.ep, p.tp));
-  refuse(out.network.two_batch && out.faults.on(), "network.two_batch", "network.two_batch");
 }
 
 void read_run(Context& context, const Node& root, Scenario& out) {

@@ -81,6 +81,7 @@ struct Engine {
   bool prefill = false;  // hands finished prompts over
   bool busy = false, down = false, open = false, checked = false;
   bool may_work = false;
+  bool sheds = false;         // an alarm has new requests rejected
   std::uint32_t outages = 0;  // under way
   std::uint32_t failures = 0;
   std::vector<KvSwap> swaps;  // before the next step, over the links
@@ -223,12 +224,30 @@ class ServingBatch final : public BatchSource {
       forget_pages(id);
       ranks_[at].running.erase(key(id));
       ranks_[at].waiting.erase(key(id));
+      if (r.state == State::kHandover) {
+        handovers_.erase(std::find(handovers_.begin(), handovers_.end(), id));
+      }
+      if (r.state == State::kTravelling) --ranks_[at].travelling;
       if (fail) {
         r.rank = kNoRank;
         leave(id, run::RequestOutcome::kFailed);
       } else {
         enqueue(id, at);
       }
+    }
+    // Pages on their way from here never arrive: where they go they are computed again.
+    const std::map<std::uint32_t, std::uint64_t> leaving = std::move(ranks_[at].leaving);
+    ranks_[at].leaving.clear();
+    for (const auto& [id, tokens] : leaving) {
+      used_[gpu] -= bytes(tokens);
+      const Request& r = requests_[id];
+      // It may have been lost, or have left, since.
+      if (r.state != State::kTravelling || r.rank == kNoRank) continue;
+      const std::uint32_t to = r.rank;
+      drop_pages(id);
+      ++lost_pages_;
+      --ranks_[to].travelling;
+      enqueue(id, to);
     }
   }
 
@@ -281,14 +300,15 @@ class ServingBatch final : public BatchSource {
     push({until, EventKind::kOutageEnd, 0, e, 0, 0});
   }
 
-  std::uint64_t shed(bool on, std::uint64_t drop) override {
-    sheds_ = on;
+  std::uint64_t shed(std::uint32_t e, bool on, std::uint64_t drop) override {
+    handover_due_ = handover_due_ || (engines_[e].sheds && !on);
+    engines_[e].sheds = on;
     std::uint64_t dropped = 0;
     while (on && dropped < drop) {
-      // The newest that waits anywhere and has not begun.
+      // The newest that waits anywhere in the replica and has not begun.
       std::uint32_t newest = UINT32_MAX;
-      for (const Rank& k : ranks_) {
-        for (const Key& w : k.waiting) {
+      for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; ++i) {
+        for (const Key& w : ranks_[i].waiting) {
           const Request& r = requests_[w.id];
           if (r.scheduled < 0 && (newest == UINT32_MAX || w.id > newest)) newest = w.id;
         }
@@ -772,8 +792,7 @@ class ServingBatch final : public BatchSource {
     requests_.push_back(r);
     // The last token sampled is never computed.
     const std::uint64_t most = std::uint64_t{a.prompt} + a.output - 1;
-    // An empty system computes no step that could clear the alarm: it admits.
-    if (sheds_ && in_system_ > 0) {
+    if (turns_away()) {
       ++shed_;
       return reject(id);
     }
@@ -785,7 +804,7 @@ class ServingBatch final : public BatchSource {
       ++too_long_;
       return reject(id);
     }
-    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, nullptr);
+    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, nullptr, true);
     if (rank != kNoRank && w_.batching.max_waiting > 0 &&
         ranks_[rank].waiting.size() >= w_.batching.max_waiting) {
       ++queue_full_;
@@ -830,9 +849,32 @@ class ServingBatch final : public BatchSource {
     push({now_ + ps, EventKind::kArrival, 0, r.user, r.turn + 1, 0});
   }
 
+  /// An alarm keeps new requests from a replica. An empty one computes no step that could clear the
+  /// alarm: it admits.
+  [[nodiscard]] bool sheds(std::uint32_t e) const {
+    if (!engines_[e].sheds) return false;
+    if (engines_.size() == 1) return in_system_ > 0;
+    for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; ++i) {
+      if (ranks_[i].queue() > 0) return true;
+    }
+    return false;
+  }
+  /// No replica that answers takes new requests.
+  [[nodiscard]] bool turns_away() const {
+    const scenario::FrontEnd& f = w_.front_end;
+    const std::uint32_t entries = f.prefill_replicas > 0 ? f.prefill_replicas : f.replicas;
+    bool any = false;
+    for (std::uint32_t e = 0; e < entries; ++e) {
+      if (engines_[e].open) continue;
+      if (!sheds(e)) return false;
+      any = true;
+    }
+    return any;
+  }
+
   /// Rank for a request, kNoRank when no breaker is closed. `room`: only ranks that can hold that
-  /// request's pages.
-  std::uint32_t choose(bool prefill, const Request* room) {
+  /// request's pages. `fresh`: it has just come, or begins at the rank.
+  std::uint32_t choose(bool prefill, const Request* room, bool fresh = false) {
     const scenario::FrontEnd& f = w_.front_end;
     const bool split = f.prefill_replicas > 0;
     const std::uint32_t from = split && !prefill ? f.prefill_replicas : 0;
@@ -845,7 +887,7 @@ class ServingBatch final : public BatchSource {
       const auto engine = static_cast<std::uint32_t>(from + place % count);
       const auto rank = static_cast<std::uint32_t>(engine * ranks_each_ + place / count);
       const Rank& k = ranks_[rank];
-      if (engines_[engine].open || k.gone) continue;
+      if (engines_[engine].open || k.gone || (fresh && sheds(engine))) continue;
       if (room != nullptr) {
         const std::uint64_t most = k.queue() > 0 ? below_mark(k.home) : room_[k.home];
         if (used_[k.home] + bytes(room->computed) > most ||
@@ -1242,7 +1284,7 @@ class ServingBatch final : public BatchSource {
     while (!handovers_.empty()) {
       const std::uint32_t id = handovers_.front();
       Request& r = requests_[id];
-      const std::uint32_t to = choose(false, &r);
+      const std::uint32_t to = choose(false, &r, true);
       if (to == kNoRank) break;
       handovers_.pop_front();
       const std::uint32_t from = r.rank;
@@ -1303,11 +1345,12 @@ class ServingBatch final : public BatchSource {
 
   void arrived_pages(std::uint32_t id, std::uint32_t epoch, std::uint32_t from) {
     Rank& source = ranks_[from];
+    engines_[source.engine].may_work = true;
     const auto it = source.leaving.find(id);
+    if (it == source.leaving.end()) return;  // Lost with the GPU.
     kv_.push_back({source.home, it->second, 0, id, false});
     used_[source.home] -= bytes(it->second);
     source.leaving.erase(it);
-    engines_[source.engine].may_work = true;
     // With another epoch its destination lost it on the way, and evacuate() has counted it out.
     if (requests_[id].epoch != epoch) return;
     --ranks_[requests_[id].rank].travelling;
@@ -1359,7 +1402,6 @@ class ServingBatch final : public BatchSource {
                 travelled_bytes_ = 0, travels_ = 0, arrived_ = 0, steps_planned_ = 0,
                 kv_samples_ = 0, by_mark_ = 0, held_steps_ = 0, mark_events_ = 0, lost_pages_ = 0,
                 no_room_ = 0, shed_ = 0, turned_away_ = 0;
-  bool sheds_ = false;  // an alarm has new requests rejected
   std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
   double kv_use_ = 0, kv_most_ = 0;
   std::vector<std::int64_t> itl_ps_, itl_end_ps_;  // of tokens in the span: gap, when

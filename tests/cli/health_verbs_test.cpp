@@ -40,6 +40,13 @@ TEST(HealthVerbs, WorkOnARunAndMonitorOnItsScenarioAlike) {
   const ProcessResult s = run_switchyard(scenario, {.folder = f, .environment = {}});
   ASSERT_EQ(s.exit_code, 0) << s.err;
   EXPECT_EQ(m.out, s.out);
+  // For programs: numbers, with the unit in a column or in the header.
+  EXPECT_NE(m.out.find("\"unit\": \"us\""), std::string::npos) << m.out;
+  EXPECT_EQ(m.out.find("\"mean\": \""), m.out.find("\"mean\": \"\"")) << m.out;
+  const ProcessResult csv =
+      run_switchyard({"diagnose", "r.h5", "--csv"}, {.folder = f, .environment = {}});
+  ASSERT_EQ(csv.exit_code, 0) << csv.err;
+  EXPECT_NE(csv.out.find("phase,critical path [us/step],share [%],"), std::string::npos) << csv.out;
 }
 
 TEST(HealthVerbs, FailOnAlarmExitsWithOne) {

@@ -11,6 +11,7 @@
 #include "sim/health/alarm_board.hpp"
 #include "sim/health/diagnosis.hpp"
 #include "sim/health/monitor_report.hpp"
+#include "sim/health/plain_table.hpp"
 #include "tests/run/sample_run.hpp"
 #include "tests/sim/golden_text.hpp"
 
@@ -274,6 +275,21 @@ TEST(Monitor, SaysTheSameOfAFileThatItReadsByParts) {
   run::write_run("parts.h5", run::testing::sample_run(12, run::Detail::kSummary));
   const RecordedRun none = read_recorded("parts.h5");
   EXPECT_THROW((void)monitor_run(none, scenario::default_alarms(0.92), "a"), InputError);
+}
+
+TEST(PlainTables, HaveNumbersInTheirCellsAndUnitsInTheHeaders) {
+  Table t;
+  t.columns = {"signal", "mean", "share", "time", "rate", "text", "count"};
+  t.rows = {{"step_time", "100 us", "5 %", "6.25 ms", "2.5 TB/s", "2 of 4", "7"},
+            {"load_cv", "0.25", "n/a", "900 ns", "50 MB/s", "-", "-"},
+            {"memory", "41.5 %", "0.125 %", "-", "1 GB/s", "", "9"}};
+  const Table p = plain_tables({t}).front();
+  EXPECT_EQ(p.columns, (std::vector<std::string>{"signal", "unit", "mean", "share [%]", "time [us]",
+                                                 "rate [GB/s]", "text", "count"}));
+  using Row = std::vector<std::string>;
+  EXPECT_EQ(p.rows[0], (Row{"step_time", "us", "100", "5", "6250", "2500", "2 of 4", "7"}));
+  EXPECT_EQ(p.rows[1], (Row{"load_cv", "", "0.25", "", "0.9", "0.05", "-", ""}));
+  EXPECT_EQ(p.rows[2], (Row{"memory", "%", "41.5", "0.125", "", "1", "", "9"}));
 }
 
 }  // namespace switchyard::health

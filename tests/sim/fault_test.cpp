@@ -566,6 +566,119 @@ TEST(FaultKeys, AreRefusedWithTheirPlace) {
             std::string::npos);
 }
 
+namespace {
+// Two stages of four GPUs, one layer each: experts 2g and 2g + 1 of layer 0 on GPU g, of layer 1 on
+// GPU 4 + g.
+const std::vector<std::string> kStages{"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4",
+                                       "parallel.ep=4", "parallel.micro_batches=2"};
+MemoryRun staged(const std::string& events, std::vector<std::string> more = {}) {
+  std::vector<std::string> set = kStages;
+  set.insert(set.end(), more.begin(), more.end());
+  return run_of(events, set);
+}
+}  // namespace
+
+TEST(FaultsOfStages, ActInTheStageOfTheirGpu) {
+  const MemoryRun healthy = staged("");
+  const MemoryRun slow = staged(R"({kind="slow_gpu",gpu="gpu5",factor=3,step=3,lasts=1})");
+  EXPECT_EQ(phase(slow, 3, 5, Phase::kExpert), 3 * phase(healthy, 3, 5, Phase::kExpert));
+  EXPECT_EQ(phase(slow, 3, 1, Phase::kExpert), phase(healthy, 3, 1, Phase::kExpert));
+  EXPECT_GT(duration(slow, 3), duration(healthy, 3));
+  EXPECT_EQ(duration(slow, 4), duration(healthy, 4));
+  const MemoryRun expert = staged(R"({kind="slow_expert",expert=5,layer=1,factor=4,step=0})");
+  EXPECT_EQ(expert.data.totals.expert_time_ps[8 + 5],
+            4 * healthy.data.totals.expert_time_ps[8 + 5]);
+  EXPECT_EQ(expert.data.totals.expert_time_ps[5], healthy.data.totals.expert_time_ps[5]);
+  // The stage's holder loads it, the other stage has no such layer.
+  const MemoryRun flip =
+      staged(R"({kind="bit_flip",expert=5,layer=1,step=1})", {"faults.check_every=4"});
+  EXPECT_NEAR(metric(flip, "recovery time"), kExpert / 1e10 * 1e3, 1e-6);
+  EXPECT_GT(metric(flip, "assignments on damaged weights"), 0);
+  const MemoryRun leak = staged(R"({kind="kv_leak",gpu="gpu6",bytes="1 MB",step=0})");
+  EXPECT_EQ(memory(leak, 7, 6, run::MemoryCategory::kRuntime) -
+                memory(healthy, 7, 6, run::MemoryCategory::kRuntime),
+            7'000'000U);
+  const MemoryRun stall = staged(R"({kind="host_stall",stall="1 ms",step=2,lasts=1})");
+  EXPECT_GE(duration(stall, 2), duration(healthy, 2) + 1000 * kUs);
+}
+
+TEST(FaultsOfStages, GathersFailInEveryMicroBatch) {
+  const MemoryRun healthy = staged("");
+  const MemoryRun r =
+      staged(R"({kind="gather_failure",gpu="gpu6",timeout="30 us",step=2,lasts=1})");
+  EXPECT_EQ(metric(r, "failed gathers"), 2) << "two micro-batches, one layer in the stage";
+  EXPECT_GT(duration(r, 2), duration(healthy, 2) + 30 * kUs);
+  const MemoryRun astray =
+      staged(R"({kind="mis_sharding",expert=0,gpu="gpu7",step=2})", {"faults.check_every=4"});
+  EXPECT_GT(metric(astray, "assignments sent on"), 0);
+  EXPECT_EQ(phase(astray, 3, 3, Phase::kExpert), phase(healthy, 3, 3, Phase::kExpert));
+  const auto says = [](const std::string& events, const char* part) {
+    try {
+      (void)staged(events);
+      ADD_FAILURE() << "no error";
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  says(R"({kind="gather_failure",gpu="gpu6",timeout="30 us",layer=0,step=2})",
+       "MoE layer 0 is of another stage than gpu6");
+  says(R"({kind="mis_sharding",expert=0,layer=0,gpu="gpu7",step=2})",
+       "or of another stage than its layers");
+  EXPECT_NE(refusal(kLoss, kStages).find("no other GPU has the layers of the stage"),
+            std::string::npos);
+}
+
+TEST(FaultsOfStages, ALostGpuRestartsAndItsSequencesBeginAnewInAllStages) {
+  for (const char* gpu : {"gpu1", "gpu5"}) {
+    const MemoryRun r = staged(std::string(R"({kind="gpu_loss",gpu=")") + gpu + R"(",step=2})",
+                               {"faults.reaction=restart", "faults.restart=1 ms"});
+    // A quarter of 16 sequences: 1,024 tokens of context and 2 steps' each.
+    EXPECT_EQ(metric(r, "tokens recomputed"), 4 * 1026) << gpu;
+    EXPECT_GE(duration(r, 2), 1100 * kUs) << gpu;
+    const MemoryRun cable =
+        staged(std::string(R"({kind="link_down",link=")") + gpu + R"(--switch",step=2})",
+               {"faults.reaction=restart", "faults.restart=1 ms"});
+    EXPECT_EQ(metric(cable, "tokens recomputed"), 4 * 1026) << gpu;
+  }
+  const MemoryRun thin =
+      staged(R"({kind="link_degraded",link="gpu5--switch",factor=0.01,step=2,lasts=1})");
+  EXPECT_GT(duration(thin, 2), duration(thin, 1));
+}
+
+TEST(FaultsOfHalves, GoWithTwoBatchOverlap) {
+  const std::vector<std::string> halves{"network.two_batch=true", "network.comm_sms=20 %"};
+  const MemoryRun healthy = run_of("", halves);
+  const MemoryRun slow = run_of(R"({kind="slow_gpu",gpu="gpu5",factor=3,step=3,lasts=1})", halves);
+  EXPECT_NEAR(static_cast<double>(phase(slow, 3, 5, Phase::kExpert)),
+              3.0 * static_cast<double>(phase(healthy, 3, 5, Phase::kExpert)), 1e5)
+      << "beside the slower kernels of the overlap";
+  const MemoryRun expert =
+      run_of(R"({kind="slow_expert",expert=5,layer=1,factor=4,step=0})", halves);
+  EXPECT_EQ(expert.data.totals.expert_time_ps[8 + 5],
+            4 * healthy.data.totals.expert_time_ps[8 + 5]);
+  const MemoryRun lost = run_of(kLoss, halves);
+  for (std::uint32_t s = 2; s < 8; ++s) EXPECT_EQ(phase(lost, s, 3, Phase::kExpert), 0) << s;
+  EXPECT_EQ(metric(lost, "tokens recomputed"), 2 * 1026);
+  const MemoryRun flip = run_of(R"({kind="bit_flip",expert=2,layer=0,step=1})", halves);
+  EXPECT_GT(metric(flip, "assignments on damaged weights"), 0);
+  const MemoryRun thin =
+      run_of(R"({kind="link_degraded",link="gpu5--switch",factor=0.001,step=2,lasts=1})", halves);
+  EXPECT_GT(duration(thin, 2), duration(thin, 1));
+  EXPECT_NE(refusal(R"({kind="gather_failure",gpu="gpu3",timeout="1 us",step=1})", halves)
+                .find("the exchange is in parts"),
+            std::string::npos);
+}
+
+TEST(FaultsOfStages, AnAlarmMovesASequenceInAllStages) {
+  const MemoryRun r =
+      staged("", {"workload.batch=17", R"(monitor.alarms=[{signal="memory",above="0 %",window=2,)"
+                                       R"(action="migrate_kv"}])"});
+  EXPECT_NE(events_of(r).find("sequence 0 moves from gpu0 to gpu1"), std::string::npos)
+      << events_of(r);
+  EXPECT_LT(memory(r, 3, 4, run::MemoryCategory::kKv), memory(r, 1, 4, run::MemoryCategory::kKv))
+      << "its pages of the second stage went, too";
+}
+
 TEST(FaultKeys, NeedARateWhereTheHardwareHasNoHost) {
   try {
     (void)test::worked_scenario(

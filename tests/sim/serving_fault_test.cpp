@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "sim/faults/fault_clock.hpp"
 #include "tests/sim/sim_fixture.hpp"
 
 namespace switchyard::sim {
@@ -365,26 +368,318 @@ TEST(AlarmsWhileServing, MoveARequestWithItsPagesToAnEmptierGpu) {
   EXPECT_EQ(metric(r, "tokens computed anew"), 0);
 }
 
+// ---- alarms of several replicas ----
+
+namespace {
+
+const std::string kTwo = ", front_end = { replicas = 2 }";
+
+MemoryRun two_with(const std::string& alarms, const std::string& events = "",
+                   const std::string& arrivals = "") {
+  return run_of(
+      serving(events, {"parallel.ep=4", "monitor.alarms=[" + alarms + "]"}, kTwo, arrivals));
+}
+std::size_t count(const MemoryRun& r, const std::string& text) {
+  return static_cast<std::size_t>(
+      std::count_if(r.data.events.begin(), r.data.events.end(),
+                    [&](const run::Event& e) { return e.text.find(text) != std::string::npos; }));
+}
+
+}  // namespace
+
+TEST(AlarmsOfReplicas, WatchEachByItsOwnSteps) {
+  const MemoryRun r = two_with(R"({signal="step_time",above="0 us",window=3})");
+  // Full after three steps of the replica, whatever the other did meanwhile.
+  for (std::uint32_t engine = 0; engine < 2; ++engine) {
+    std::vector<std::uint32_t> steps;
+    for (std::uint32_t s = 0; s < r.data.steps.size(); ++s) {
+      if (r.data.steps[s].engine == engine) steps.push_back(s);
+    }
+    std::vector<std::uint32_t> raised;
+    for (const run::Event& e : r.data.events) {
+      if (e.kind == run::EventKind::kAlarm &&
+          e.text.ends_with("replica " + std::to_string(engine))) {
+        raised.push_back(e.step);
+      }
+    }
+    EXPECT_EQ(raised, std::vector<std::uint32_t>{steps.at(2)}) << events_of(r);
+  }
+  // A GPU of the other replica is none of its own.
+  const MemoryRun leak = two_with(R"({signal="runtime_memory",above="1 %",window=1})",
+                                  R"({kind="kv_leak",gpu="gpu5",bytes="1 GB",step=2})");
+  EXPECT_EQ(count(leak, "raised"), 1U) << events_of(leak);
+  EXPECT_EQ(count(leak, "replica 1"), 1U) << events_of(leak);
+}
+
+TEST(AlarmsOfReplicas, ReclaimAndMoveInsideTheReplica) {
+  const MemoryRun r = two_with(R"({signal="runtime_memory",above="1 %",window=1,action="reclaim"})",
+                               R"({kind="kv_leak",gpu="gpu5",bytes="1 GB",step=2,lasts=2},)"
+                               R"({kind="kv_leak",gpu="gpu1",bytes="100 MB",step=2,lasts=2})");
+  EXPECT_EQ(count(r, "1000000000 B reclaimed (replica 1)"), 1U) << events_of(r);
+  const std::size_t last = r.data.steps.size() - 1;
+  EXPECT_EQ(memory(r, last, 1, run::MemoryCategory::kRuntime),
+            memory(r, 0, 1, run::MemoryCategory::kRuntime) + 100'000'000)
+      << "gpu1 is of the other replica, below its threshold";
+  EXPECT_EQ(memory(r, last, 5, run::MemoryCategory::kRuntime),
+            memory(r, 0, 5, run::MemoryCategory::kRuntime));
+  const MemoryRun moved =
+      two_with(R"({signal="memory",above="0 %",window=4,action="migrate_kv",repeat=3})");
+  EXPECT_EQ(outcomes(moved, run::RequestOutcome::kFinished), 60U);
+  std::size_t moves = 0;
+  for (const run::Event& e : moved.data.events) {
+    const std::size_t at = e.text.find(" moves from gpu");
+    if (at == std::string::npos) continue;
+    ++moves;
+    const int from = e.text[at + 15] - '0', to = e.text[e.text.find(" to gpu") + 7] - '0';
+    EXPECT_EQ(from / 4, to / 4) << e.text;
+  }
+  EXPECT_GT(moves, 0U) << events_of(moved);
+}
+
+TEST(AlarmsOfReplicas, AShedReplicaSendsNewRequestsToTheOther) {
+  // gpu1 leaks, so replica 0 sheds from its step after that on; replica 1 takes what comes.
+  const MemoryRun r = two_with(R"({signal="runtime_memory",above="1 %",window=1,action="shed"})",
+                               R"({kind="kv_leak",gpu="gpu1",bytes="1 GB",step=6,lasts=2})");
+  EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U) << events_of(r);
+  EXPECT_EQ(metric(r, "requests shed"), 0);
+  EXPECT_EQ(count(r, "new requests are rejected (replica 0)"), 1U) << events_of(r);
+  std::int64_t from = -1;
+  for (const run::Event& e : r.data.events) {
+    if (e.text.find("new requests are rejected") != std::string::npos) from = e.time_ps;
+  }
+  std::size_t later = 0, of_one = 0;
+  for (const run::RequestRecord& q : r.data.requests) {
+    if (q.arrival_ps <= from) continue;
+    ++later;
+    of_one += q.replica == 1 ? 1 : 0;
+  }
+  EXPECT_GT(later, 10U);
+  EXPECT_EQ(of_one, later);
+  // Both shed: what comes while both have work is rejected.
+  const MemoryRun both = two_with(R"({signal="step_time",above="0 us",window=2,action="shed"})");
+  EXPECT_GT(metric(both, "requests shed"), 0);
+  EXPECT_EQ(outcomes(both, run::RequestOutcome::kFinished) +
+                outcomes(both, run::RequestOutcome::kRejected),
+            60U);
+}
+
+TEST(AlarmsOfReplicas, APolicyIsInForceInTheReplicaThatAsksForIt) {
+  write_file("free.toml", "[capacity]\nrule = \"none\"\n");
+  const std::string rule =
+      R"({signal="runtime_memory",above="1 %",window=1,action="policy",policy="free.toml"})";
+  const MemoryRun r =
+      run_of(serving(R"({kind="kv_leak",gpu="gpu5",bytes="1 GB",step=4,lasts=1})",
+                     {"parallel.ep=4", "monitor.alarms=[" + rule + "]",
+                      R"(policy.capacity={ rule = "share", factor = 1.0, reroute = "none" })"},
+                     kTwo));
+  std::uint32_t from = 0;
+  for (const run::Event& e : r.data.events) {
+    if (e.text.find("its policy is in force (replica 1)") != std::string::npos) from = e.step;
+  }
+  ASSERT_GT(from, 0U) << events_of(r);
+  std::uint64_t dropped = 0;
+  for (std::size_t s = from; s < r.data.steps.size(); ++s) {
+    if (r.data.steps[s].engine == 1) {
+      EXPECT_EQ(r.data.steps[s].dropped, 0U) << s;
+    } else {
+      dropped += r.data.steps[s].dropped;
+    }
+  }
+  EXPECT_GT(dropped, 0U) << "replica 0 goes on with the scenario's policy";
+}
+
+TEST(ReplicaFaults, TwoThatRestartAtOnceShareTheLinksOfTheHost) {
+  // The worked machine with host memory behind one cable of its switch.
+  write_file("host.toml", read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                    "/tests/sim/data/worked_hardware.toml") +
+                              "\n[[devices]]\nname = \"host\"\nkind = \"cpu\"\n"
+                              "[[links]]\nfrom = \"host\"\nto = \"switch\"\ntype = \"cable\"\n");
+  const auto loads = [](const std::string& events) {
+    const MemoryRun r = run_of(test::worked_scenario(
+        {"hardware.file=\"" + std::filesystem::absolute("host.toml").string() + "\"",
+         "workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, arrivals = { "
+         "per_second = 20000.0, requests = 60 }, lengths = { prompt = 64, output = 20 }" +
+             kTwo + " }",
+         "parallel.ep=4", "faults.detection=100 us", "faults.reaction=restart",
+         "faults.restart=1 ms", "faults.events=[" + events + "]"}));
+    EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U);
+    std::int64_t gone = -1, back = -1;
+    for (const run::Event& e : r.data.events) {
+      if (e.text == "replica 0 does not answer") gone = e.time_ps;
+      if (e.text == "replica 0 answers again") back = e.time_ps;
+    }
+    EXPECT_GE(gone, 0) << events_of(r);
+    return back - gone - 1100 * kUs;
+  };
+  const std::string one = R"({kind="gpu_loss",gpu="gpu1",step=20})";
+  const auto alone = static_cast<double>(loads(one));
+  const auto both = static_cast<double>(loads(one + R"(,{kind="gpu_loss",gpu="gpu5",step=20})"));
+  EXPECT_GT(alone, 4 * kExpert * 10)
+      << "two experts of each of two layers at 100 GB/s, and the rest";
+  EXPECT_NEAR(both / alone, 2, 0.02);
+}
+
+TEST(ReplicaFaults, PagesOnTheirWayAreComputedAgainInTheDecodeReplica) {
+  for (const char* gpu : {"gpu1", "gpu6"}) {  // Of the prefill replica; of the decode replica.
+    for (const char* model : {"auto", "bottleneck"}) {
+      const std::string loss = std::string(R"({kind="gpu_loss",gpu=")") + gpu + R"(",step=9})";
+      const MemoryRun r = run_of(
+          serving(loss,
+                  {"parallel.ep=4", "faults.reaction=restart", "faults.restart=200 us",
+                   std::string("network.model=") + model},
+                  ", front_end = { replicas = 2, prefill_replicas = 1, health_interval = \"1 s\" }",
+                  "per_second = 200000.0, requests = 60"));
+      EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U) << gpu << model << events_of(r);
+      EXPECT_GE(metric(r, "requests that lost their pages"), 1) << gpu << model;
+      EXPECT_GT(metric(r, "tokens computed anew"), 0) << gpu << model;
+    }
+  }
+}
+
+TEST(ReplicaFaults, ABrokenCableHoldsUpTheReplicaThatUsesIt) {
+  const std::vector<std::string> split{"parallel.ep=4", "faults.reaction=restart",
+                                       "faults.restart=1 ms"};
+  // Replica 1 is cut off: it restarts. Replica 0 goes on without a hang.
+  const MemoryRun r = run_of(serving(R"({kind="link_down",link="gpu6--switch",step=20})", split,
+                                     ", front_end = { replicas = 2, health_interval = \"1 s\" }"));
+  EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U) << events_of(r);
+  EXPECT_NE(events_of(r).find("gpu6 restarts, replica 1 is away for"), std::string::npos);
+  std::int64_t slowest = 0;
+  for (const run::StepScalars& s : r.data.steps) {
+    if (s.engine == 0) slowest = std::max(slowest, s.end_ps - s.start_ps);
+  }
+  EXPECT_LT(slowest, 400 * kUs) << "no step of replica 0 waited";
+  // A cable of a ring with a way round it: no GPU is cut off, the replica hangs for the detection.
+  const MemoryRun ring = run_of(
+      serving(R"({kind="link_down",link="gpu5--switch",step=20,lasts=30})",
+              {"parallel.ep=4", "faults.reaction=restart", "faults.restart=1 ms",
+               "hardware.links=[{from=\"gpu[0-7]\",to=\"switch\",type=\"cable\"},{from=\"gpu5\",to="
+               "\"gpu6\",type=\"cable\"}]"},
+              ", front_end = { replicas = 2, health_interval = \"1 s\" }"));
+  EXPECT_EQ(outcomes(ring, run::RequestOutcome::kFinished), 60U) << events_of(ring);
+  std::size_t hung = 0;
+  for (std::size_t s = 0; s < ring.data.steps.size(); ++s) {
+    const bool waits = phase(ring, s, ring.data.steps[s].engine * 4, Phase::kWait) >= 100 * kUs;
+    hung += waits ? 1 : 0;
+    if (waits) {
+      EXPECT_EQ(ring.data.steps[s].engine, 1U) << s;
+    }
+  }
+  EXPECT_EQ(hung, 1U) << events_of(ring);
+}
+
+// ---- what a review found ----
+
+TEST(FaultReview, RequestsMoveToGpusThatStay) {
+  // Groups of two: pages of the healthy half travel, and not to a group that goes as well.
+  const std::string events =
+      R"({kind="gpu_loss",gpu="gpu0",step=12},{kind="gpu_loss",gpu="gpu2",step=12})";
+  const MemoryRun r = run_of(serving(events, {"parallel.ep=2"}));
+  EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 60U) << events_of(r);
+  ASSERT_GT(r.data.steps.size(), 13U);
+  std::uint64_t travels = 0;
+  for (std::uint32_t g = 0; g < 8; ++g) travels += r.data.gpus.bytes_out[12 * 8 + g];
+  EXPECT_GT(r.data.gpus.bytes_out[12 * 8 + 1] + r.data.gpus.bytes_out[12 * 8 + 3], 0U)
+      << "pages leave the healthy halves";
+  for (std::uint32_t g = 0; g < 4; ++g) {
+    EXPECT_EQ(r.data.gpus.bytes_in[12 * 8 + g], 0U) << g;
+    EXPECT_EQ(memory(r, 13, g, run::MemoryCategory::kKv), 0U) << g;
+  }
+  EXPECT_GT(travels, 0U);
+}
+
+namespace {
+/// Requests at stated times: rows of arrival_ns,prompt_tokens,output_tokens.
+scenario::Scenario at_times(const std::string& rows, std::vector<std::string> more,
+                            const std::string& workload = "") {
+  write_file("requests.csv", "arrival_ns,prompt_tokens,output_tokens\n" + rows);
+  std::vector<std::string> set{
+      "workload={ kind = \"trace\", routing = { synthetic = \"uniform\" }, arrivals = { file = "
+      "\"" +
+      std::filesystem::absolute("requests.csv").string() + "\" }" + workload + " }"};
+  set.insert(set.end(), more.begin(), more.end());
+  return test::worked_scenario(std::move(set));
+}
+}  // namespace
+
+TEST(FaultReview, AShedSystemAdmitsWhenItIsEmpty) {
+  // The alarm stands from the first step on; requests 1 and 3 find nobody, request 2 does.
+  const std::string alarm =
+      R"(monitor.alarms=[{signal="step_time",above="0 us",window=1,action="shed"}])";
+  const MemoryRun r =
+      run_of(at_times("0,64,20\n500000000,64,20\n501000000,64,20\n900000000,64,20\n", {alarm}));
+  using O = run::RequestOutcome;
+  const std::vector<O> want{O::kFinished, O::kFinished, O::kRejected, O::kFinished};
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(r.data.requests[i].outcome, want[i]) << i;
+  EXPECT_EQ(metric(r, "requests shed"), 1);
+}
+
+TEST(FaultReview, AHangThatPassedIsNotPaidAgain) {
+  // The only request fails with its GPU; the next one comes long after the hang and the loads.
+  const auto second = [](const std::string& detection) {
+    const MemoryRun r = run_of(at_times("0,64,20\n500000000,64,20\n",
+                                        {"faults.detection=" + detection, "faults.reload=10 GB/s",
+                                         R"(faults.events=[{kind="gpu_loss",gpu="gpu0",step=6}])"},
+                                        ", front_end = { on_failure = \"fail\" }"));
+    EXPECT_EQ(outcomes(r, run::RequestOutcome::kFailed), 1U) << events_of(r);
+    const run::RequestRecord& q = r.data.requests.at(1);
+    EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+    return q.first_token_ps - q.arrival_ps;
+  };
+  EXPECT_EQ(second("1 ms"), second("10 us"));
+}
+
+TEST(FaultReview, MigratedPagesNeverOverfillAGpu) {
+  // Room for five requests of 84 tokens on each GPU, more than that wait.
+  const std::uint64_t page = 16 * 2048, kv = 5 * 6 * page;
+  const MemoryRun r = run_of(serving(
+      "",
+      {R"(monitor.alarms=[{signal="memory",above="0 %",window=2,action="migrate_kv",repeat=1}])"},
+      ", batching = { kv = \"" + std::to_string(kv) + " B\" }",
+      "per_second = 2000000.0, requests = 90"));
+  EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 90U);
+  EXPECT_GT(count(r, "tokens of KV"), 0U) << events_of(r);
+  for (std::size_t s = 0; s < r.data.steps.size(); ++s) {
+    for (std::uint32_t g = 0; g < 8; ++g) {
+      ASSERT_LE(memory(r, s, g, run::MemoryCategory::kKv), kv) << s << " " << g;
+    }
+  }
+}
+
+TEST(FaultReview, RandomFaultsAreDrawnOnceAStep) {
+  // Asked twice about a step, when nothing was left to do for it after all.
+  const scenario::Scenario s = serving(R"({kind="slow_gpu",factor=2,probability=0.3,lasts=1})");
+  FaultClock once(s), twice(s);
+  std::size_t seen = 0, again = 0;
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    const auto now = static_cast<std::int64_t>(step) * kUs;
+    seen += once.advance(step, now).size();
+    again += twice.advance(step, now).size();
+    again += twice.advance(step, now + 1).size();
+  }
+  EXPECT_EQ(again, seen);
+  EXPECT_GT(seen, 50U);
+}
+
 TEST(ServingFaultKeys, SayWhatTheyDoNotTake) {
   const std::string two = ", front_end = { replicas = 2 }";
   const auto says = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   says(refusal(kLoss, {"parallel.ep=4"}, two), "use faults.reaction = \"restart\"");
-  says(refusal(kLoss, {"parallel.ep=4", "faults.reaction=restart", "faults.restart=1 ms"},
-               ", front_end = { replicas = 2, prefill_replicas = 1 }"),
-       "unsupported with workload.front_end.prefill_replicas");
   says(refusal(R"({kind="link_down",link="gpu3--switch",step=2})",
-               {"parallel.ep=4", "faults.reaction=restart", "faults.restart=1 ms"}, two),
-       "several replicas: all would hang");
+               {"parallel.ep=4", "faults.reaction=restart", "faults.restart=1 ms"},
+               ", front_end = { replicas = 2, prefill_replicas = 1 }"),
+       "pages on their way would need new routes");
   says(refusal(R"({kind="mis_sharding",expert=1,gpu="gpu2",step=2})", {"parallel.ep=4"}, two),
        "unsupported with several replicas");
   says(refusal(kLoss, {"faults.recompute_chunk=100"}),
        "faults.recompute_chunk = 100: means nothing with requests that arrive");
   says(refusal("",
-               {"parallel.ep=4", R"(monitor.alarms=[{signal="memory",above="1 %",action="shed"}])"},
-               two),
-       "acting alarms with several replicas are unsupported");
+               {"parallel.ep=1",
+                R"(monitor.alarms=[{signal="memory",above="1 %",action="migrate_kv"}])"},
+               ", front_end = { replicas = 8 }"),
+       "has no other GPU to move to");
 }
 
 }  // namespace switchyard::sim
