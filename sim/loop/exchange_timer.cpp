@@ -89,9 +89,10 @@ struct ExchangeTimer::State {
   Sharing sharing = Sharing::kTask;
   std::unique_ptr<TransferQueue> copies;
   std::vector<std::uint32_t> host, ssd, pool, endpoint_device;
-  bool pages = false;     // KV pages travel between replicas.
-  bool together = false;  // Groups share links.
-  bool hosts = false;     // `copies` has host memory and SSDs.
+  bool pages = false;        // KV pages travel between replicas.
+  bool together = false;     // Groups share links.
+  bool hosts = false;        // `copies` has host memory and SSDs,
+  bool loads_go_on = false;  // and is used after the start-up.
   // [G] while a step is computed: what the clock follows (empty: nothing yet), and what it showed
   // by that when it began to.
   std::vector<std::vector<Anchor>> anchors;
@@ -195,6 +196,7 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
                      (r.on() && !cxl && r.host_slots < scenario.model.num_experts);
     const bool pool = cxl || (swaps && scenario.workload.serving.batching.swap_to_pool);
     find_hosts(graph, ssd, pool, s);
+    s.loads_go_on = memory.residency.on() || swaps;
   }
   const std::size_t all = graph.gpus().size();
   if ((s.pages || s.together) && !s.copies) {
@@ -290,6 +292,11 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_p
   State& s = *state_;
   const cluster::ClusterGraph graph = network::cluster_of(changed);
   cluster::RouteTable routes = graph.routes();
+  // Ways to host memory, too, where copies go on: nothing has changed yet if there is none.
+  std::optional<cluster::RouteTable> hosts;
+  if (s.hosts && (s.loads_go_on || graph.links().size() == s.links.size())) {
+    hosts = graph.routes(s.endpoint_device);
+  }
   std::map<std::string, std::uint32_t> index;
   for (std::uint32_t k = 0; k < s.links.size(); ++k) {
     index.emplace(s.links[k].name, k);
@@ -303,11 +310,10 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_p
   const auto none = [](const std::vector<std::uint8_t>& v) {
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
-  // The queue's links are all there ever were: other replicas' exchanges may be under way. A
-  // missing cable is refused where copies follow (memory.residency); after a start-up none do, and
-  // a host without a cable is nowhere to be found.
-  if (s.copies && (!s.hosts || graph.links().size() == s.links.size())) {
-    cluster::RouteTable all = s.hosts ? graph.routes(s.endpoint_device) : routes;
+  // The queue's links are all there ever were: other replicas' exchanges may be under way. After a
+  // start-up no copy follows, and a host without a cable is nowhere to be found.
+  if (s.copies && (!s.hosts || hosts)) {
+    cluster::RouteTable all = hosts ? std::move(*hosts) : routes;
     for (std::uint32_t& link : all.link) link = s.link_of[link];
     all.bandwidth.clear();
     all.link_name.clear();

@@ -290,6 +290,9 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
     now.hardware.links = std::move(up);
     try {
       exchange_.rewire(now, earliest());
+      if (transfer_routes_ && exchange_.carries_pages()) {
+        transfer_routes_ = exchange_.copies()->routes();
+      }
       return;
     } catch (const InputError& e) {
       bool cut = false;

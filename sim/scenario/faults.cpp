@@ -48,7 +48,6 @@ void check_loss(const Section& s, bool down, const Scenario& out) {
   refuse(out.policy.groups.by == GroupBy::kPlacement, "policy.groups.by = \"placement\"",
          "use groups by id");
   const bool caches = out.memory.residency.on();
-  refuse(caches && down, "memory.residency: its loads would need new routes", "fail a GPU instead");
   refuse(caches && out.memory.residency.policy == ResidencyPolicy::kStatic &&
              out.faults.reaction == FaultReaction::kMigrate,
          "memory.residency.policy = \"static\" and reaction = \"migrate\": a static cache never "
@@ -57,9 +56,6 @@ void check_loss(const Section& s, bool down, const Scenario& out) {
   refuse(p.pp > 1 && out.faults.reaction == FaultReaction::kMigrate,
          "parallel.pp and reaction = \"migrate\": no other GPU has the layers of the stage",
          "use faults.reaction = \"restart\"");
-  refuse(down && f.prefill_replicas > 0 && out.workload.serves(),
-         "workload.front_end.prefill_replicas: pages on their way would need new routes",
-         "fail a GPU instead");
   refuse(caches && p.ep < out.hardware.gpu_count() && !replicas,
          "memory.residency and ep below the number of GPUs", "use ep = GPUs");
   if (out.faults.reaction != FaultReaction::kMigrate) return;
@@ -234,11 +230,14 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
              "supported: auto, bottleneck");
     }
     if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, r.kind == K::kLinkDown, out);
-    if (r.kind == K::kLinkDegraded && out.workload.serves() &&
-        out.workload.serving.front_end.prefill_replicas > 0) {
+    if (of_link && out.workload.serves() && out.workload.serving.front_end.prefill_replicas > 0 &&
+        (out.network.model == NetworkModelKind::kBottleneck ||
+         !out.network.measured.points.empty())) {
       e.fail("kind",
-             "unsupported with workload.front_end.prefill_replicas: pages would not feel it",
-             "use prefill_replicas = 0");
+             "unsupported with workload.front_end.prefill_replicas and network.model = "
+             "\"bottleneck\" or network.measured: pages travel by themselves there and would not "
+             "feel it",
+             "use network.model = \"auto\", or prefill_replicas = 0");
     }
     if (r.kind == K::kBitFlip && out.memory.residency.on() &&
         out.parallel.ep < out.hardware.gpu_count()) {

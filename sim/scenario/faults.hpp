@@ -36,7 +36,8 @@
 // A bad placement and damaged weights are found by the same check, every faults.check_every steps.
 // The articles name these three without figures; what they cost is ours.
 //
-// Not modelled: faults inside a step (they take effect when a step begins; the step that hangs is
+// Not modelled: copies and pages under way when a cable breaks (they arrive as if it had not),
+// faults inside a step (they take effect when a step begins; the step that hangs is
 // counted as lost and run again), wrong numbers that a bit flip or a lost gather produces (only how
 // many assignments it touched), a clock that changes with the load, the power of a hot GPU.
 #pragma once

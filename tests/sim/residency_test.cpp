@@ -539,6 +539,41 @@ TEST(Residency, ALoadMendsADamagedExpert) {
   EXPECT_LT(metric(mended, "assignments on damaged weights"), static_cast<double>(kept));
 }
 
+TEST(Residency, LoadsGoRoundABrokenCable) {
+  const auto run = [](const std::string& faults) {
+    MemoryRun r = run_in_memory(
+        offload({"workload.routing={ synthetic = \"uniform\" }", "workload.steps=12",
+                 "workload.batch=4", "memory.residency.slots=1", "network.model=auto",
+                 "hardware.links=[{ from = \"gpu[0-1]\", to = \"cpu\", type = \"pcie\" }, { from = "
+                 "\"gpu0\", to = \"gpu1\", type = \"pcie\" }, { from = \"ssd\", to = \"cpu\", "
+                 "class = \"pcie4\", bandwidth = \"8 GB/s\", latency = \"10 us\" }]",
+                 faults}),
+        nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    return r;
+  };
+  const MemoryRun r =
+      run("faults={ reload = \"10 GB/s\", events = [{ kind = \"link_down\", link = \"gpu1--cpu\", "
+          "step = 4, lasts = 4 }] }");
+  std::size_t cable = r.data.inventory.links.size();
+  for (std::size_t k = 0; k < r.data.inventory.links.size(); ++k) {
+    const run::LinkInfo& l = r.data.inventory.links[k];
+    if (l.from == "cpu" && l.to == "gpu1") cable = k;
+  }
+  ASSERT_LT(cable, r.data.inventory.links.size());
+  const auto carried = [&](std::size_t first, std::size_t beyond) {
+    std::uint64_t sum = 0;
+    for (std::size_t s = first; s < beyond; ++s) {
+      sum += r.data.links.bytes[s * r.data.inventory.links.size() + cable];
+    }
+    return sum;
+  };
+  EXPECT_GT(carried(0, 4), 0U);
+  EXPECT_EQ(carried(4, 8), 0U);
+  EXPECT_GT(carried(8, 12), 0U);
+  EXPECT_LT(metric(r, "expert hit rate"), 1);
+}
+
 TEST(Residency, SaysWhatItDoesNotTake) {
   const auto says = [](const std::vector<std::string>& settings, const char* part) {
     std::vector<std::string> all{"workload.routing={ synthetic = \"uniform\" }"};
@@ -567,7 +602,6 @@ TEST(Residency, SaysWhatItDoesNotTake) {
   says({fault + "\"gpu_loss\", gpu = \"gpu1\" }]", "memory.residency.policy=static",
         "memory.residency.initial=hot"},
        "a static cache never keeps what moves");
-  says({fault + "\"link_down\", link = \"gpu1--cpu\" }]"}, "unsupported with memory.residency");
   says({fault + "\"slow_expert\", expert = 2, factor = 2 }]",
         "monitor.alarms=[{ signal = \"expert_latency\", above = 2, action = \"reload\" }]"},
        "is unsupported with memory.residency");

@@ -488,6 +488,23 @@ TEST(AlarmsOfReplicas, APolicyIsInForceInTheReplicaThatAsksForIt) {
   EXPECT_GT(dropped, 0U) << "replica 0 goes on with the scenario's policy";
 }
 
+TEST(ReplicaFaults, PagesFeelABadCable) {
+  const auto run = [](const std::string& events) {
+    return run_of(serving(
+        events,
+        {"parallel.ep=4", "faults.reaction=restart", "faults.restart=200 us", "network.model=auto"},
+        ", front_end = { replicas = 2, prefill_replicas = 1, health_interval = "
+        "\"1 s\" }"));
+  };
+  const std::string thin = R"({kind="link_degraded",link="gpu5--switch",factor=0.001,step=4})";
+  const MemoryRun slow = run(thin), free = run(R"({kind="host_stall",stall="1 ns",step=4})");
+  EXPECT_EQ(outcomes(slow, run::RequestOutcome::kFinished), 60U) << events_of(slow);
+  EXPECT_GT(metric(slow, "KV transfer mean"), 2 * metric(free, "KV transfer mean"));
+  const MemoryRun cut = run(R"({kind="link_down",link="gpu5--switch",step=9})");
+  EXPECT_EQ(outcomes(cut, run::RequestOutcome::kFinished), 60U) << events_of(cut);
+  EXPECT_NE(events_of(cut).find("gpu5 restarts"), std::string::npos);
+}
+
 TEST(ReplicaFaults, TwoThatRestartAtOnceShareTheLinksOfTheHost) {
   // The worked machine with host memory behind one cable of its switch.
   write_file("host.toml", read_file(std::string(SWITCHYARD_SOURCE_DIR) +
@@ -670,7 +687,7 @@ TEST(ServingFaultKeys, SayWhatTheyDoNotTake) {
   says(refusal(R"({kind="link_down",link="gpu3--switch",step=2})",
                {"parallel.ep=4", "faults.reaction=restart", "faults.restart=1 ms"},
                ", front_end = { replicas = 2, prefill_replicas = 1 }"),
-       "pages on their way would need new routes");
+       "pages travel by themselves there");
   says(refusal(R"({kind="mis_sharding",expert=1,gpu="gpu2",step=2})", {"parallel.ep=4"}, two),
        "unsupported with several replicas");
   says(refusal(kLoss, {"faults.recompute_chunk=100"}),
