@@ -649,7 +649,7 @@ void Simulator::pay_faults(std::uint64_t step) {
                      fmt::format("{} experts arrive", arriving_[g] / expert_bytes()));
   }
   if (replicas() > 1 && faults_ != nullptr) {
-    hang_ps_ = std::max<std::int64_t>(0, hang_until_[plan_.engine] - record_.scalars.start_ps);
+    hang_ps_ = std::max<std::int64_t>(0, hang_until_[plan_.engine] - engine_time());
   }
   if (hang_ps_ > 0) {
     for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) wait(g, hang_ps_);
