@@ -34,6 +34,7 @@ struct Measured {
   double longest_queue = kNoData;
   double span_s = kNoData;  ///< First start to last end.
   double step_s = 0;        ///< Sum of durations.
+  double engines = 1;       ///< Replicas that step by themselves.
   std::array<double, kPhases> phase_s{};
   Average imbalance, imbalance_max, entropy;
   std::vector<double> durations_us;
@@ -60,6 +61,7 @@ Measured measure(const RunData& run) {
     m.longest_queue = std::fmax(m.longest_queue, static_cast<double>(s.longest_queue));
     const double us = static_cast<double>(s.end_ps - s.start_ps) * 1e-6;
     m.step_s += us * 1e-6;
+    m.engines = std::max(m.engines, static_cast<double>(s.engine) + 1);
     m.durations_us.push_back(us);
     for (std::size_t p = 0; p < kPhases; ++p) {
       m.phase_s[p] += static_cast<double>(s.phase_ps[p]) * 1e-12;
@@ -194,12 +196,16 @@ std::vector<double> values_of(const RunData& run) {
       nearest_rank(requests.tpot_ms, 50),
       nearest_rank(requests.tpot_ms, 99),
       ratio(phase(Phase::kAttention), m.step_s),
-      ratio(phase(Phase::kRouter) + phase(Phase::kDispatch), m.step_s),
-      ratio(phase(Phase::kDispatch) + phase(Phase::kCombine), m.step_s),
+      ratio(phase(Phase::kRouter), m.step_s),
+      ratio(phase(Phase::kDispatch), m.step_s),
       ratio(phase(Phase::kExpert), m.step_s),
+      ratio(phase(Phase::kCombine), m.step_s),
       ratio(phase(Phase::kDense), m.step_s),
+      ratio(phase(Phase::kCollective), m.step_s),
       ratio(phase(Phase::kHead), m.step_s),
       ratio(phase(Phase::kHost), m.step_s),
+      ratio(phase(Phase::kWait), m.step_s),
+      m.span_s > 0 ? std::max(0.0, 1 - m.step_s / (m.engines * m.span_s)) : kNoData,
       gpu_share(run, m, {Phase::kWait}),
       m.imbalance.mean(),
       m.imbalance_max.max,
@@ -252,17 +258,25 @@ const std::vector<MetricDefinition>& metric_definitions() {
        "(end - first token) / (output tokens - 1), over requests finished in the span"},
       {"TPOT p50", "ms", kLower, "nearest rank over requests finished in the span"},
       {"TPOT p99", "ms", kLower, "nearest rank over requests finished in the span"},
+      // Ten shares of the step that do not overlap: they sum to 1.
       {"attention share", "", kNeither, "attention time on the critical path / step time"},
-      {"routing share", "", kLower, "(router + dispatch) on the critical path / step time"},
-      {"scatter and gather share", "", kLower,
-       "(dispatch + combine) on the critical path / step time"},
+      {"router share", "", kLower,
+       "router and permutation on the critical path / step time; with the dispatch share: routing"},
+      {"dispatch share", "", kLower,
+       "dispatch on the critical path / step time; with the combine share: scatter and gather"},
       {"expert share", "", kNeither, "expert time on the critical path / step time"},
+      {"combine share", "", kLower, "combine and weighted sum on the critical path / step time"},
       {"dense share", "", kNeither,
        "dense layers and the visible part of shared experts on the critical path / step time"},
+      {"collective share", "", kLower,
+       "all-reduces, stages, keys and values, moving experts on the critical path / step time"},
       {"head share", "", kNeither,
        "embedding, LM head and sampling on the critical path / step time"},
       {"host share", "", kLower, "host time on the critical path / step time"},
-      {"wait share", "", kLower, "GPU time spent waiting for others / (GPUs x span)"},
+      {"step wait share", "", kLower,
+       "waiting for loads, swaps and faults on the critical path / step time"},
+      {"idle share", "", kLower, "time between steps / (replicas x span)"},
+      {"GPU wait share", "", kLower, "GPU time spent waiting for others / (GPUs x span)"},
       {"imbalance mean", "", kLower,
        "max/mean over GPUs of the assignments run there, mean over layers and steps"},
       {"imbalance max", "", kLower, "max/mean over GPUs, largest over layers and steps"},

@@ -36,12 +36,20 @@ TEST(Metrics, OfTheSampleRunAreThoseComputedByHand) {
   EXPECT_DOUBLE_EQ(m.at("TTFT p99"), 0.3);
   EXPECT_DOUBLE_EQ(m.at("TPOT p50"), 0.1);
   EXPECT_NEAR(m.at("attention share"), 0.30, 1e-12);
-  EXPECT_NEAR(m.at("routing share"), 0.15, 1e-12);
-  EXPECT_NEAR(m.at("scatter and gather share"), 0.20, 1e-12);
+  EXPECT_NEAR(m.at("router share"), 0.05, 1e-12);
+  EXPECT_NEAR(m.at("dispatch share"), 0.10, 1e-12);
+  EXPECT_NEAR(m.at("combine share"), 0.10, 1e-12);
   EXPECT_NEAR(m.at("expert share"), 0.30, 1e-12);
   EXPECT_NEAR(m.at("host share"), 0.10, 1e-12);
   // GPU 1 waits 10 of every 100 us, GPU 0 never.
-  EXPECT_NEAR(m.at("wait share"), 0.05, 1e-12);
+  EXPECT_NEAR(m.at("GPU wait share"), 0.05, 1e-12);
+  double sum = 0;
+  for (const char* part : {"attention", "router", "dispatch", "expert", "combine", "dense",
+                           "collective", "head", "host", "step wait"}) {
+    sum += m.at(std::string(part) + " share");
+  }
+  EXPECT_NEAR(sum, 1, 1e-12);
+  EXPECT_NEAR(m.at("idle share"), 0, 1e-12);  // One step follows the other.
   // Imbalance: step 5 (1.5 + 10/7)/2, step 9 (1.5 + 1)/2, six steps of 1.
   EXPECT_NEAR(m.at("imbalance mean"), ((1.5 + 10.0 / 7) / 2 + 1.25 + 6) / 8, 1e-12);
   EXPECT_DOUBLE_EQ(m.at("imbalance max"), 1.5);
@@ -72,6 +80,25 @@ TEST(Metrics, OfTheSampleRunAreThoseComputedByHand) {
   EXPECT_EQ(m.at("kernels per step"), 20);
   EXPECT_DOUBLE_EQ(m.at("memory high water"), 419e-9);
   EXPECT_DOUBLE_EQ(m.at("memory high water share"), 0.419);
+}
+
+TEST(Metrics, SharesOfAStepHoldWhateverItIsMadeOf) {
+  // Steps of 100 us with collectives and waits that others leave out; two replicas that step in
+  // turn, so each is idle for half of the time.
+  RunData run = sample_run(10, Detail::kLayers);
+  for (std::size_t i = 0; i < run.steps.size(); ++i) {
+    auto& p = run.steps[i].phase_ps;
+    p.fill(0);
+    p[static_cast<std::size_t>(Phase::kCollective)] = 40'000'000;
+    p[static_cast<std::size_t>(Phase::kWait)] = 35'000'000;
+    p[static_cast<std::size_t>(Phase::kHead)] = 25'000'000;
+    run.steps[i].engine = static_cast<std::uint32_t>(i % 2);
+  }
+  const auto m = values(run);
+  EXPECT_NEAR(m.at("collective share"), 0.4, 1e-12);
+  EXPECT_NEAR(m.at("step wait share"), 0.35, 1e-12);
+  EXPECT_NEAR(m.at("head share"), 0.25, 1e-12);
+  EXPECT_NEAR(m.at("idle share"), 0.5, 1e-12);
 }
 
 TEST(Metrics, DoNotDependOnTheDetail) {

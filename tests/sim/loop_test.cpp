@@ -547,7 +547,7 @@ TEST(Loop, IdleGpusWait) {
   const MemoryRun r = synthetic_run(
       {"workload.batch=16", "parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
   const auto share = std::find_if(r.data.metrics.begin(), r.data.metrics.end(),
-                                  [](const run::Metric& m) { return m.name == "wait share"; });
+                                  [](const run::Metric& m) { return m.name == "GPU wait share"; });
   ASSERT_NE(share, r.data.metrics.end());
   EXPECT_GT(share->value, 0.3);
 }
