@@ -47,6 +47,7 @@ constexpr std::array kFlopUnits{Unit{"FLOP/s", 1},     Unit{"GFLOP/s", 1e9}, Uni
 constexpr std::array kPowerUnits{Unit{"W", 1}, Unit{"kW", 1e3}, Unit{"mW", 1e-3}};
 constexpr std::array kPercentUnits{Unit{"%", 0.01}};
 constexpr std::array kMoneyUnits{Unit{"USD", 1}};
+constexpr std::array kEnergyPriceUnits{Unit{"USD/kWh", 1}, Unit{"USD", 1}};
 
 double parse_value(std::string_view text, std::span<const Unit> units, std::string_view example,
                    const std::string& where, const std::string& key) {
@@ -145,6 +146,10 @@ double parse_power(std::string_view text, const std::string& where, const std::s
 }
 double parse_money(std::string_view text, const std::string& where, const std::string& key) {
   return parse_value(text, kMoneyUnits, "\"10000 USD\"", where, key);
+}
+
+double parse_energy_price(std::string_view text, const std::string& where, const std::string& key) {
+  return parse_value(text, kEnergyPriceUnits, "\"0.1 USD/kWh\"", where, key);
 }
 
 std::string format_bytes(double bytes) {

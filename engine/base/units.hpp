@@ -66,6 +66,8 @@ FlopsPerSecond parse_flops(std::string_view text, const std::string& where, cons
 double parse_power(std::string_view text, const std::string& where, const std::string& key);
 /// "10000 USD" → dollars.
 double parse_money(std::string_view text, const std::string& where, const std::string& key);
+/// USD per kWh: "0.1 USD/kWh", or "0.1 USD".
+double parse_energy_price(std::string_view text, const std::string& where, const std::string& key);
 
 /// Shortest exact-looking text in the C locale: "1.50 GiB", "2.35 us". For people, not for files.
 std::string format_bytes(double bytes);

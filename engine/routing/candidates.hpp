@@ -12,6 +12,16 @@
 
 namespace switchyard {
 
+/// The experts of a token beyond the M of a CandidatesView, for who can make them when they are
+/// asked for (a law's draws; a trace cannot).
+class MoreCandidates {
+ public:
+  virtual ~MoreCandidates() = default;
+  /// Fills `ids` [E] with all experts of token t (a row of the view), best first. The first M are
+  /// the view's. The same for every call.
+  virtual void all(std::uint32_t t, std::span<std::uint16_t> ids) = 0;
+};
+
 /// Read-only candidates of T tokens of one layer. All spans are borrowed for the call.
 struct CandidatesView {
   std::uint32_t tokens = 0;  ///< T.
@@ -22,6 +32,9 @@ struct CandidatesView {
   std::span<const std::uint16_t> ids;
   std::span<const float> logit;  ///< [T][M] raw gate logits; NaN and +inf are stored as -inf.
   std::span<const float> lse;    ///< [T] log-sum-exp of all E logits.
+  /// Read by decide() for tokens whose M candidates are full or refused them, only where logit is
+  /// empty; null: there are no more. Borrowed.
+  MoreCandidates* more = nullptr;
 };
 
 /// Caller-owned candidates; resize() reuses the buffers.
@@ -32,7 +45,7 @@ struct Candidates {
   /// Rows with at least one NaN or +inf logit (flag nan_router of the trace).
   std::uint64_t nan_rows = 0;
   void resize(std::uint32_t token_count, std::uint32_t candidate_count);
-  [[nodiscard]] CandidatesView view() const { return {tokens, width, ids, logit, lse}; }
+  [[nodiscard]] CandidatesView view() const { return {tokens, width, ids, logit, lse, nullptr}; }
 };
 
 /// M for E experts and k slots: E when E <= 64, else min(E, k + 2).

@@ -101,11 +101,15 @@ class Decider {
   [[nodiscard]] std::uint64_t cand_at(std::uint32_t t, std::uint32_t r) const {
     return row_offset(t, width_, r);
   }
+  /// Candidate r of token t, one beyond the given ones too once fetch_more() has got them.
+  [[nodiscard]] std::uint16_t id(std::uint32_t t, std::uint32_t r) const {
+    return r < width_ ? cand_.ids[cand_at(t, r)] : w_.more[row_offset(w_.more_of[t], experts_, r)];
+  }
   [[nodiscard]] std::uint32_t partition_of(std::uint32_t t) const {
     return w_.partition.empty() ? 0 : w_.partition[t];
   }
   [[nodiscard]] std::uint32_t place_of(std::uint32_t t, std::uint32_t r) const {
-    return partition_of(t) * experts_ + cand_.ids[cand_at(t, r)];
+    return partition_of(t) * experts_ + id(t, r);
   }
   [[nodiscard]] bool has_room(std::uint32_t place) const {
     return w_.load[place] < w_.capacity[place / experts_];
@@ -206,6 +210,8 @@ class Decider {
     SWITCHYARD_ASSERT(
         step_.backlog.empty() || (scope != CapacityScope::kGroup && step_.backlog.size() == places),
         fmt::format("backlog {} places {}", step_.backlog.size(), places));
+    w_.more.clear();
+    w_.more_of.clear();
     w_.load.assign(step_.backlog.begin(), step_.backlog.end());
     w_.load.resize(places, 0);
     w_.count.assign(places, 0);
@@ -366,14 +372,34 @@ class Decider {
     return w_.usable[t] == width_ && width_ < open;
   }
 
+  /// Token t has met all its M candidates. True: the others are known from now on.
+  bool fetch_more(std::uint32_t t) {
+    if (cand_.more == nullptr || !cand_.logit.empty() || rows_ != nullptr || !beyond_store(t)) {
+      return false;
+    }
+    if (w_.more_of.empty()) w_.more_of.assign(tokens_, kNone);
+    w_.more_of[t] = static_cast<std::uint32_t>(w_.more.size() / experts_);
+    w_.more.resize(w_.more.size() + experts_);
+    const auto ids = std::span(w_.more).last(experts_);
+    cand_.more->all(t, ids);
+    for (std::uint32_t r = 0; r < width_; ++r) {
+      SWITCHYARD_ASSERT(ids[r] == cand_.ids[cand_at(t, r)], fmt::format("token {} rank {}", t, r));
+    }
+    // Biases of -inf and limits to groups end a row before its M candidates do, not after them:
+    // who has more candidates has neither.
+    SWITCHYARD_ASSERT(bias_.empty() && !gate_.grouped(), "more candidates of a masked row");
+    w_.usable[t] = static_cast<std::uint16_t>(experts_);
+    return true;
+  }
+
   void accept(std::uint32_t t, std::uint32_t j, std::uint32_t rank) {
     const std::uint64_t i = slot_at(t, j);
     ++w_.load[place_of(t, rank)];
     if (maker_ != nullptr) {
-      ++w_.queue[cand_.ids[cand_at(t, rank)]];
+      ++w_.queue[id(t, rank)];
     }
     w_.slot_rank[i] = static_cast<std::uint16_t>(rank);
-    out_.chosen[i] = cand_.ids[cand_at(t, rank)];
+    out_.chosen[i] = id(t, rank);
     out_.outcome[i] = rank == j ? kKept : kRerouted;
   }
 
@@ -439,7 +465,7 @@ class Decider {
       }
       return r;
     }
-    for (; w_.next[t] < w_.usable[t]; ++w_.next[t]) {
+    for (; w_.next[t] < w_.usable[t] || fetch_more(t); ++w_.next[t]) {
       const std::uint32_t r = w_.next[t];
       if (!has_room(place_of(t, r))) {
         continue;
@@ -491,9 +517,8 @@ class Decider {
         SWITCHYARD_ASSERT(!step_.sequence.empty() && !step_.position.empty(),
                           "order = random is keyed by sequence and position");
         static constexpr std::uint32_t kPurpose = random_purpose("overflow_order");
-        key = random_u64(
-            step_.seed, kPurpose,
-            {step_.sequence[t], step_.layer, step_.position[t], cand_.ids[cand_at(t, rank)]});
+        key = random_u64(step_.seed, kPurpose,
+                         {step_.sequence[t], step_.layer, step_.position[t], id(t, rank)});
         break;
       }
     }
@@ -586,7 +611,7 @@ class Decider {
         }
         note_truncation(t, j);
       } else if (cap_.reroute == Reroute::kNext) {
-        if (w_.next[t] < w_.usable[t]) {
+        if (w_.next[t] < w_.usable[t] || fetch_more(t)) {
           if (score_allows(t, j, w_.next[t])) {
             w_.pending.push_back(ask(t, j, w_.next[t]++));
             continue;

@@ -122,6 +122,8 @@ class DecideWorkspace {
   std::vector<std::uint32_t> load, capacity, count, partition, queue;
   std::vector<Pending> pending, sorted;
   std::vector<std::uint16_t> next, usable, slot_rank;
+  std::vector<std::uint16_t> more;     // [tokens that ran out][E]
+  std::vector<std::uint32_t> more_of;  // [T] row of `more`, or 0xFFFFFFFF; empty: none did
   std::vector<std::uint32_t> groups_seen;
   std::vector<std::uint8_t> tried;  // [T][M]
   std::vector<ScopeCounts> scopes;

@@ -206,6 +206,14 @@ int run_couple(const CoupleOptions& options) {
     throw InputError(options.model.string(), "the model is dense: it has no router");
   }
   const auto moe_layers = static_cast<std::uint32_t>(layers.size());
+  const GateSpec& gate = engine.gate();
+  if (gate.experts != first.model.num_experts || gate.top_k != first.model.top_k) {
+    throw InputError("--model",
+                     fmt::format("{} has E = {}, k = {}; the scenario's model has E = {}, k = {}",
+                                 options.model.string(), gate.experts, gate.top_k,
+                                 first.model.num_experts, first.model.top_k),
+                     "use a scenario of this model, or --set model.file=…");
+  }
   validate(policy, engine.gate().experts, engine.gate().top_k, "policy");
   const PolicyWeights weights = model::load_policy_weights(
       policy, first.policy_files, engine.gate(), layers, engine.config().hidden_size);

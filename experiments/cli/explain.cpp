@@ -5,6 +5,7 @@
 
 #include "engine/routing/policy.hpp"
 #include "sim/loop/exchange_timer.hpp"
+#include "sim/loop/simulator.hpp"
 
 namespace switchyard {
 namespace {
@@ -12,6 +13,12 @@ namespace {
 /// "hardware.gpu_types.h100.source.hbm" or "hardware.links[0].source".
 bool is_source(const scenario::ResolvedValue& v) {
   return !v.in_hash && (v.key.ends_with(".source") || v.key.find(".source.") != std::string::npos);
+}
+
+/// A limit whose 0 stands for none (the reader takes no 0 from a file).
+bool no_limit(const scenario::ResolvedValue& v) {
+  return v.value == "0" &&
+         (v.key == "workload.batching.max_waiting" || v.key == "workload.max_steps");
 }
 
 /// What the file says about where a figure comes from: its own source, else its table's.
@@ -41,7 +48,8 @@ Table explain_scenario(const scenario::Scenario& scenario) {
   table.columns = {"key", "value", "origin", "source of the figure"};
   for (const scenario::ResolvedValue& v : scenario.values) {
     if (!is_source(v)) {
-      table.rows.push_back({v.key, v.value, v.origin, source_of(scenario, v.key)});
+      table.rows.push_back(
+          {v.key, no_limit(v) ? "no limit" : v.value, v.origin, source_of(scenario, v.key)});
     }
   }
   std::size_t points = 1;
@@ -75,14 +83,26 @@ Table explain_scenario(const scenario::Scenario& scenario) {
 Table explain_file(const std::string& path, scenario::ReadOptions options) {
   options.require_trace = false;
   const scenario::Scenario read = scenario::read_scenario(path, options);
-  sim::check_groups(read);
-  if (!read.sweep.empty()) {
-    // Every point is checked here, so that a sweep does not stop half way.
-    for (const scenario::SweepPoint& p : scenario::read_sweep(path, options)) {
-      sim::check_groups(p.scenario);
-    }
+  // Every point is checked here, so that a sweep does not stop half way. Of very many, placing
+  // experts and counting memory would take long.
+  constexpr std::size_t kMostPoints = 200;
+  Table table = explain_scenario(read);
+  if (read.sweep.empty()) {
+    sim::check_scenario(read);
+    return table;
   }
-  return explain_scenario(read);
+  const std::vector<scenario::SweepPoint> points = scenario::read_sweep(path, options);
+  for (std::size_t i = 0; i < points.size() && i < kMostPoints; ++i) {
+    sim::check_scenario(points[i].scenario);
+  }
+  for (std::size_t i = kMostPoints; i < points.size(); ++i) {
+    sim::check_groups(points[i].scenario);
+  }
+  if (points.size() > kMostPoints) {
+    table.notes.push_back(
+        fmt::format("memory and placement are checked for the first {} points", kMostPoints));
+  }
+  return table;
 }
 
 }  // namespace switchyard

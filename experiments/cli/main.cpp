@@ -705,7 +705,7 @@ int main(int argc, char** argv) {
   const auto report = [&](const std::string& line, const nlohmann::ordered_json& event, int code) {
     switchyard::let_rank_0_speak();
     fmt::print(stderr, "switchyard: {}\n", line);
-    if (switchyard::cli::wants_json_progress(argc, argv)) {
+    if (std::ferror(stdout) == 0 && switchyard::cli::wants_json_progress(argc, argv)) {
       fmt::print("{}\n",
                  event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     }
@@ -733,6 +733,10 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return report_plain("out of memory on this machine", switchyard::cli::kCapabilityMissing);
   } catch (const std::exception& e) {
+    // fmt throws what stdio says, e.g. that the disk behind a redirection is full.
+    if (std::ferror(stdout) != 0) {
+      return report_plain("cannot write to standard output", switchyard::cli::kInputWrong);
+    }
     return report_plain(fmt::format("internal error: {}", e.what()), 1);
   }
 }

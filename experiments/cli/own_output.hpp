@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// An output that is one of the inputs, or another output, would destroy it.
+// An output that is one of the inputs, or another output, would destroy it. What a process that was
+// killed has left beside an output goes when that output is written again.
 #pragma once
+#include <signal.h>
+
+#include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <initializer_list>
 #include <string>
@@ -26,6 +31,32 @@ inline void require_own_output(
       throw InputError(name, output.string() + " is " + what + " itself; it would be overwritten",
                        "give another file");
     }
+  }
+}
+
+/// Removes "<output>.<pid>.tmp" (engine/base/atomic_file.hpp) of processes that are no more: kill
+/// -9 leaves them no time to do it. Of another machine's processes on a shared disk nothing is
+/// known here: two of them must not write one output at the same time.
+inline void remove_stale_temporaries(const std::filesystem::path& output) {
+  namespace fs = std::filesystem;
+  if (output.empty()) return;
+  const std::string begin = output.filename().string() + ".", end = ".tmp";
+  std::error_code failed;
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  for (fs::directory_iterator at(folder, failed), last; !failed && at != last;
+       at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(end) ||
+        name.size() <= begin.size() + end.size()) {
+      continue;
+    }
+    const char* const number = name.data() + begin.size();
+    const char* const stop = name.data() + name.size() - end.size();
+    pid_t process = 0;
+    const auto [read, wrong] = std::from_chars(number, stop, process);
+    if (wrong != std::errc{} || read != stop || process <= 0) continue;
+    std::error_code ignored;
+    if (kill(process, 0) != 0 && errno == ESRCH) fs::remove(at->path(), ignored);
   }
 }
 

@@ -82,6 +82,7 @@ int run_sim(const SimOptions& options) {
     trace_hash = trace_file_hash(path);
   }
   const std::filesystem::path trace_path = trace ? scenario.workload.routing.trace_path : "";
+  remove_stale_temporaries(options.output);
   require_own_output("-o", options.output,
                      {{"the scenario", options.scenario}, {"the routing trace", trace_path}});
   require_own_output("--signals-out", options.signals,

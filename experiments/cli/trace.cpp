@@ -392,6 +392,7 @@ int run_trace(const TraceOptions& options) {
                                                            layers, engine.config().hidden_size);
   run.weights = weights.layers.empty() ? nullptr : &weights;
   // The hash reads the whole file; of several ranks the first knows it.
+  remove_stale_temporaries(options.output);
   require_own_output("-o", options.output,
                      {{"the prompt file", options.prompts},
                       {"the model", options.model},

@@ -64,8 +64,14 @@ MonitorReport monitor_steps(const run::RunData& run, RecordedSteps steps,
   std::size_t recorded = 0;
   ExpertSums whole;
   MonitorReport report;
+  std::size_t warm_up = 0;
   for (std::uint32_t s = 0; s < steps.size(); ++s) {
     const run::StepRecord& r = steps.record(s);
+    if (r.scalars.warmup) {
+      // No statistic sees these. What rules did in the run itself is among its events.
+      ++warm_up;
+      continue;
+    }
     for (const AlarmChange& c : board.push(r, s)) {
       if (c.kind == AlarmChange::Kind::kRepeated) continue;
       const bool up = c.kind == AlarmChange::Kind::kRaised;
@@ -82,13 +88,9 @@ MonitorReport monitor_steps(const run::RunData& run, RecordedSteps steps,
     ++whole.steps;
     samples.push_back(board.last());
   }
-  // Per layer and without warm-up, whatever the steps hold.
+  // Per layer, whatever the steps hold.
   if (!run.totals.expert_kept.empty()) {
     whole.kept.assign(run.totals.expert_kept.begin(), run.totals.expert_kept.end());
-    const auto& all = run.steps;
-    const auto warm = static_cast<std::size_t>(
-        std::count_if(all.begin(), all.end(), [](const auto& s) { return s.warmup; }));
-    if (whole.steps > warm) whole.steps -= static_cast<decltype(whole.steps)>(warm);
   }
   for (const std::int64_t t : run.totals.expert_time_ps) {
     whole.time_ps.push_back(static_cast<double>(t));
@@ -96,8 +98,11 @@ MonitorReport monitor_steps(const run::RunData& run, RecordedSteps steps,
 
   Table health;
   health.name = "health";
-  health.title = fmt::format("{}: health of {} steps on {} GPUs", run.meta.scenario_name,
-                             samples.size(), run.inventory.gpus.size());
+  health.title = fmt::format(
+      "{}: health of {} steps on {} GPUs{}", run.meta.scenario_name, samples.size(),
+      run.inventory.gpus.size(),
+      warm_up == 0 ? std::string()
+                   : fmt::format(", after {} step{} of warm-up", warm_up, warm_up == 1 ? "" : "s"));
   health.columns = {"signal", "mean", "p95", "worst", "step", "where", "state", "definition"};
   for (std::size_t i = 0; i < kHealthSignalCount; ++i) {
     const auto signal = static_cast<HealthSignal>(i);

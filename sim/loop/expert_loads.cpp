@@ -49,8 +49,10 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
   }
   std::vector<std::vector<std::uint16_t>> hot;
   if (spec.hot) {
-    for (const std::vector<double>& load :
-         profile_routing(s_, trace, spec.profile_steps, false).load) {
+    std::vector<std::vector<double>> loads = spec.loads;
+    if (loads.empty()) loads = profile_routing(s_, trace, spec.profile_steps, false).load;
+    if (loads.size() == 1) loads.resize(layers_, loads[0]);  // A file's row of all layers.
+    for (const std::vector<double>& load : loads) {
       std::vector<std::uint16_t> order(experts_);
       std::iota(order.begin(), order.end(), std::uint16_t{0});
       std::stable_sort(order.begin(), order.end(),

@@ -10,6 +10,26 @@
 #include "sim/loop/step_loop.hpp"
 
 namespace switchyard::sim {
+namespace {
+
+/// The other experts of the step's tokens, or of an EP group's.
+class OtherExperts final : public MoreCandidates {
+ public:
+  OtherExperts(RoutingSource& source, const StepTokens& tokens, std::uint32_t moe,
+               std::span<const std::uint32_t> rows)
+      : source_(source), tokens_(tokens), moe_(moe), rows_(rows) {}
+  void all(std::uint32_t t, std::span<std::uint16_t> ids) override {
+    source_.all_candidates(tokens_, moe_, rows_.empty() ? t : rows_[t], ids);
+  }
+
+ private:
+  RoutingSource& source_;
+  const StepTokens& tokens_;
+  std::uint32_t moe_;
+  std::span<const std::uint32_t> rows_;  // of tokens_; empty: all
+};
+
+}  // namespace
 
 void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
                       const CandidatesView& candidates, std::span<const float> logits,
@@ -61,7 +81,10 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
       count_backlog(0);
       context.backlog = backlog_;
     }
-    route(moe, 0, context, candidates_.view(), source_->logits(), decision_);
+    OtherExperts others(*source_, tokens_, moe, {});
+    CandidatesView view = candidates_.view();
+    if (source_->knows_all()) view.more = &others;
+    route(moe, 0, context, view, source_->logits(), decision_);
     count_queue(decision_);
     if (defers_) settle_backlog(0, decision_, {});
     return;
@@ -153,7 +176,10 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
       count_backlog(q);
       context.backlog = backlog_;
     }
-    route(moe, q, context, group_candidates_.view(), group_logits_, group_decision_);
+    OtherExperts others(*source_, tokens_, moe, group_rows_);
+    CandidatesView view = group_candidates_.view();
+    if (source_->knows_all()) view.more = &others;
+    route(moe, q, context, view, group_logits_, group_decision_);
     const LayerDecision& part = group_decision_;
     count_queue(part);
     if (defers_) settle_backlog(q, part, group_rows_);

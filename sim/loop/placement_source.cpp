@@ -85,7 +85,7 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
   return out;
 }
 
-placement::Placement place_by_loads(const scenario::Scenario& s,
+placement::Placement place_by_loads(const scenario::Scenario& s, PlacementKind kind,
                                     const std::vector<std::vector<double>>& loads,
                                     const std::vector<double>& speed) {
   const scenario::Parallel& p = s.parallel;
@@ -95,7 +95,7 @@ placement::Placement place_by_loads(const scenario::Scenario& s,
   out.ranks = p.ep;
   try {
     for (const std::vector<double>& load : loads) {
-      switch (p.placement) {
+      switch (kind) {
         case PlacementKind::kReplicated:
           out.rows.push_back(placement::replicated(load, experts + o.redundant, p.ep));
           break;
@@ -195,7 +195,7 @@ placement::Placement resolve_placement(const scenario::Scenario& s, const Routin
     return out;
   }
   return place_by_loads(
-      s, *loads,
+      s, p.placement, *loads,
       p.placement == PlacementKind::kTopologyHot ? rank_speeds(s) : std::vector<double>());
 }
 

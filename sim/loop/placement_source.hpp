@@ -32,9 +32,10 @@ RoutingProfile profile_routing(const scenario::Scenario& scenario, const Routing
 placement::Placement resolve_placement(const scenario::Scenario& scenario,
                                        const RoutingTrace* trace);
 
-/// The same from loads ([L or 1][E]) of any origin. Only for kReplicated, kEplb, kTopologyHot
-/// (asserted). `speed`: rank_speeds(), read for kTopologyHot only.
+/// The same from loads ([L or 1][E]) of any origin, in the way of `kind`: kReplicated, kEplb or
+/// kTopologyHot (asserted). `speed`: rank_speeds(), read for kTopologyHot only.
 placement::Placement place_by_loads(const scenario::Scenario& scenario,
+                                    scenario::PlacementKind kind,
                                     const std::vector<std::vector<double>>& loads,
                                     const std::vector<double>& speed);
 /// [ep] bytes per second summed over the other ranks, see above.

@@ -43,7 +43,7 @@ void Simulator::rebalance(std::uint64_t step) {
   for (const auto& kept : window_kept_) {
     for (std::size_t i = 0; i < kept.size(); ++i) loads[i / experts_][i % experts_] += kept[i];
   }
-  placement::Placement next = place_by_loads(s_, loads, speed_);
+  placement::Placement next = place_by_loads(s_, r.to, loads, speed_);
   const std::uint64_t bytes_each = expert_bytes();
   const Migration m = plan_migration(s_, placement_, next, bytes_each);
   const std::int64_t begin = *std::max_element(ready_.begin(), ready_.end());

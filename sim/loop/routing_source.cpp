@@ -129,6 +129,11 @@ class TraceSource final : public RoutingSource {
                    : sum / std::log(2.0) / static_cast<double>(tokens.size());
   }
 
+  [[nodiscard]] bool knows_all() const override { return false; }
+  void all_candidates(const StepTokens&, std::uint32_t, std::uint32_t,
+                      std::span<std::uint16_t>) override {
+    SWITCHYARD_ASSERT(false, "a trace knows its candidates only");
+  }
   [[nodiscard]] std::span<const float> logits() const override { return {}; }
   [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const override {
     return followed(b);
@@ -208,9 +213,10 @@ class SyntheticSource final : public RoutingSource {
   void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out,
                   Need need) override {
     const auto count = static_cast<std::uint32_t>(tokens.size());
-    const std::uint32_t width = need == Need::kChosen ? slots_ : width_;
-    // One after the other is fastest for few of many; the rest of all experts, by their clocks.
-    const std::uint32_t first = width_ == experts_ ? slots_ : width_;
+    const std::uint32_t width = need == Need::kChosen   ? slots_
+                                : need == Need::kScored ? experts_
+                                                        : width_;
+    const std::uint32_t first = drawn_one_by_one();
     out.tokens = count;
     out.width = width;
     out.nan_rows = 0;
@@ -239,6 +245,11 @@ class SyntheticSource final : public RoutingSource {
                : many_domains_ ? entropy / count
                                : law_.entropy(layer, 0);
   }
+  [[nodiscard]] bool knows_all() const override { return true; }
+  void all_candidates(const StepTokens& tokens, std::uint32_t layer, std::uint32_t t,
+                      std::span<std::uint16_t> ids) override {
+    law_.draw(tokens.sequence[t], layer, tokens.position[t], drawn_one_by_one(), ids);
+  }
   [[nodiscard]] std::span<const float> logits() const override { return logits_; }
   [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t) const override {
     return std::nullopt;
@@ -250,6 +261,11 @@ class SyntheticSource final : public RoutingSource {
   [[nodiscard]] bool reused() const override { return false; }
 
  private:
+  /// One after the other is fastest for few of many; the rest of all experts, by their clocks.
+  [[nodiscard]] std::uint32_t drawn_one_by_one() const {
+    return width_ == experts_ ? slots_ : width_;
+  }
+
   GateSpec gate_;
   std::uint32_t experts_, slots_, width_;
   bool many_domains_;

@@ -46,12 +46,18 @@ class RoutingSource {
  public:
   virtual ~RoutingSource() = default;
   /// What a caller reads of the candidates. kChosen: the ids of the scenario policy's slots, rows
-  /// may be no wider. kRanked: all ids. kScored: logit and lse too, and logits(); the other two
-  /// leave these empty. The ids are the same under each.
+  /// may be no wider. kRanked: all ids that are at hand (all_candidates() may have more). kScored:
+  /// logit and lse too, and logits(), and the ids of all experts if the source knows them; the
+  /// other two leave these empty. The ids are the same under each.
   enum class Need : std::uint8_t { kChosen, kRanked, kScored };
   /// Candidates of every token of the step in MoE layer `layer` (index among MoE layers).
   virtual void candidates(const StepTokens& tokens, std::uint32_t layer, Candidates& out,
                           Need need) = 0;
+  /// Whether all_candidates() may be called: a law knows all experts, a trace its M.
+  [[nodiscard]] virtual bool knows_all() const = 0;
+  /// All E experts of token t, best first; those of candidates() come first.
+  virtual void all_candidates(const StepTokens& tokens, std::uint32_t layer, std::uint32_t t,
+                              std::span<std::uint16_t> ids) = 0;
   /// Sequence of the trace that simulated sequence b follows; no value: a synthetic request.
   [[nodiscard]] virtual std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const = 0;
   /// All E logits of the last call's tokens, [T][E], or empty when only the candidates are known.

@@ -13,6 +13,7 @@
 #include "sim/loop/fixed_batch.hpp"
 #include "sim/loop/step_loop.hpp"
 #include "sim/network/from_scenario.hpp"
+#include "sim/scenario/place.hpp"
 #include "sim/serving/serving.hpp"
 
 namespace switchyard::sim {
@@ -120,7 +121,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   copy_bytes_.assign(exchange_.links().size(), 0);
   duplicates_ = placement::describe(placement::duplicates(placement_));
   if (s_.parallel.rebalance.signal != scenario::RebalanceSignal::kOff &&
-      s_.parallel.placement == scenario::PlacementKind::kTopologyHot) {
+      s_.parallel.rebalance.to == scenario::PlacementKind::kTopologyHot) {
     speed_ = rank_speeds(s_);
   }
 }
@@ -140,16 +141,6 @@ std::vector<std::uint64_t> Simulator::capacities(const scenario::Scenario& s) {
 }
 
 void Simulator::refuse_unsupported() const {
-  const auto alone = [](bool on, std::string_view key, std::string_view with) {
-    if (on) {
-      throw InputError(std::string(key), fmt::format("unsupported with {}", with));
-    }
-  };
-  const scenario::MemorySpec& m = s_.memory;
-  alone(spread_kv() && s_.faults.on(), "memory.kv.placement = \"by_token\"", "faults");
-  alone(kv_by_expert() && s_.faults.on(), "memory.kv.placement = \"by_expert\"", "faults");
-  alone(m.residency.hot && s_.workload.serves(), "memory.residency.initial = \"hot\"",
-        "requests that arrive");
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (s_.hardware.gpu_type(g).kernel_launch.ps() > kLongestSettingPs) {
       throw InputError("hardware.gpu_types", "kernel_launch is beyond 1 h");
@@ -374,6 +365,18 @@ void Simulator::make_batch() {
   machine.gpus = s_.parallel.stage_gpus();
   const std::uint32_t homes = machine.gpus;
   machine.kv_capacity = kv_rooms();
+  const std::uint64_t kv = s_.workload.serving.batching.kv;
+  for (std::uint32_t g = 0; g < gpus_ && kv > 0; ++g) {
+    const std::uint64_t all = ledger_.capacity(g), free = all - std::min(first_used_[g], all);
+    if (kv <= free) continue;
+    throw InputError(
+        "workload.batching.kv",
+        fmt::format("{} for KV pages; {} of the {} of {} are left beside weights and "
+                    "memory.reserve",
+                    format_bytes(static_cast<double>(kv)), format_bytes(static_cast<double>(free)),
+                    format_bytes(static_cast<double>(all)), s_.hardware.gpu(g).name),
+        "state less, or use workload.batching.memory_share");
+  }
   if (spread_kv() || kv_by_expert()) {
     machine.kv_round = s_.parallel.ep;
     machine.kv_on = [this](std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
@@ -689,6 +692,23 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
   if (source_ && source_->reused()) {
     result.notes.push_back("trace rows were used more than once: the run is longer than the trace");
   }
+  // Of the longest sequence, in tokens.
+  std::uint64_t longest = 0;
+  if (s_.workload.serves()) {
+    for (const run::RequestRecord& r : sink_.data().requests) {
+      longest = std::max(longest, std::uint64_t{r.prompt_tokens} + r.output_tokens);
+    }
+  } else {
+    const std::uint64_t each =
+        s_.workload.kind == scenario::WorkloadKind::kDecode ? 1 : s_.workload.tokens;
+    longest = s_.workload.context + steps * each;
+  }
+  if (const std::uint64_t most = s_.model.max_position_embeddings; most > 0 && longest > most) {
+    result.notes.push_back(
+        fmt::format("the longest sequence has {} tokens, {} is made for {} "
+                    "(max_position_embeddings): costs are right, answers would not be",
+                    longest, s_.model.name, most));
+  }
   if (s_.network.algorithm == scenario::ExchangeAlgorithm::kHierarchical &&
       std::all_of(inv.gpus.begin(), inv.gpus.end(),
                   [&](const run::GpuInfo& g) { return g.node == inv.gpus.front().node; })) {
@@ -702,6 +722,29 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
         "roofline; all others are the roofline's",
         s_.cost.calibration->device, s_.cost.library.empty() ? "" : ", ", s_.cost.library,
         measured_ops_, extrapolated_ops_));
+  }
+  if (s_.cost.calibration) {
+    // Exchanges are timed by the links (network.*), or by network.measured.
+    std::array<std::size_t, scenario::kOpKinds> count{};
+    for (const scenario::OpTable& t : s_.cost.calibration->tables) {
+      ++count[static_cast<std::size_t>(t.kind)];
+    }
+    std::size_t unread = 0;
+    std::string which;
+    for (const auto kind :
+         {scenario::OpKind::kCollective, scenario::OpKind::kDispatch, scenario::OpKind::kCombine}) {
+      const auto k = static_cast<std::size_t>(kind);
+      if (count[k] == 0) continue;
+      unread += count[k];
+      which +=
+          fmt::format("{}{} {}", which.empty() ? "" : ", ", count[k], scenario::kOpKindNames[k]);
+    }
+    if (unread > 0) {
+      result.notes.push_back(fmt::format(
+          "calibration {}: {} of its {} tables ({}) are read by validate only; the "
+          "network model, or network.measured, times exchanges here",
+          s_.cost.calibration->device, unread, s_.cost.calibration->tables.size(), which));
+    }
   }
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
   if (!duplicates_.empty()) result.notes.push_back(duplicates_);
@@ -789,6 +832,13 @@ void Simulator::note_allocator(SimulationResult& result) {
                   s_.hardware.gpu(worst).name, 100 * idle));
 }
 
+/// All that can be refused before the first step.
+void Simulator::prepare(const run::Inventory& inventory) {
+  load_weights();
+  make_batch();
+  make_board(inventory);
+}
+
 SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCallback& progress,
                                 const SimulationExtras& extras) {
   SimulationResult result;
@@ -816,9 +866,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   meta.detail = detail_of(s_.run.detail);
   const run::Inventory inv = inventory();
   sink_.begin(meta, inv);
-  load_weights();
-  make_batch();
-  make_board(inv);
+  prepare(inv);
   sink_.data().serving = s_.workload.serves();
 
   reset_healing();
@@ -919,8 +967,36 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
 SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace* trace,
                           const std::string& trace_hash, RunSink& sink,
                           const ProgressCallback& progress, const SimulationExtras& extras) {
-  Simulator simulator(scenario, trace, sink);
-  return simulator.run(trace_hash, progress, extras);
+  try {
+    Simulator simulator(scenario, trace, sink);
+    return simulator.run(trace_hash, progress, extras);
+  } catch (const InputError& e) {
+    throw scenario::with_place(scenario, e);
+  }
+}
+
+void check_scenario(const scenario::Scenario& scenario) {
+  try {
+    check_groups(scenario);
+    const bool routed = scenario.model.num_moe_layers() > 0;
+    if (routed && scenario.workload.routing.source == scenario::RoutingSource::kTrace) return;
+    // SimGrid has one session a process, and nothing is timed here: a sweep's points would not get
+    // one each. What is loaded before the first step is there in the end.
+    scenario::Scenario untimed = scenario;
+    using scenario::NetworkModelKind;
+    NetworkModelKind& model = untimed.network.model;
+    if (model == NetworkModelKind::kFlow || model == NetworkModelKind::kCoflow) {
+      model = NetworkModelKind::kAuto;
+    }
+    untimed.memory.loading = {};
+    const std::unique_ptr<RunSink> sink = memory_sink();
+    Simulator simulator(untimed, nullptr, *sink);
+    const run::Inventory inventory = simulator.inventory();
+    sink->begin({}, inventory);
+    simulator.prepare(inventory);
+  } catch (const InputError& e) {
+    throw scenario::with_place(scenario, e);
+  }
 }
 
 }  // namespace switchyard::sim

@@ -87,4 +87,9 @@ SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace
                           const ProgressCallback& progress = {},
                           const SimulationExtras& extras = {});
 
+/// Throws what simulate() would refuse before its first step, at the place of the key that is to
+/// blame: weights that leave no room for KV pages, policies that the requests cannot serve, …
+/// Computes no step. A scenario with a trace is checked as far as the trace is not needed.
+void check_scenario(const scenario::Scenario& scenario);
+
 }  // namespace switchyard::sim

@@ -57,6 +57,8 @@ class Simulator {
 
   SimulationResult run(const std::string& trace_hash, const ProgressCallback& progress,
                        const SimulationExtras& extras);
+  [[nodiscard]] run::Inventory inventory() const;
+  void prepare(const run::Inventory& inventory);
 
  private:
   static std::vector<std::uint32_t> nodes(const scenario::Scenario& s);
@@ -89,7 +91,6 @@ class Simulator {
     return gpu / s_.parallel.tp * s_.parallel.tp;
   }
 
-  run::Inventory inventory() const;
   void load_weights();
   void start_up(std::vector<LoadJob>& jobs);
   void await_layer(std::uint32_t moe);

@@ -154,8 +154,12 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
     if (e.has("probability")) r.probability = e.number("probability", {0, 1, true});
     const auto takes = [&](std::string_view key, bool used) {
       if (e.has(key) && !used) {
-        e.fail(key, fmt::format("means nothing for a {}",
-                                kFaultKindNames[static_cast<std::size_t>(r.kind)]));
+        const bool back = key == "lasts" && r.kind == FaultKind::kGpuLoss;
+        e.fail(key,
+               fmt::format("means nothing for a {}{}",
+                           kFaultKindNames[static_cast<std::size_t>(r.kind)],
+                           back ? " with faults.reaction = \"restart\"" : ""),
+               back ? "the restart brings the GPU back; or use reaction = \"migrate\"" : "");
       }
       return used;
     };
@@ -254,6 +258,12 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
   };
   if (s.has("retries") && !has(FaultKind::kGatherFailure)) {
     s.fail("retries", "means nothing without a gather_failure");
+  }
+  if (s.has("check_every") && !has(FaultKind::kBitFlip) && !has(FaultKind::kMisSharding)) {
+    s.fail("check_every", "means nothing without a bit_flip or a mis_sharding");
+  }
+  if (s.has("recompute_chunk") && !has(FaultKind::kGpuLoss) && !has(FaultKind::kLinkDown)) {
+    s.fail("recompute_chunk", "means nothing without a gpu_loss or a link_down");
   }
   for (const FaultRule& r : f.events) {
     if (r.kind == FaultKind::kMisSharding &&

@@ -73,7 +73,7 @@ GpuType read_gpu_type(Section& s, const std::string& name) {
   t.mbu = s.number("mbu", {0, 1, true}, 1.0);
   t.mfu = s.number("mfu", {0, 1, true}, 1.0);
   t.mfu_grouped = s.number("mfu_grouped", {0, 1, true}, t.mfu);
-  t.sms = static_cast<std::uint32_t>(s.count("sms", 1, 65535));
+  if (s.has("sms")) t.sms = static_cast<std::uint32_t>(s.count("sms", 1, 65535));
   t.kernel_launch = s.duration("kernel_launch", SimTime());
   t.tdp_w = s.power("tdp");
   if (!(t.tdp_w > 0)) {

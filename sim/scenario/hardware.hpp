@@ -58,7 +58,7 @@ struct GpuType {
   double mbu = 1.0;          ///< Achievable share of `hbm`, (0, 1].
   double mfu = 1.0;          ///< Achievable share of `peak` in dense GEMM, (0, 1].
   double mfu_grouped = 1.0;  ///< The same for grouped expert GEMM, (0, 1]; default: mfu.
-  std::uint32_t sms = 0;     ///< Streaming multiprocessors, > 0.
+  std::uint32_t sms = 0;     ///< Streaming multiprocessors; 0: not stated. No cost reads them.
   SimTime kernel_launch;     ///< Fixed time of one kernel, >= 0.
   double tdp_w = 0;          ///< Watts, > 0.
   double idle_w = 0;         ///< Watts, 0 <= idle <= tdp; 0 = not stated (energy tables print n/a).

@@ -472,6 +472,43 @@ std::vector<std::vector<double>> read_loads(const fs::path& path, const std::str
   return rows;
 }
 
+/// Servers of the first EP group, if its ranks fill them evenly and in order; else 1.
+std::uint32_t servers_of_a_group(const Scenario& out) {
+  const std::uint32_t ep = out.parallel.ep;
+  std::uint32_t servers = 1;
+  for (std::uint32_t r = 1; r < ep; ++r) {
+    if (out.hardware.gpu(r).node != out.hardware.gpu(r - 1).node) ++servers;
+  }
+  bool even = ep % servers == 0;
+  for (std::uint32_t r = 0; even && r < ep; ++r) {
+    const std::uint32_t first = r / (ep / servers) * (ep / servers);
+    even = out.hardware.gpu(r).node == out.hardware.gpu(first).node;
+  }
+  return even ? servers : 1;
+}
+
+/// The file that the key `loads` of a section names, and what is written down of it.
+std::vector<std::vector<double>> read_loads_file(Context& context, const Section& s,
+                                                 const fs::path& folder,
+                                                 const model::ModelConfig& model) {
+  const Node* node = s.find("loads");
+  if (node->kind != Node::Kind::kString || node->text.empty()) {
+    s.fail("loads", "expected the name of a CSV file layer,expert,load");
+  }
+  const fs::path path = named_path(node->text, *node, folder);
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    no_such_file(node->where(), s.full_key("loads"), node->text, path);
+  }
+  std::vector<std::vector<double>> loads = read_loads(path, node->where(), model);
+  std::string text;
+  for (const auto& row : loads) text += fmt::format("{}\n", fmt::join(row, " "));
+  context.record(s.full_key("loads"), fmt::format("file {}", hex64(hash64(std::string_view(text)))),
+                 node->where());
+  context.record(s.full_key("loads_file"), path.generic_string(), node->where(), false);
+  return loads;
+}
+
 /// `parallel.placement_options`: each kind takes its own keys and refuses the others.
 void read_placement_options(Context& context, Section& parallel, const fs::path& folder,
                             std::string_view kind, Scenario& out) {
@@ -511,17 +548,7 @@ void read_placement_options(Context& context, Section& parallel, const fs::path&
     }
   }
   if (only("nodes", eplb)) {
-    // Servers of the first EP group, if its ranks fill them evenly and in order.
-    std::uint32_t servers = 1;
-    for (std::uint32_t r = 1; r < p.ep; ++r) {
-      if (out.hardware.gpu(r).node != out.hardware.gpu(r - 1).node) ++servers;
-    }
-    bool even = p.ep % servers == 0;
-    for (std::uint32_t r = 0; even && r < p.ep; ++r) {
-      const std::uint32_t first = r / (p.ep / servers) * (p.ep / servers);
-      even = out.hardware.gpu(r).node == out.hardware.gpu(first).node;
-    }
-    o.nodes = static_cast<std::uint32_t>(s.count("nodes", 1, p.ep, even ? servers : 1));
+    o.nodes = static_cast<std::uint32_t>(s.count("nodes", 1, p.ep, servers_of_a_group(out)));
     if (p.ep % o.nodes != 0) {
       s.violated("nodes", fmt::format("nodes divides ep = {}", p.ep));
     }
@@ -533,19 +560,7 @@ void read_placement_options(Context& context, Section& parallel, const fs::path&
     if (loads->kind != Node::Kind::kString || loads->text.empty()) {
       s.fail("loads", "expected \"profile\" or the name of a CSV file layer,expert,load");
     }
-    const fs::path path = named_path(loads->text, *loads, folder);
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) {
-      no_such_file(loads->where(), s.full_key("loads"), loads->text, path);
-    }
-    o.loads = read_loads(path, loads->where(), out.model);
-    std::string text;
-    for (const auto& row : o.loads) {
-      text += fmt::format("{}\n", fmt::join(row, " "));
-    }
-    context.record(s.full_key("loads"),
-                   fmt::format("file {}", hex64(hash64(std::string_view(text)))), loads->where());
-    context.record(s.full_key("loads_file"), path.generic_string(), loads->where(), false);
+    o.loads = read_loads_file(context, s, folder, out.model);
     if (s.has("profile_steps")) {
       s.fail("profile_steps", "means nothing with loads from a file");
     }
@@ -713,7 +728,8 @@ void read_stages(Section& s, Scenario& out) {
            "set parallel.attention, or pp = 1");
   }
   if (p.pp > out.model.num_layers) {
-    s.violated("pp", fmt::format("pp <= {} layers of {}", out.model.num_layers, out.model.name));
+    s.violated("pp", fmt::format("pp <= {} layers of {}{}", out.model.num_layers, out.model.name,
+                                 s.has("pp") ? "" : fmt::format("; the default here is {}", p.pp)));
   }
   if (model::count_parameters(out.model).stated_backbone > 0 ||
       out.model.router == model::RouterKind::kTokenMlp) {
@@ -954,11 +970,11 @@ void read_rebalance(Section& parallel, Scenario& out) {
   if (!parallel.has("rebalance")) {
     return;
   }
-  Section s = parallel.section("rebalance", {"signal", "threshold", "window", "cooldown"});
+  Section s = parallel.section("rebalance", {"signal", "threshold", "window", "cooldown", "to"});
   RebalanceSpec& r = out.parallel.rebalance;
   r.signal = static_cast<RebalanceSignal>(s.choice("signal", kRebalanceNames));
   if (r.signal == RebalanceSignal::kOff) {
-    for (const std::string_view key : {"threshold", "window", "cooldown"}) {
+    for (const std::string_view key : {"threshold", "window", "cooldown", "to"}) {
       if (s.has(key)) {
         s.fail(key, "means nothing with signal = \"off\"");
       }
@@ -966,10 +982,32 @@ void read_rebalance(Section& parallel, Scenario& out) {
     return;
   }
   const PlacementKind kind = out.parallel.placement;
-  if (kind != PlacementKind::kReplicated && kind != PlacementKind::kEplb &&
-      kind != PlacementKind::kTopologyHot) {
+  const bool follows = kind == PlacementKind::kReplicated || kind == PlacementKind::kEplb ||
+                       kind == PlacementKind::kTopologyHot;
+  r.to = kind;
+  // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
+  if (s.has("to")) {
+    if (follows) {
+      s.fail("to", "means nothing: this placement is made anew in its own way", "leave it out");
+    }
+    constexpr std::array<std::string_view, 2> kNames{"eplb", "topology_hot"};
+    r.to = s.choice("to", kNames) == 0 ? PlacementKind::kEplb : PlacementKind::kTopologyHot;
+    const auto experts = static_cast<std::uint32_t>(out.model.num_experts);
+    if (!out.parallel.replicas.empty()) {
+      s.fail("to", "unsupported with a placement file that has several copies of an expert",
+             "use placement = \"eplb\" with placement_options.redundant");
+    }
+    if (experts % out.parallel.ep != 0) {
+      s.violated("to", fmt::format("ep = {} divides the {} experts", out.parallel.ep, experts));
+    }
+    if (r.to == PlacementKind::kEplb) {
+      PlacementOptions& o = out.parallel.placement_options;
+      o.groups = std::max<std::uint32_t>(out.model.gate.n_group, 1);
+      o.nodes = servers_of_a_group(out);
+    }
+  } else if (!follows) {
     s.fail("signal", "this placement does not follow loads",
-           "use placement = \"eplb\", \"replicated\" or \"topology_hot\"");
+           "set rebalance.to, or use placement = \"eplb\", \"replicated\" or \"topology_hot\"");
   }
   r.threshold = r.signal == RebalanceSignal::kLoad ? s.number("threshold", {1, 1e6})
                                                    : s.number("threshold", {0, 1});
@@ -1316,6 +1354,12 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     p.violated("combine_header", "combine_header <= 1 MiB");
   }
   n.payload.wire = static_cast<WireFormat>(p.choice("wire", kWireNames, 0));
+  if (p.has("scale_block") && n.payload.scale_block > 0 &&
+      model::dtype_bits_x32(n.payload.dispatch) > 8 * 32 &&
+      model::dtype_bits_x32(n.payload.combine) > 8 * 32 && n.payload.wire == WireFormat::kNative) {
+    p.fail("scale_block", "means nothing: formats of more than 8 bits have no scales",
+           "set payload.dispatch or payload.combine to \"fp8\", or leave it out");
+  }
   if (n.payload.wire != WireFormat::kNative) {
     for (const auto& [key, format] :
          {std::pair("dispatch", n.payload.dispatch), std::pair("combine", n.payload.combine)}) {
@@ -1417,18 +1461,18 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
   }
 }
 
-void read_residency(Section& memory, Scenario& out) {
+void read_residency(Context& context, Section& memory, const fs::path& folder, Scenario& out) {
   if (!memory.has("residency")) {
     return;  // Every expert is resident.
   }
   Section s =
       memory.section("residency", {"policy", "slots", "host_slots", "prefetch", "prefetch_experts",
-                                   "initial", "profile_steps", "store"});
+                                   "initial", "profile_steps", "loads", "store"});
   ResidencySpec& r = out.memory.residency;
   r.policy = static_cast<ResidencyPolicy>(s.choice("policy", kResidencyNames, 0));
   if (!r.on()) {
     for (const char* key : {"slots", "host_slots", "prefetch", "prefetch_experts", "initial",
-                            "profile_steps", "store"}) {
+                            "profile_steps", "loads", "store"}) {
       if (s.has(key)) {
         s.fail(key, "means nothing while every expert is resident",
                "set memory.residency.policy to lru, lfu or static");
@@ -1448,6 +1492,10 @@ void read_residency(Section& memory, Scenario& out) {
   if (!out.network.measured.points.empty()) {
     s.fail("policy", "unsupported with network.measured",
            "a measured link is known only for exchanges alone on it");
+  }
+  if (out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked) {
+    s.fail("policy", "unsupported with policy.soft.cost = \"stacked\": it reads every expert",
+           "use soft.cost = \"gathered\"");
   }
   r.slots = static_cast<std::uint32_t>(s.count("slots", 1, experts));
   // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
@@ -1492,12 +1540,19 @@ void read_residency(Section& memory, Scenario& out) {
   if (fixed && !r.hot) {
     s.fail("initial", "a static cache that begins empty stays empty", "use initial = \"hot\"");
   }
-  if (r.hot) {
+  if (r.hot && s.has("loads")) {
+    if (s.has("profile_steps")) {
+      s.fail("profile_steps", "means nothing with loads from a file", "give one of them");
+    }
+    r.loads = read_loads_file(context, s, folder, out.model);
+  } else if (r.hot) {
     r.profile_steps = static_cast<std::uint32_t>(
         s.count("profile_steps", 1, 1'000'000,
                 out.workload.warmup_steps > 0 ? out.workload.warmup_steps : 16));
-  } else if (s.has("profile_steps")) {
-    s.fail("profile_steps", "means nothing", "set initial = \"hot\"");
+  } else {
+    for (const char* key : {"profile_steps", "loads"}) {
+      if (s.has(key)) s.fail(key, "means nothing", "set initial = \"hot\"");
+    }
   }
 }
 
@@ -1563,7 +1618,7 @@ void read_loading(Section& memory, Scenario& out) {
   }
 }
 
-void read_memory(Context& context, const Node& root, Scenario& out) {
+void read_memory(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("memory"), "memory",
             {"watermark", "watermark_action", "sample_every", "reserve", "kv", "allocator", "page",
              "residency", "loading"},
@@ -1649,7 +1704,7 @@ void read_memory(Context& context, const Node& root, Scenario& out) {
   } else if (s.has("page")) {
     s.fail("page", "means nothing", "set allocator = \"paged\"; KV pages: kv.block");
   }
-  read_residency(s, out);
+  read_residency(context, s, folder, out);
   read_loading(s, out);
 }
 
@@ -1772,17 +1827,24 @@ void read_economics(Context& context, const Node& root, Scenario& out) {
             root);
   EconomicsSpec& e = out.economics;
   e.stated = true;
-  const auto money = [&](std::string_view key) {
-    const std::string text = s.text(key);
-    return parse_money(text, s.where(key), s.full_key(key));
+  const auto money_text = [&](std::string_view key, const std::string& example) {
+    const Node* node = s.find(key);
+    if (node != nullptr && node->kind != Node::Kind::kString) {
+      s.fail(key, "expected an amount with its unit", "write e.g. " + example);
+    }
+    return s.text(key);
   };
-  e.usd_per_kwh = money("electricity");
-  e.gpu_usd = money("gpu_price");
+  const auto money = [&](std::string_view key, const std::string& example) {
+    return parse_money(money_text(key, example), s.where(key), s.full_key(key));
+  };
+  e.usd_per_kwh = parse_energy_price(money_text("electricity", "\"0.1 USD/kWh\""),
+                                     s.where("electricity"), s.full_key("electricity"));
+  e.gpu_usd = money("gpu_price", "\"30000 USD\"");
   e.pue = s.number("pue", {1, 100, false}, 1.0);
   e.years = s.number("years", {0, 1000, true}, 3.0);
   e.host_w = s.power("host_power", 0.0);
   if (s.has("api_price")) {
-    e.api_usd = money("api_price");
+    e.api_usd = money("api_price", "\"0.5 USD\"");
     if (!(e.api_usd > 0)) s.violated("api_price", "api_price > 0 USD");
   }
   for (const GpuType& t : out.hardware.gpu_types) {
@@ -1802,12 +1864,33 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
   if (table == nullptr) return;
   Section s(context, table, "monitor", {"alarms"}, root);
   if (!s.has("alarms")) s.fail("alarms", "is missing", "write [[monitor.alarms]]");
+  // The rules themselves, or a file of them as for `monitor --alarms`.
+  const Node* list = s.find("alarms");
+  Node file_root;
+  fs::path base = folder;
+  if (list->kind == Node::Kind::kString) {
+    const fs::path path = named_path(list->text, *list, folder);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
+      no_such_file(list->where(), "monitor.alarms", list->text, path);
+    }
+    file_root = load_toml(path, "monitor", list->where());
+    base = path.parent_path();
+    Context none;
+    const Section top(none, &file_root, "", {"alarms"}, file_root);
+    if (!top.has("alarms")) {
+      throw InputError(list->where(), fmt::format("{} holds no [[alarms]]", list->text),
+                       "see scenarios/alarms/healthy.toml");
+    }
+    list = top.find("alarms");
+    context.record("monitor.file", path.generic_string(), s.where("alarms"), false);
+  }
   const auto load = [&](const Node& node, const std::string& key) {
     if (node.kind != Node::Kind::kString) {
       throw InputError(node.where(), fmt::format("{}: expected the name of a policy file", key));
     }
     if (out.gate.experts == 0) throw InputError(node.where(), key + ": the model has no MoE layer");
-    fs::path path = named_path(node.text, node, folder);
+    fs::path path = named_path(node.text, node, base);
     std::error_code ignored;
     if (!fs::exists(path, ignored)) no_such_file(node.where(), key, node.text, path);
     const Node file = load_toml(path, "policy", node.where());
@@ -1832,7 +1915,7 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
     context.record(key, text, node.where());
     return policy;
   };
-  out.alarms = alarms_from(context, s.find("alarms"), "monitor.alarms", *table, load);
+  out.alarms = alarms_from(context, list, "monitor.alarms", *table, load);
   for (std::size_t i = 0; i < out.alarms.size(); ++i) {
     const AlarmRule& r = out.alarms[i];
     const auto refuse = [&](bool on, const std::string& why, const std::string& hint) {
@@ -1957,6 +2040,11 @@ void check_layout_with_faults(const Context& context, const Node& root, const Sc
                        "leave one of the two out");
     }
   };
+  const KvPlacement kv = out.memory.kv_placement;
+  refuse(out.faults.on() && (kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert),
+         "memory.kv.placement",
+         fmt::format("memory.kv.placement = \"{}\"",
+                     kv == KvPlacement::kByToken ? "by_token" : "by_expert"));
   refuse(p.router != RouterPlacement::kGpu && out.faults.on(), "parallel.router",
          "a router off the GPUs");
   refuse(p.tp > 1 && p.ep > p.tp && out.faults.on(), "parallel.ep",
@@ -2143,7 +2231,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
     throw InputError(policy->where(), "policy: the model has no MoE layer");
   }
   read_network(context, root, document.folder, out);
-  read_memory(context, root, out);
+  read_memory(context, root, document.folder, out);
   if (const Node* network = root.find("network");
       network != nullptr && network->find("broadcast") != nullptr &&
       out.memory.kv_placement != KvPlacement::kReplicated) {

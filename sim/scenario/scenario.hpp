@@ -7,7 +7,7 @@
 // file:line:column (or "--set"). Paths are relative to the file that names them. Keys beside `file`
 // override the file's. Several [[sweep]] make a cartesian product, the first one varying slowest.
 //
-// Not modelled, and refused by name: prefix caching, dirichlet routing.
+// Not modelled, and refused by name: prefix caching.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -83,6 +83,9 @@ struct RebalanceSpec {
   /// step in which the busiest link carries data.
   double threshold = 0;
   std::uint32_t window = 8, cooldown = 8;  ///< Steps, warm-up included.
+  /// How the new one is made: eplb, replicated or topology_hot. The placement's own way if that
+  /// follows loads; eplb and topology_hot may follow one that does not, with as many copies.
+  PlacementKind to = PlacementKind::kEplb;
 };
 
 /// What a router on the CPU can do; only with router = cpu.
@@ -265,7 +268,10 @@ struct ResidencySpec {
   /// Both caches begin with the experts that the first steps of the scenario's own routing ask for
   /// most, instead of empty.
   bool hot = false;
-  std::uint32_t profile_steps = 0;  ///< Those steps; only with `hot`.
+  std::uint32_t profile_steps = 0;  ///< Those steps; only with `hot` and without `loads`.
+  /// [MoE layer][expert] in place of those steps: from a file, of a run or trace of its own; or
+  /// empty.
+  std::vector<std::vector<double>> loads;
   [[nodiscard]] bool on() const { return policy != ResidencyPolicy::kAll; }
 };
 

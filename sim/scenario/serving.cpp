@@ -72,9 +72,11 @@ void read_arrivals(Context& context, Section& workload,
     std::ifstream in(path, std::ios::binary);
     std::ostringstream text;
     std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored) || !in || !(text << in.rdbuf())) {
-      s.fail("file", "cannot be read");
+    if (std::filesystem::is_directory(path, ignored) || !in) s.fail("file", "cannot be read");
+    if (in.peek() == std::ifstream::traits_type::eof()) {
+      s.fail("file", "is empty", "the first line names the columns; one request a line");
     }
+    if (!(text << in.rdbuf())) s.fail("file", "cannot be read");
     a.file = path.generic_string();
     a.trace = std::make_shared<const RequestTrace>(parse_request_trace(text.str(), a.file, format));
     context.record("workload.arrivals.file", a.file, s.where("file"), false);
@@ -113,6 +115,11 @@ void read_lengths(Section& workload, Scenario& out) {
   l.output_cv = s.number("output_cv", {0, 100}, 0.0);
 }
 
+/// A limit that is 0, none, by default; 0 written down would read as "nothing may".
+std::uint64_t limit_of(Section& s, std::string_view key, std::uint64_t most) {
+  return s.count(key, s.has(key) ? 1 : 0, most, 0);
+}
+
 void read_batching(Section& workload, Scenario& out) {
   Batching& b = out.workload.serving.batching;
   Section s = workload.section(
@@ -131,7 +138,7 @@ void read_batching(Section& workload, Scenario& out) {
       s.violated("memory_share", "0 < memory_share <= 100 %");
     }
   }
-  b.max_waiting = static_cast<std::uint32_t>(s.count("max_waiting", 0, kMaxRequests, 0));
+  b.max_waiting = static_cast<std::uint32_t>(limit_of(s, "max_waiting", kMaxRequests));
   b.preemption = static_cast<Preemption>(s.choice("preemption", kPreemptionNames, 0));
   if (b.preemption == Preemption::kSwap) {
     if (s.has("swap_bandwidth")) {
@@ -262,7 +269,7 @@ void read_serving(Context& context, Section& workload,
   read_batching(workload, out);
   read_front_end(context, workload, out);
   read_tiers(context, workload, out);
-  out.workload.serving.max_steps = workload.count("max_steps", 0, kMaxSteps, 0);
+  out.workload.serving.max_steps = limit_of(workload, "max_steps", kMaxSteps);
 }
 
 void check_serving(const Section& workload, const Scenario& scenario) {

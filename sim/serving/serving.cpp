@@ -442,11 +442,14 @@ class ServingBatch final : public BatchSource {
         set_room(k, machine_.kv_capacity);
         for (std::uint32_t i = first_of(k); i < first_of(k) + span(); ++i) {
           if (room_[i] >= bytes(1)) continue;
-          throw InputError("workload.batching",
-                           fmt::format("GPU {} has {} B for KV pages, one page takes {} B", i,
-                                       room_[i], bytes(1)),
-                           "the model fills the memory: use more GPUs, a larger ep or a smaller "
-                           "format");
+          const bool stated = w_.batching.kv > 0;
+          throw InputError(
+              stated ? "workload.batching.kv" : "parallel.ep",
+              fmt::format("GPU {} has {} B for KV pages, one page takes {} B", i, room_[i],
+                          bytes(1)),
+              stated ? "state room for at least one page"
+                     : "the model fills the memory: use more GPUs, a larger ep or a smaller "
+                       "format");
         }
         least_capacity_ = std::min(least_capacity_, least_room(k));
         ranks_.push_back(std::move(k));

@@ -511,3 +511,15 @@ TEST(Capability, CudaWithoutAGpuIsExitThreeAndOneLine) {
   EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
   EXPECT_FALSE(fs::exists(f / "t.h5"));
 }
+
+// A full disk behind a redirection is no fault of the program, whichever verb prints.
+TEST(BadInput, AFullStandardOutputIsNamed) {
+  const fs::path scenario = source_path("scenarios/normative.toml");
+  for (const std::string& verb :
+       {"explain '" + scenario.string() + "'", std::string("table account")}) {
+    const ProcessResult r =
+        run_process({"/bin/sh", "-c", "'" + switchyard_binary() + "' " + verb + " > /dev/full"});
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    EXPECT_EQ(r.err, "switchyard: cannot write to standard output\n") << verb;
+  }
+}

@@ -2,6 +2,7 @@
 // A run that is interrupted ends with 128 + signal and leaves neither a temporary nor an output.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -65,6 +66,23 @@ TEST(Interrupt, OfATraceLeavesNothing) {
 TEST(Interrupt, OfASimulationLeavesNothing) {
   expect_clean_end("interrupt_sim_int", long_sim(), SIGINT, 1);
   expect_clean_end("interrupt_sim_term", long_sim(), SIGTERM, 1);
+}
+
+TEST(Interrupt, WhatAKilledProcessLeftGoesWithTheNextRunOfThatName) {
+  const fs::path f = fresh_folder("interrupt_sim_kill");
+  const ProcessResult killed = interrupt_switchyard(
+      long_sim(), SIGKILL, [&] { return temporaries(f) >= 1; }, {.folder = f, .environment = {}});
+  EXPECT_TRUE(killed.died_of_signal);
+  ASSERT_EQ(temporaries(f), 1U);
+  // Neither of a run that goes on (this process), nor of another output.
+  const std::string alive = "r.h5." + std::to_string(getpid()) + ".tmp";
+  switchyard::write_file(f / alive, "a run that goes on");
+  switchyard::write_file(f / "other.h5.999999999.tmp", "of another output");
+  const ProcessResult again =
+      run_switchyard({"sim", source_path("scenarios/hub.toml").string(), "-o", "r.h5"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(listing(f), (std::vector<std::string>{"other.h5.999999999.tmp", "r.h5", alive}));
 }
 
 TEST(Interrupt, OfASweepStopsItsPointsToo) {

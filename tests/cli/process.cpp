@@ -103,6 +103,8 @@ ProcessResult interrupt_switchyard(std::vector<std::string> arguments, int signa
   });
 }
 
+std::string switchyard_binary() { return SWITCHYARD_BINARY; }
+
 ProcessResult run_switchyard(std::vector<std::string> arguments, const ProcessOptions& options) {
   arguments.insert(arguments.begin(), SWITCHYARD_BINARY);
   return run_process(arguments, options);

@@ -26,6 +26,9 @@ struct ProcessOptions {
 ProcessResult run_process(const std::vector<std::string>& command,
                           const ProcessOptions& options = {});
 
+/// Path of the built `switchyard`.
+std::string switchyard_binary();
+
 /// run_process for the built `switchyard`, with `arguments`.
 ProcessResult run_switchyard(std::vector<std::string> arguments,
                              const ProcessOptions& options = {});

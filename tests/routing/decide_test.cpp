@@ -778,5 +778,60 @@ TEST_F(Properties, AllTokensOnOneExpertFillItToTheBrim) {
   EXPECT_EQ(d.rerouted, 75U);
 }
 
+// A law's candidates beyond the M at hand are asked for when these are full, and decide as all
+// would.
+TEST(Decide, FetchesFurtherCandidatesOfTokensThatHaveNoneLeft) {
+  constexpr std::uint32_t kTokens = 300, kExperts = 100;
+  const GateSpec gate = gate_mixtral(kExperts, 2);
+  std::vector<float> logits;
+  for (std::uint32_t i = 0; i < kTokens * kExperts; ++i) {
+    const std::uint32_t e = i % kExperts;
+    logits.push_back(static_cast<float>(random_normal(3, 7, {i / kExperts, e, 0, 0})) -
+                     0.1F * static_cast<float>(e));
+  }
+  const auto unscored = [&](std::uint32_t width) {
+    Candidates c = ranked(gate, logits, {}, width);
+    c.logit.clear();
+    c.lse.clear();
+    return c;
+  };
+  const Candidates all = unscored(kExperts), few = unscored(4);
+  class Rest final : public MoreCandidates {
+   public:
+    explicit Rest(const Candidates& all) : all_(all) {}
+    void all(std::uint32_t t, std::span<std::uint16_t> ids) override {
+      ++asked[t];
+      std::copy_n(all_.ids.begin() + t * kExperts, kExperts, ids.begin());
+    }
+    std::map<std::uint32_t, int> asked;
+
+   private:
+    const Candidates& all_;
+  };
+  const Step step(kTokens);
+  DecideWorkspace workspace;
+  for (const char* how : {"", "capacity.mode=rounds", "capacity.mode=rounds capacity.order=random",
+                          "capacity.exhausted=drop_token"}) {
+    const RoutingPolicy policy =
+        policy_of(std::string("capacity.rule=share capacity.factor=1.0 ") + how);
+    LayerDecision whole, lazy, cut;
+    decide(gate, policy, step.context, all.view(), {}, workspace, whole);
+    Rest rest(all);
+    CandidatesView view = few.view();
+    view.more = &rest;
+    decide(gate, policy, step.context, view, {}, workspace, lazy);
+    EXPECT_EQ(lazy.chosen, whole.chosen) << how;
+    EXPECT_EQ(lazy.outcome, whole.outcome) << how;
+    EXPECT_EQ(lazy.load, whole.load) << how;
+    EXPECT_EQ(lazy.truncated_slots, 0U) << how;
+    EXPECT_EQ(lazy.dropped, 0U) << how;  // As many places as assignments.
+    EXPECT_LT(rest.asked.size(), kTokens) << how;
+    for (const auto& [t, n] : rest.asked) EXPECT_EQ(n, 1) << how << ": token " << t;
+    decide(gate, policy, step.context, few.view(), {}, workspace, cut);
+    EXPECT_GT(cut.dropped, 0U) << how;
+    EXPECT_GT(cut.truncated_slots, 0U) << how;
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+
 namespace {
 
 using switchyard::explain_file;
@@ -66,6 +69,66 @@ TEST(Explain, ATraceThatIsNotMadeYetIsNoError) {
   const Table t = explain_file(kNormative, options);
   EXPECT_EQ(row(t, "workload.routing.trace"),
             (std::vector<std::string>{"workload.routing.trace", "later.h5", "--trace", ""}));
+}
+
+// What `sim` refuses before its first step is refused here, at the line that is to blame.
+TEST(Explain, RefusesWhatTheSimulatorWouldWithFileAndLine) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    switchyard::write_file("refused.toml", text);
+    ReadOptions options;
+    options.presets_root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios";
+    try {
+      (void)explain_file("refused.toml", options);
+    } catch (const switchyard::InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const std::string open =
+      "[workload]\nkind = \"open\"\nrouting = { synthetic = \"uniform\" }\n"
+      "arrivals = { per_second = 4.0, requests = 3 }\nlengths = { prompt = 8, output = 2 }\n";
+  const std::string decode =
+      "[workload]\nkind = \"decode\"\nbatch = 8\ncontext = 64\n"
+      "routing = { synthetic = \"uniform\" }\n";
+  const std::string root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/";
+  const std::string head = "[model]\nfile = \"" + root +
+                           "models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" + root +
+                           "hardware/hgx_h100.toml\"\n";
+  EXPECT_EQ(refusal(head + "[parallel]\nep = 8\n" + open), "accepted");
+  const std::string full = refusal(head + "[parallel]\nep = 1\n" + open);
+  EXPECT_EQ(full.find("refused.toml:6:6: parallel.ep: GPU 0 has 0 B for KV pages"), 0U) << full;
+  const std::string kv = refusal(head + open + "batching = { kv = \"10 TB\" }\n");
+  EXPECT_EQ(kv.find("refused.toml:10:19: workload.batching.kv: "), 0U) << kv;
+  const std::string page = refusal(head + open + "batching = { kv = \"1 B\" }\n");
+  EXPECT_EQ(page.find("refused.toml:10:19: workload.batching.kv: GPU 0 has 1 B"), 0U) << page;
+  EXPECT_NE(page.find("state room for at least one page"), std::string::npos) << page;
+  const std::string norm = refusal(head + decode + "[policy]\ncondition.layer_norm = \"on\"\n");
+  EXPECT_EQ(norm.find("refused.toml:11:24: policy.condition.layer_norm = on acts before"), 0U)
+      << norm;
+  const std::string words =
+      refusal(head + decode +
+              "[policy]\nsoft = { requests = \"keywords\", keywords = [\"a\"], experts = 2 }\n");
+  EXPECT_EQ(words.find("refused.toml:11:"), 0U) << words;
+  const std::string sampled = refusal(head + decode + "[memory]\nsample_every = \"1 ms\"\n");
+  EXPECT_EQ(sampled.find("refused.toml:11:16: memory.sample_every: means nothing"), 0U) << sampled;
+}
+
+TEST(Explain, ChecksEveryPointOfASweepWhateverTimesItsExchanges) {
+  ReadOptions options;
+  for (const char* model : {"flow", "coflow"}) {
+    options.settings = {std::string("network.model=") + model};
+    EXPECT_NO_THROW((void)explain_file(kNormative, options)) << model;
+  }
+}
+
+TEST(Explain, SaysThatALimitOfZeroIsNone) {
+  ReadOptions options;
+  options.settings = {
+      "workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, arrivals = "
+      "{ per_second = 4.0, requests = 3 }, lengths = { prompt = 8, output = 2 } }"};
+  const Table t = explain_file(kNormative, options);
+  EXPECT_EQ(row(t, "workload.batching.max_waiting")[1], "no limit");
+  EXPECT_EQ(row(t, "workload.max_steps")[1], "no limit");
 }
 
 }  // namespace

@@ -76,6 +76,13 @@ TEST(Refusals, OfTheParallelLayout) {
       {{"parallel.rebalance={ signal = \"load\", threshold = 1.5 }"},
        "this placement does not follow loads"},
       {{"parallel.rebalance={ signal = \"off\", window = 2 }"}, "means nothing with signal"},
+      {{"parallel.rebalance={ signal = \"load\", threshold = 1.5, to = \"contiguous\" }"},
+       "eplb, topology_hot"},
+      {{"parallel.placement=eplb",
+        "parallel.rebalance={ signal = \"load\", threshold = 1.5, to = \"eplb\" }"},
+       "means nothing: this placement is made anew in its own way"},
+      {{"parallel.attention=pp", "parallel.ep=1"},
+       "pp <= 2 layers of worked_model; the default here is 8"},
   });
 }
 
@@ -144,6 +151,20 @@ TEST(Refusals, OfFaultsAndAlarms) {
         fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)")},
        "reload > 0"},
       {{fault(R"(kind = "host_stall", stall = "2 h", step = 0)")}, "stall <= 1 h"},
+      {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"), "faults.check_every=4"},
+       "means nothing without a bit_flip or a mis_sharding"},
+      {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"),
+        "faults.recompute_chunk=4"},
+       "means nothing without a gpu_loss or a link_down"},
+      {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0, lasts = 2)"),
+        "faults.reload=\"1 GB/s\"", "faults.reaction=restart", "faults.restart=1 s"},
+       "the restart brings the GPU back"},
+      {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"),
+        "memory.kv.placement=by_token"},
+       "--set: memory.kv.placement = \"by_token\" is unsupported with faults"},
+      {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"),
+        "memory.kv.placement=by_expert"},
+       "--set: memory.kv.placement = \"by_expert\" is unsupported with faults"},
       {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
         "parallel.ep=4", serve(", front_end = { replicas = 2 }")},
        "each has its own copy of all"},
@@ -191,6 +212,8 @@ TEST(Refusals, OfRequestsThatArrive) {
       {{serve(", front_end = { outages = [{ replica = 0, from = \"1 s\", until = \"3 s\" }, { "
               "replica = 0, from = \"2 s\", until = \"4 s\" }] }")},
        "overlaps another outage of replica 0"},
+      {{serve(", batching = { max_waiting = 0 }")}, "1 <= max_waiting"},
+      {{serve(", max_steps = 0")}, "1 <= max_steps"},
       {{serve(", tiers = 1")}, "write [[workload.tiers]] once per tier"},
       {{serve(", front_end = { replicas = 2 }"), "parallel.attention=hub", "parallel.ep=8"},
        "replicas with parallel.attention = \"hub\" is unsupported"},
@@ -244,6 +267,21 @@ TEST(Refusals, OfSweepsAndSettings) {
       {{"hardware.links[0=1"}, "\"[\" without \"]\""},
       {{"hardware.links[x]=1"}, "[x] is no list position"},
       {{"model.file=\"no_such_model\""}, "no_such_model"},
+  });
+}
+
+TEST(Refusals, OfAmountsOfMoneyNameAUnitOfTheirOwn) {
+  const auto prices = [](const std::string& electricity, const std::string& gpu) {
+    return std::vector<std::string>{"economics={ electricity = " + electricity +
+                                    ", gpu_price = " + gpu + " }"};
+  };
+  expect_all({
+      {prices("0.1", "\"1 USD\""), "write e.g. \"0.1 USD/kWh\""},
+      {prices("\"0.1\"", "\"1 USD\""), "write e.g. \"0.1 USD/kWh\""},
+      {prices("\"0.1 USD/kWh\"", "5"), "write e.g. \"30000 USD\""},
+      {prices("\"0.1 USD/kWh\"", "\"5 USD/kWh\""), "unknown unit"},
+      {{"network.payload={ scale_block = 32 }"}, "means nothing: formats of more than 8 bits"},
+      {{"network.payload={ scale_block = 32, dispatch = \"fp8\" }"}, "accepted"},
   });
 }
 

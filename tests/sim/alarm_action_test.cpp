@@ -102,6 +102,35 @@ TEST(AlarmActions, MigrationMovesASequenceWithItsPagesOverTheLinks) {
   EXPECT_EQ(count(run_of(rule), run::EventKind::kPolicyAction, "no emptier GPU"), 1U);
 }
 
+// scenarios/alarms/busy_gpu.toml, named by a scenario.
+TEST(AlarmActions, AGpuAboveItsLimitGivesPagesAwayAndIsRoutedRound) {
+  const std::string rules = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/alarms/busy_gpu.toml";
+  // 17 sequences, GPU 0 has three, the others two.
+  const MemoryRun probe = run_of("{signal=\"step_time\",above=\"1 h\"}", {"workload.batch=17"});
+  std::uint64_t most = 0, second = 0;
+  for (std::uint32_t g = 0; g < 8; ++g) {
+    std::uint64_t sum = 0;
+    for (const auto c : {run::MemoryCategory::kWeights, run::MemoryCategory::kExperts,
+                         run::MemoryCategory::kKv, run::MemoryCategory::kRuntime}) {
+      sum += memory(probe, 1, g, c);
+    }
+    second = std::max(second, std::min(sum, most));
+    most = std::max(most, sum);
+  }
+  ASSERT_GT(most, second);
+  const MemoryRun r = test::run_in_memory(
+      test::worked_scenario(
+          {"workload.routing={synthetic=\"uniform\"}", "workload.batch=17", "workload.steps=8",
+           "run.detail=layers",
+           "hardware.gpu_types.toy.memory=" +
+               std::to_string(static_cast<std::uint64_t>(static_cast<double>(most) / 0.96)) + " B",
+           "monitor.alarms=\"" + rules + "\""}),
+      nullptr);
+  EXPECT_TRUE(r.result.violations.empty());
+  EXPECT_GE(count(r, run::EventKind::kPolicyAction, "sequence 0 moves from gpu0 to"), 1U);
+  EXPECT_GE(count(r, run::EventKind::kAlarm, "alarm \"full GPU, routing\" raised"), 1U);
+}
+
 TEST(AlarmActions, MigrationTakesASequenceFromAHotGpu) {
   // Expert kernels of GPU 2 at a thousandth of the clock: it computes while the others wait.
   const std::vector<std::string> hot{

@@ -241,6 +241,20 @@ TEST(Monitor, CountsAlarmsThatOnlyTheRunCouldRaise) {
   EXPECT_EQ(monitor_run(run, rules, "sample.h5").raised, 3U);
 }
 
+TEST(Monitor, LeavesOutStepsOfWarmUp) {
+  // The drop of step 5 and the memory of steps 6 and 7.
+  run::RunData run = run::testing::sample_run(12, run::Detail::kLayers);
+  for (std::size_t s = 0; s < run.steps.size(); ++s) run.steps[s].warmup = s < 6 ? 1 : 0;
+  auto rules = scenario::default_alarms(0.92);
+  rules.push_back(memory_rule(0.415, 0.415, 1, AlarmStatistic::kMax));
+  rules.back().name = "memory low";
+  const MonitorReport report = monitor_run(run, rules, "sample.h5");
+  EXPECT_EQ(report.raised, 1U);
+  EXPECT_NE(report.tables[0].title.find("health of 6 steps on 2 GPUs, after 6 steps of warm-up"),
+            std::string::npos)
+      << report.tables[0].title;
+}
+
 TEST(Monitor, RefusesARunWithoutSteps) {
   const run::RunData run = run::testing::sample_run(12, run::Detail::kSummary);
   EXPECT_THROW((void)monitor_run(run, scenario::default_alarms(0.92), "sample.h5"), InputError);

@@ -179,7 +179,7 @@ TEST(KvByToken, SaysWhatItDoesNotTake) {
        "unsupported with parallel.attention = \"tp\"");
   says(
       {R"(faults={ reload = "25 GB/s", events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
-      "memory.kv.placement = \"by_token\": unsupported with faults");
+      "memory.kv.placement = \"by_token\" is unsupported with faults");
   says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
         "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
         "lengths = { prompt = 16, output = 4 }, "
@@ -267,7 +267,7 @@ TEST(KvByExpert, SaysWhatItDoesNotTake) {
   says({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8"},
        "unsupported with parallel.attention = \"tp\"");
   says({R"(faults.events=[{ kind = "slow_gpu", factor = 2, gpu = "gpu3", step = 0 }])"},
-       "memory.kv.placement = \"by_expert\": unsupported with faults");
+       "memory.kv.placement = \"by_expert\" is unsupported with faults");
   says({"model.file=gpt_oss_20b"}, "unsupported with sliding-window attention");
   says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
         "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "

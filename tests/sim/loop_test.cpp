@@ -156,6 +156,23 @@ TEST(Loop, PrefillMovesTheChunk) {
   EXPECT_EQ(r.data.steps[0].assignments, 1024U * 2 * 2);
 }
 
+TEST(Loop, SaysThatASequenceIsLongerThanTheModelIsMadeFor) {
+  const auto notes = [](std::vector<std::string> settings) {
+    const MemoryRun r = synthetic_run(std::move(settings));
+    return std::count_if(r.result.notes.begin(), r.result.notes.end(), [](const std::string& n) {
+      return n.starts_with("the longest sequence has 4097 tokens, ");
+    });
+  };
+  EXPECT_EQ(notes({"workload.context=4094", "workload.steps=3"}), 1);
+  EXPECT_EQ(notes({"workload.context=4094", "workload.steps=2"}), 0);
+  const std::string serve =
+      "workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, arrivals = { per_second "
+      "= "
+      "4.0, requests = 1 }, lengths = { prompt = 4095, output = ";
+  EXPECT_EQ(notes({serve + "2 } }"}), 1);
+  EXPECT_EQ(notes({serve + "1 } }"}), 0);
+}
+
 TEST(Loop, OutOfMemoryIsAResult) {
   const MemoryRun r = synthetic_run({"workload.batch=64", "workload.context=10000000"});
   EXPECT_TRUE(r.result.violations.empty());
@@ -383,6 +400,37 @@ TEST(Loop, SaysHowOftenAPolicyMayHaveWantedWhatTheTraceDoesNotHold) {
   };
   EXPECT_EQ(notes("policy.noise={ mode = \"fixed\", std = 20 }"), 1);
   EXPECT_EQ(notes("policy.noise={ mode = \"fixed\", std = 0.001 }"), 0);
+}
+
+// Traces of more than 64 experts hold k + 2 candidates of a token; a law knows all of them.
+TEST(Loop, SyntheticTokensFindRoomWhateverTheNumberOfExperts) {
+  std::string model = switchyard::read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                            "/tests/sim/data/worked_model.json");
+  const std::string eight = "\"num_local_experts\": 8";
+  for (const int experts : {64, 65}) {
+    std::string other = model;
+    other.replace(other.find(eight), eight.size(),
+                  "\"num_local_experts\": " + std::to_string(experts));
+    switchyard::write_file("model_some.json", other);
+    for (const char* how : {"", ", mode = \"rounds\"", ", mode = \"rounds\", order = \"prob\"",
+                            ", max_score_drop = 1.0"}) {
+      for (const char* ep : {"parallel.ep=1", "parallel.ep=8"}) {
+        if (experts % 8 != 0 && std::string(ep) == "parallel.ep=8") continue;
+        const MemoryRun r = synthetic_run(
+            {"model.file=\"model_some.json\"", "workload.batch=512", ep,
+             std::string("policy.capacity={ rule = \"share\", factor = 1.25") + how + " }"});
+        EXPECT_TRUE(r.result.violations.empty());
+        EXPECT_EQ(r.data.totals.dropped, 0U) << experts << how;
+        const double rerouted = static_cast<double>(r.data.totals.rerouted) /
+                                static_cast<double>(r.data.totals.assignments);
+        EXPECT_GT(rerouted, 0.3) << experts << how;
+        EXPECT_LT(rerouted, 0.5) << experts << how;
+        for (const std::string& note : r.result.notes) {
+          EXPECT_FALSE(note.starts_with("truncated")) << experts << how << ": " << note;
+        }
+      }
+    }
+  }
 }
 
 // M12: GPUs without free memory get a third expert; M13 moves tokens off hot GPUs.

@@ -69,6 +69,32 @@ TEST(Rebalance, EvensOutTheLoadOnceAndPaysForTheWay) {
             "the placement changed 1 time (events); the run's placement table is the first one");
 }
 
+TEST(Rebalance, AContiguousPlacementBecomesOneThatFollowsTheLoad) {
+  const auto run = [](const char* placement, const char* to) {
+    std::vector<std::string> set{R"(workload.routing={ synthetic = "lognormal", sigma = 1.5 })",
+                                 "workload.batch=64", "workload.steps=8", "parallel.ep=4",
+                                 std::string("parallel.placement=") + placement};
+    if (to != nullptr) {
+      set.push_back(
+          std::string("parallel.rebalance={ signal = \"load\", threshold = 1.05, window = "
+                      "2, cooldown = 100, to = \"") +
+          to + "\" }");
+    }
+    const MemoryRun r = run_in_memory(worked_scenario(std::move(set)), nullptr);
+    EXPECT_TRUE(r.result.violations.empty()) << placement;
+    return r;
+  };
+  for (const char* placement : {"contiguous", "round_robin", "affinity"}) {
+    const MemoryRun still = run(placement, nullptr);
+    for (const char* to : {"eplb", "topology_hot"}) {
+      const MemoryRun r = run(placement, to);
+      ASSERT_EQ(actions(r).size(), 1U) << placement << to;
+      EXPECT_GT(migration_ps(r.data.steps[2]), 0) << placement << to;
+      EXPECT_LT(r.data.steps[7].imbalance, still.data.steps[7].imbalance) << placement << to;
+    }
+  }
+}
+
 TEST(Rebalance, MovesNothingBelowTheThreshold) {
   const MemoryRun still = moving_run("");
   for (const char* spec :

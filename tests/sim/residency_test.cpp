@@ -141,6 +141,38 @@ TEST(Residency, AHotStartHasNoColdMisses) {
   }
 }
 
+TEST(Residency, AHotStartTakesTheLoadsOfAnotherRun) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  // The trace asks for experts 0 and 1 in layer 0, 2 and 3 in layer 1; the file says that, or the
+  // other way round.
+  std::string right = "layer,expert,load\n", wrong = right;
+  for (int l = 0; l < 2; ++l) {
+    for (int e = 0; e < 8; ++e) {
+      const std::string row = std::to_string(l) + "," + std::to_string(e) + ",";
+      right += row + (e / 2 == l ? "2\n" : "1\n");
+      wrong += row + (e / 2 == 1 - l ? "2\n" : "1\n");
+    }
+  }
+  write_file("right.csv", right);
+  write_file("wrong.csv", wrong);
+  const auto first_hits = [&](const char* file) {
+    const MemoryRun r =
+        run_in_memory(offload({"memory.residency.policy=static", "memory.residency.slots=2",
+                               std::string("memory.residency.loads=./") + file}),
+                      &trace);
+    EXPECT_TRUE(r.result.violations.empty());
+    return metric(r, "expert hit rate");
+  };
+  EXPECT_DOUBLE_EQ(first_hits("right.csv"), 1);
+  EXPECT_DOUBLE_EQ(first_hits("wrong.csv"), 0);
+  EXPECT_NE(message({"memory.residency.loads=./right.csv"}).find("means nothing"),
+            std::string::npos);
+  EXPECT_NE(message({"memory.residency.policy=static", "memory.residency.loads=./right.csv",
+                     "memory.residency.profile_steps=3"})
+                .find("give one of them"),
+            std::string::npos);
+}
+
 TEST(Residency, WhatTheHostLacksComesFromTheSsdOnce) {
   const RoutingTrace trace = test::decode_trace(kOneToken, 8);
   const MemoryRun all = run_in_memory(offload({"memory.residency={ policy = \"all\" }"}), &trace);
@@ -286,6 +318,24 @@ TEST(Residency, ReplicasLoadBySideOfEachOther) {
     }
     for (const auto& q : r.data.requests) EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
   }
+}
+
+TEST(Residency, AStaticCacheServesRequestsThatArrive) {
+  const auto hits = [&](const char* policy) {
+    const MemoryRun r = run_in_memory(
+        replicas("token_budget = 64",
+                 {std::string("memory.residency={ policy = \"") + policy + "\", slots = 3 }"}),
+        nullptr);
+    EXPECT_TRUE(r.result.violations.empty()) << policy;
+    for (const auto& q : r.data.requests) {
+      EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished) << policy;
+    }
+    return metric(r, "expert hit rate");
+  };
+  const double rate = hits("static");
+  EXPECT_GT(rate, 0);
+  EXPECT_LT(rate, 1);
+  EXPECT_GT(hits("lru\", initial = \"hot"), 0);
 }
 
 TEST(Residency, PagesThatSwapTakeTheLinksOfTheLoads) {
