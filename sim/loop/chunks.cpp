@@ -5,7 +5,8 @@
 // ⌊(i+1)·n/k⌋). The exchanges follow each other in the order dispatch 0 … k−1, combine 0 … k−1 and
 // pay the path latency each; a GPU works on chunk i once it has arrived and chunk i − 1 is done,
 // and reads the weights of the experts of every chunk anew; combine i waits for the experts of
-// chunk i. While chunks overlap the experts have 1 − comm_sms of the SMs. For equal stages without
+// chunk i. While chunks overlap the experts have 1 − comm_sms of the SMs: what their kernels take
+// beside their launches is divided by that, also where memory bounds them. For equal stages without
 // fixed costs the time is Σ c + (k − 1) max c of network::pipelined().
 //
 // network.chunk_by = "experts": chunk i is the rows of group i of every GPU's experts
@@ -36,10 +37,10 @@ std::vector<std::uint64_t> chunk_of(const std::vector<std::uint64_t>& matrix, st
 
 }  // namespace
 
-/// An exchange on the communication's own clocks; only its bytes are counted.
-void Simulator::beside(std::uint32_t moe, const std::vector<std::uint64_t>& matrix,
-                       std::vector<std::int64_t>& clock, std::int64_t& duration,
-                       std::int64_t& floor) {
+/// An exchange on the communication's own clocks, and the ways to them; nobody waits here.
+void Simulator::beside(run::Phase phase, std::uint32_t moe,
+                       const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
+                       std::vector<Path>& paths, std::int64_t& duration, std::int64_t& floor) {
   exchange_.run(matrix, clock, timings_, Among::kGroups, ready_);
   std::int64_t longest = 0, highest = 0;
   for (const ExchangeTiming& t : timings_) {
@@ -48,8 +49,19 @@ void Simulator::beside(std::uint32_t moe, const std::vector<std::uint64_t>& matr
     ++exchanges_;
     extrapolated_ += t.extrapolated ? 1 : 0;
     count_links(t);
+    const Activity what = note_straggler(moe, phase, t);
+    const Path path_of_last = paths[t.last_ready];
+    Path joint;
+    std::int64_t joint_end = -1;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
-      if (t.participates[g] != 0) clock[g] = t.end_ps[g];
+      if (t.participates[g] == 0) continue;
+      if (t.end_ps[g] != joint_end) {
+        joint = path_of_last;
+        joint_end = t.end_ps[g];
+        extend(joint, what, joint_end - t.begin_ps);
+      }
+      clock[g] = joint_end;
+      paths[g] = joint;
     }
   }
   count_bytes(matrix);
@@ -98,16 +110,21 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   };
   exchange(run::Phase::kDispatch, moe, {to(0)}, out.dispatch_ps, out.dispatch_floor_ps);
   std::vector<std::int64_t> wire = ready_;
+  std::vector<Path> wire_path = path_;
   shared_experts(before);
 
   // Experts: chunk by chunk, each when it is there.
   std::vector<std::int64_t> done = ready_, busy(gpus_, 0);
   std::vector<std::vector<std::int64_t>> done_at;
+  std::vector<std::vector<Path>> path_at;
   const double slowdown = 1 / (1 - s_.network.comm_sms);
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
   std::vector<std::uint32_t> rows;
   for (std::uint32_t i = 0; i < k; ++i) {
-    if (i > 0) beside(moe, to(i), wire, out.dispatch_ps, out.dispatch_floor_ps);
+    if (i > 0) {
+      beside(run::Phase::kDispatch, moe, to(i), wire, wire_path, out.dispatch_ps,
+             out.dispatch_floor_ps);
+    }
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (out_[g] != 0) continue;
       OpCost cost;
@@ -119,8 +136,12 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
         cost += cost_[g].experts(rows);
       }
       if (slow) cost.time += slow_extra(moe, g, i);
-      cost.time = SimTime::from_seconds(cost.time.seconds() * slowdown);
-      const std::int64_t start = std::max(done[g], i == 0 ? ready_[g] : wire[g]);
+      cost.time = stretched(g, cost, slowdown);
+      std::int64_t start = done[g];
+      if (i > 0 && wire[g] > start) {
+        start = wire[g];
+        path_[g] = wire_path[g];
+      }
       // The record's time is that of all chunks; its place is kept by the clocks here.
       const std::int64_t now = ready_[g];
       const std::int64_t t = work(g, run::Phase::kExpert, cost);
@@ -129,6 +150,7 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
       done[g] = start + t;
     }
     done_at.push_back(done);
+    path_at.push_back(path_);
   }
   std::int64_t slowest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -138,16 +160,22 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   }
   out.expert_ps += slowest;
   for (std::uint32_t i = 0; i + 1 < k; ++i) {
-    for (std::uint32_t g = 0; g < gpus_; ++g) wire[g] = std::max(wire[g], done_at[i][g]);
-    beside(moe, back(i), wire, out.combine_ps, out.combine_floor_ps);
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (done_at[i][g] <= wire[g]) continue;
+      wire[g] = done_at[i][g];
+      wire_path[g] = path_at[i][g];
+    }
+    beside(run::Phase::kCombine, moe, back(i), wire, wire_path, out.combine_ps,
+           out.combine_floor_ps);
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const std::int64_t late = done[g] - ready_[g] - busy[g];  // Waiting for chunks.
-    ready_[g] += busy[g];                                     // work() has charged it.
-    if (late > 0) wait(g, late);
+    gpu_phase_[g][at(run::Phase::kWait)] += late;
+    check_time(done[g]);
+    ready_[g] = done[g];  // work() has charged the experts.
     if (wire[g] > ready_[g]) {
       const std::int64_t more = wire[g] - ready_[g];
-      path_[g][at(run::Phase::kCombine)] += more;
+      path_[g] = wire_path[g];
       gpu_phase_[g][at(run::Phase::kCombine)] += more;
       ready_[g] = wire[g];
     }

@@ -192,6 +192,7 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   copies_.assign(phases * g * g, 0);
   group_copies_.assign(k_groups > 1 ? k_groups * g * g : 0, 0);
   out.assignments.assign(g, 0);
+  out.passed_on.assign(per_node ? g : 0, 0);
   const ExpertMap::Row& row = map_.row(layer);
   const std::size_t copies = row.rank.size();
   const std::uint32_t span = map_.span(), cut = map_.cut;
@@ -210,6 +211,7 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
     for (std::uint32_t t = 0; t < decision.tokens; ++t) {
       const std::uint32_t s = tokens.rank[t];
       ++stamp_;
+      relays_.clear();
       for (std::size_t j = 0; j < k; ++j) {
         const std::size_t at = t * k + j;
         const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
@@ -242,8 +244,13 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
         if (seen_node_[node_[d]] != stamp_) {
           seen_node_[node_[d]] = stamp_;
           ++copies_[s * g + relay];
+          relays_.push_back(relay);
         }
         if (relay != d) ++copies_[(g + relay) * g + d];
+      }
+      // Expert groups have one exchange: there is no relay.
+      for (const std::uint32_t relay : relays_) {
+        if (seen_gpu_[relay] != stamp_) ++out.passed_on[relay];
       }
     }
   }

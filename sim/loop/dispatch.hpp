@@ -89,8 +89,9 @@ struct LayerTraffic {
   std::vector<std::vector<std::vector<std::uint32_t>>> waves;
   /// [G] assignments run there; of GPUs that divide experts the first one has them.
   std::vector<std::uint64_t> assignments;
-  std::vector<std::uint32_t> gpu;      ///< [T][K] who runs the slot; kNoGpu: nobody.
-  std::uint32_t distinct_experts = 0;  ///< Copies of experts with at least one row, all GPUs.
+  std::vector<std::uint32_t> gpu;        ///< [T][K] who runs the slot; kNoGpu: nobody.
+  std::vector<std::uint64_t> passed_on;  ///< [G] per_node: dispatched copies it only relays.
+  std::uint32_t distinct_experts = 0;    ///< Copies of experts with at least one row, all GPUs.
 };
 
 class TrafficBuilder {
@@ -125,6 +126,7 @@ class TrafficBuilder {
   std::vector<std::uint32_t> near_;
   std::vector<std::uint32_t> copies_, group_copies_;  // [phases or groups][G][G] sent there
   std::vector<std::uint32_t> in_;                     // [G] of them received
+  std::vector<std::uint32_t> relays_;                 // of a token
   std::uint32_t expert_groups_ = 1;                   // 1: not grouped.
   std::uint32_t stamp_ = 0;
 };

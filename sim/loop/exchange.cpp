@@ -13,24 +13,34 @@ void Simulator::collective(std::uint32_t moe,
 }
 
 /// What the kernels cost that pack the rows a GPU sends or unpack those it received: the row in its
-/// own format and as it travels, once each.
+/// own format and as it travels, once each. What the relay of a dispatch passes on stays packed;
+/// that of a combine adds what it gets and packs the sum.
 void Simulator::pack(run::Phase phase, bool sender) {
   const bool out = phase == run::Phase::kDispatch;
   const scenario::Payload& p = s_.network.payload;
   const std::uint64_t hidden = s_.model.hidden_size;
   const std::uint64_t copy = out ? p.dispatch_bytes(hidden) : p.combine_bytes(hidden);
   const std::uint64_t own = model::dtype_bytes(out ? p.dispatch : p.combine, hidden);
+  // A group's collectives in place of its dispatch have no relays.
+  const bool relayed = out && !traffic_.passed_on.empty() && !(sharded() && !wide());
+  const std::vector<std::vector<std::uint64_t>>& matrices =
+      out ? traffic_.dispatch : traffic_.combine;
+  // The first half of a relayed dispatch's exchanges is what the tokens' own GPUs send.
+  const std::size_t own_exchanges = relayed && sender ? matrices.size() / 2 : matrices.size();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     std::uint64_t bytes = 0;
-    for (const auto& m : out ? traffic_.dispatch : traffic_.combine) {
+    for (std::size_t i = 0; i < own_exchanges; ++i) {
+      const std::vector<std::uint64_t>& m = matrices[i];
       for (std::uint32_t d = 0; d < gpus_; ++d) {
         if (d != g) {
           bytes += sender ? m[std::size_t{g} * gpus_ + d] : m[std::size_t{d} * gpus_ + g];
         }
       }
     }
-    if (bytes == 0) continue;
-    const auto rows = static_cast<double>(bytes / copy);
+    const std::uint64_t packed =
+        bytes / copy - (relayed && !sender ? traffic_.passed_on[g] : std::uint64_t{0});
+    if (packed == 0) continue;
+    const auto rows = static_cast<double>(packed);
     const OpCost c =
         cost_[g].roofline(rows * static_cast<double>(own + copy), 0, s_.activations, 1.0, 1);
     pack_ps_ += c.time.ps();
@@ -68,7 +78,10 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
       highest_floor = std::max(highest_floor, t.floor_ps);
       ++exchanges_;
       extrapolated_ += t.extrapolated ? 1 : 0;
-      const PhaseTimes path_of_last = path_[t.last_ready];
+      const Activity what = note_straggler(moe, phase, t);
+      const Path path_of_last = path_[t.last_ready];
+      Path joint;  // To `joint_end`, the end of most.
+      std::int64_t joint_end = -1;
       for (std::uint32_t g = 0; g < gpus_; ++g) {
         if (t.participates[g] == 0) continue;
         const std::int64_t end = t.end_ps[g];
@@ -78,15 +91,18 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
         gpu_phase_[g][at(phase)] += end - begin;
         if (end >= t.begin_ps) {
           // The path to this GPU's end goes through the GPU that was ready last.
-          path_[g] = path_of_last;
-          path_[g][at(phase)] += end - t.begin_ps;
+          if (end != joint_end) {
+            joint = path_of_last;
+            extend(joint, what, end - t.begin_ps);
+            joint_end = end;
+          }
+          path_[g] = joint;
         } else {
-          path_[g][at(phase)] += end - ready_[g];
+          extend(path_[g], what, end - ready_[g]);
         }
         ready_[g] = end;
       }
       count_links(t);
-      note_straggler(moe, phase, t);
     }
     duration += longest;
     keep_times(moe, duration);
@@ -95,7 +111,7 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
   }
 }
 
-void Simulator::note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t) {
+Activity Simulator::note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t) {
   const bool fault = faults_ != nullptr && t.straggler < gpus_ &&
                      (faults_->touches(t.straggler) || host_load_[t.straggler] > 0);
   const StragglerReason reason = fault          ? StragglerReason::kFault
@@ -114,8 +130,8 @@ void Simulator::note_straggler(std::uint32_t moe, run::Phase phase, const Exchan
       }
     }
   }
-  note_critical(moe, phase, t.straggler < gpus_ ? t.straggler : t.last_ready, reason, t.begin_ps,
-                t.duration_ps);
+  if (t.straggler >= gpus_) return {phase, moe, t.last_ready, StragglerReason::kNone};
+  return {phase, moe, t.straggler, reason};
 }
 
 void Simulator::count_links(const ExchangeTiming& t) {

@@ -185,10 +185,8 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
       const std::int64_t before = out.combine_ps;
       exchange(phase, moe, part, out.combine_ps, out.combine_floor_ps);
       for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
-        if (member[g] != 0) wait(g, timeout);
+        if (member[g] != 0) wait(g, timeout, culprit, StragglerReason::kFault);
       }
-      note_critical(moe, run::Phase::kWait, culprit, StragglerReason::kFault,
-                    ready_[culprit] - timeout, timeout);
       const std::int64_t cost = out.combine_ps - before + timeout;
       straggler_ps_[kByFault][culprit] += cost;
       step_gather_ps_ += cost;

@@ -233,7 +233,7 @@ void Simulator::await_experts(std::uint32_t moe) {
       latest = g;
     }
     ready_[g] = there;
-    path_[g][at(run::Phase::kWait)] += wait;
+    extend(path_[g], {run::Phase::kWait, moe, g, StragglerReason::kExpertLoadFromHost}, wait);
     gpu_phase_[g][at(run::Phase::kWait)] += wait;
     straggler_ps_[kByHostLoad][g] += wait;
     x.step[g].wait_ps += wait;
@@ -245,8 +245,6 @@ void Simulator::await_experts(std::uint32_t moe) {
     layer.straggler_gpu = latest;
     layer.straggler_reason = StragglerReason::kExpertLoadFromHost;
   }
-  note_critical(moe, run::Phase::kWait, latest, StragglerReason::kExpertLoadFromHost,
-                ready_[latest] - longest, longest);
   if (!record_.scalars.warmup) x.wait_ps += longest;
 }
 
@@ -304,24 +302,15 @@ void Simulator::swap_pages() {
                                  : copy(g, host, g, w.bytes, ready_[g]));
     }
   }
-  std::uint32_t latest = run::kNone;
-  std::int64_t longest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     std::int64_t back = ready_[g];
     for (const TransferQueue::Id id : awaited[g]) back = std::max(back, queue.end(id));
     const std::int64_t ps = back - ready_[g];
     if (!awaited[g].empty()) exchange_.follow(g, awaited[g], ready_[g], back);
     if (ps == 0) continue;
-    wait(g, ps);
+    wait(g, ps, g, StragglerReason::kExpertLoadFromHost);
     straggler_ps_[kByHostLoad][g] += ps;
-    if (ps > longest) {
-      longest = ps;
-      latest = g;
-    }
   }
-  if (latest == run::kNone) return;
-  note_critical(run::kNone, run::Phase::kWait, latest, StragglerReason::kExpertLoadFromHost,
-                ready_[latest] - longest, longest);
 }
 
 /// One event for each GPU that loaded anything.

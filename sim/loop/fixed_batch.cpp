@@ -66,6 +66,8 @@ class FixedBatch final : public BatchSource {
         q.origin = w.context;
         q.prompt = decode_ ? w.context : UINT64_MAX;
         q.prefill = !decode_;
+        // Steps of a prefill are chunks of one prompt: the last one samples.
+        q.samples = decode_ || step + 1 == steps();
         have.wanted += q.fresh;
       }
       have.cached += q.fresh;

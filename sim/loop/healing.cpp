@@ -617,11 +617,12 @@ std::vector<std::int64_t> Simulator::host_load_ps() const {
   return ps;
 }
 
-void Simulator::wait(std::uint32_t gpu, std::int64_t ps) {
+void Simulator::wait(std::uint32_t gpu, std::int64_t ps, std::uint32_t whose,
+                     StragglerReason reason) {
   check_time(ps);
   ready_[gpu] += ps;
   check_time(ready_[gpu]);
-  path_[gpu][at(run::Phase::kWait)] += ps;
+  extend(path_[gpu], {run::Phase::kWait, at_layer_, whose, reason}, ps);
   gpu_phase_[gpu][at(run::Phase::kWait)] += ps;
 }
 
@@ -632,7 +633,7 @@ void Simulator::pay_faults(std::uint64_t step) {
   for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     const std::int64_t left = loads_until_[g] - ready_[g];
     if (left <= 0) continue;
-    wait(g, left);
+    wait(g, left, g, StragglerReason::kExpertLoadFromHost);
     straggler_ps_[kByFault][g] += left;
   }
   // What passed while there was nothing to compute.
@@ -652,15 +653,15 @@ void Simulator::pay_faults(std::uint64_t step) {
     hang_ps_ = std::max<std::int64_t>(0, hang_until_[plan_.engine] - engine_time());
   }
   if (hang_ps_ > 0) {
-    for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) wait(g, hang_ps_);
+    for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
+      wait(g, hang_ps_, hang_gpu_, StragglerReason::kFault);
+    }
     // What the step would have computed; the recomputation is no part of it. Of requests that
     // arrive the step is planned when the hang is over.
     for (const PlannedSequence& q : plan_.sequences) {
       if (!s_.workload.serves()) lost_tokens_ += std::min(q.fresh, s_.workload.tokens);
     }
     if (hang_gpu_ < gpus_) straggler_ps_[kByFault][hang_gpu_] += hang_ps_;
-    note_critical(run::kNone, run::Phase::kWait, hang_gpu_, StragglerReason::kFault, begin,
-                  hang_ps_);
   }
   if (std::any_of(host_load_.begin(), host_load_.end(), [](std::uint64_t b) { return b > 0; })) {
     std::vector<std::int64_t> ps = host_load_ps();
@@ -669,10 +670,6 @@ void Simulator::pay_faults(std::uint64_t step) {
     }
     const auto last =
         static_cast<std::uint32_t>(std::max_element(ps.begin(), ps.end()) - ps.begin());
-    if (of_engine(last)) {
-      note_critical(run::kNone, run::Phase::kWait, last, StragglerReason::kExpertLoadFromHost,
-                    ready_[last], ps[last]);
-    }
     const std::int64_t since = healing_since_ < 0 ? begin : healing_since_;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       // Another replica: it goes on as planned, and its next step waits for what is left of this.
@@ -681,7 +678,7 @@ void Simulator::pay_faults(std::uint64_t step) {
     }
     for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
       if (ps[g] == 0) continue;
-      wait(g, ps[g]);
+      wait(g, ps[g], g, StragglerReason::kExpertLoadFromHost);
       straggler_ps_[kByFault][g] += ps[g];
     }
     healing_.push_back(

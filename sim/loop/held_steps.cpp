@@ -4,7 +4,7 @@
 //
 // What a step takes longer than when it was first timed shows as waiting of its GPUs; dispatch and
 // combine of its layers take what they took in the end, and alarms see that. The critical path
-// keeps the times of the first timing. Work between two exchanges keeps its length, also what ran
+// waits at its end for what has come. Work between two exchanges keeps its length, also what ran
 // beside one of them; loads of experts are asked for when the first timing says.
 #include <algorithm>
 #include <cstdlib>
@@ -29,7 +29,8 @@ void stretch(std::int64_t* phases, std::int64_t ps) {
 }  // namespace
 
 void Simulator::hold_step() {
-  held_steps_.push_back({step_, plan_.first_gpu, std::move(clocks_), std::move(times_), record_});
+  held_steps_.push_back({step_, plan_.first_gpu, std::move(clocks_), std::move(times_), record_,
+                         std::move(step_critical_)});
   times_.clear();
 }
 
@@ -69,6 +70,18 @@ void Simulator::settle_step(std::uint32_t engine) {
     const std::int64_t more = end - sc.end_ps, before = sc.end_ps;
     sc.end_ps = end;
     stretch(sc.phase_ps.data(), more);
+    if (more > 0 && !h.path.empty()) {
+      run::CriticalEntry e = h.path.back();
+      e.layer = run::kNone;
+      e.phase = run::Phase::kWait;
+      e.reason = StragglerReason::kLink;
+      e.start_ps = before;
+      e.duration_ps = more;
+      h.path.push_back(e);
+    }
+    while (!h.path.empty() && h.path.back().start_ps >= end) h.path.pop_back();
+    if (!h.path.empty()) h.path.back().duration_ps = end - h.path.back().start_ps;
+    offer_critical(sc, std::move(h.path));
     for (std::size_t i = 0; i < h.clocks.size(); ++i) {
       stretch(h.record.gpu_phase_ps.data() + (h.first_gpu + i) * run::kPhases, more);
       ready_[h.first_gpu + i] = end;

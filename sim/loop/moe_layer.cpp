@@ -340,16 +340,15 @@ void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
            slots_ * kSlotBytes)) {
     check_time(b.end_ps);
     most = std::max(most, b.end_ps - b.begin_ps);
-    const PhaseTimes path_of_last = path_[b.last_ready];
+    Path joint = path_[b.last_ready];
+    extend(joint, {run::Phase::kRouter, moe, b.last_ready, StragglerReason::kNone},
+           b.end_ps - b.begin_ps);
     for (const std::uint32_t g : b.gpus) {
       // The GPU waits; what it waits for is on the path as the router.
       gpu_phase_[g][at(run::Phase::kWait)] += b.end_ps - ready_[g];
-      path_[g] = path_of_last;
-      path_[g][at(run::Phase::kRouter)] += b.end_ps - b.begin_ps;
+      path_[g] = joint;
       ready_[g] = b.end_ps;
     }
-    note_critical(moe, run::Phase::kRouter, b.last_ready, StragglerReason::kNone, b.begin_ps,
-                  b.end_ps - b.begin_ps);
   }
   longest += most;
 }
@@ -368,6 +367,7 @@ void Simulator::sum_traffic() {
 
 /// Router, decisions and what they ask for.
 void Simulator::moe_front(std::uint32_t moe) {
+  at_layer_ = moe;
   const auto index = static_cast<std::uint32_t>(step_);
   std::int64_t slowest = 0;
   if (router_units_) {
@@ -491,6 +491,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
 
 /// Weighted sum, what the layer gives back, and what happened to the assignments.
 void Simulator::moe_finish(std::uint32_t moe) {
+  at_layer_ = moe;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     // A wide ep has the residual of its own rows only, whatever is divided elsewhere.
     const std::uint64_t rows = rows_of_[g] + (defers_ ? late_rows_[g] : 0);

@@ -116,7 +116,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   clock_.assign(gpus_, 1);
   relay_bytes_.assign(gpus_, 0);
   ready_.assign(gpus_, 0);
-  path_.assign(gpus_, PhaseTimes{});
+  path_.assign(gpus_, Path{});
   node_ = nodes(s_);
   copy_bytes_.assign(exchange_.links().size(), 0);
   duplicates_ = placement::describe(placement::duplicates(placement_));
@@ -516,11 +516,12 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
   record_.scalars.engine = plan_.engine;
   record_.scalars.kind = plan_.kind;
   record_.scalars.warmup = plan_.warmup;
-  path_.assign(gpus_, PhaseTimes{});
+  path_.assign(gpus_, Path{});
   gpu_phase_.assign(gpus_, PhaseTimes{});
   for (auto& per_gpu : straggler_ps_) per_gpu.assign(gpus_, 0);
   step_ = step;
-  critical_.clear();
+  pieces_.clear();
+  at_layer_ = run::kNone;
   ledger_.reset_high_water();
   sample_memory();
 }
@@ -566,6 +567,7 @@ const std::vector<OpCost>& Simulator::attention_costs(std::size_t layer) {
 void Simulator::attention(std::size_t layer, std::uint32_t moe) {
   const bool is_moe = s_.model.is_moe(layer);
   const std::uint32_t of = is_moe ? moe : run::kNone;
+  at_layer_ = of;
   std::int64_t slowest = 0;
   begin_merge();
   const std::vector<OpCost>* const known =
@@ -590,6 +592,7 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
 
 void Simulator::dense_layer(std::size_t layer) {
   const bool ffn = s_.model.layers[layer].ffn == model::FfnKind::kDense;
+  at_layer_ = run::kNone;
   if (ffn && s_.parallel.sequence_parallel) collective(run::kNone, gather_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (ffn) {
@@ -621,6 +624,7 @@ void Simulator::run_layers(std::size_t first, std::size_t beyond) {
     }
   }
   same_rows_ = false;
+  at_layer_ = run::kNone;
 }
 
 /// Mean over the layers and the tokens of all micro-batches.

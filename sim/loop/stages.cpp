@@ -46,9 +46,11 @@ void Simulator::pipeline() {
   };
   wire_.assign(gpus_, 0);
   wire_in_.assign(gpus_, 0);
+  wire_path_.assign(gpus_, Path{});
+  wire_in_path_.assign(gpus_, Path{});
   // Sampled tokens on their way to the first stage, which goes on meanwhile.
   std::vector<std::int64_t> back_begin, back_arrival;
-  std::vector<PhaseTimes> back_path;
+  std::vector<Path> back_path;
   bool first = true;
   for (std::uint32_t micro = 0; micro < m; ++micro) {
     for (std::uint32_t stage = 0; stage < pp; ++stage) {

@@ -126,7 +126,7 @@ void Simulator::await_layer(std::uint32_t moe) {
     const std::int64_t wait = timelines_[g].layer_ps[moe] - ready_[g];
     if (wait <= 0) continue;
     ready_[g] += wait;
-    path_[g][at(run::Phase::kWait)] += wait;
+    extend(path_[g], {run::Phase::kWait, moe, g, StragglerReason::kExpertLoadFromHost}, wait);
     gpu_phase_[g][at(run::Phase::kWait)] += wait;
     straggler_ps_[2][g] += wait;
   }

@@ -48,19 +48,21 @@ void Simulator::measure_memory() {
 }
 
 std::int64_t Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& cost) {
-  std::int64_t t = cost.time.ps();
-  double factor = slowdown_;
+  SimTime time = cost.time;
+  Activity what{phase, at_layer_, gpu, StragglerReason::kNone};
+  if (slowdown_ != 1 && phase != run::Phase::kHost) time = stretched(gpu, cost, slowdown_);
   if (faults_ != nullptr) {
     if (out_[gpu] != 0) return 0;
-    if (faults_->gpu_factor(gpu) > 1) factor *= faults_->gpu_factor(gpu);
+    if (phase != run::Phase::kHost && faults_->gpu_factor(gpu) > 1) {
+      time = SimTime::from_seconds(time.seconds() * faults_->gpu_factor(gpu));
+      what.reason = StragglerReason::kFault;
+    }
   }
-  if (factor != 1 && phase != run::Phase::kHost) {
-    t = SimTime::from_seconds(cost.time.seconds() * factor).ps();
-  }
+  const std::int64_t t = time.ps();
   check_time(t);
   ready_[gpu] += t;
   check_time(ready_[gpu]);
-  path_[gpu][at(phase)] += t;
+  extend(path_[gpu], what, t);
   gpu_phase_[gpu][at(phase)] += t;
   record_.scalars.hbm_bytes += static_cast<std::uint64_t>(std::llround(cost.bytes));
   record_.scalars.flops += cost.flops;
@@ -70,17 +72,10 @@ std::int64_t Simulator::work(std::uint32_t gpu, run::Phase phase, const OpCost& 
   return t;
 }
 
-void Simulator::note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
-                              StragglerReason reason, std::int64_t start, std::int64_t duration) {
-  if (duration <= 0) return;
-  run::CriticalEntry e;
-  e.layer = layer;
-  e.phase = phase;
-  e.gpu = gpu;
-  e.reason = reason;
-  e.start_ps = start;
-  e.duration_ps = duration;
-  critical_.push_back(e);
+SimTime Simulator::stretched(std::uint32_t gpu, const OpCost& cost, double factor) const {
+  const SimTime launches =
+      std::min(cost.time, SimTime::from_ps(cost_[gpu].launch().ps() * cost.kernels));
+  return launches + SimTime::from_seconds((cost.time - launches).seconds() * factor);
 }
 
 namespace {
@@ -295,7 +290,7 @@ void Simulator::end_step(std::uint64_t step) {
   const auto last = static_cast<std::uint32_t>(std::max_element(first, beyond) - ready_.begin());
   const std::int64_t start = sc.start_ps;
   sc.end_ps = ready_[last];
-  sc.phase_ps = path_[last];
+  sc.phase_ps = path_[last].ps;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (of_engine(g)) gpu_phase_[g][at(run::Phase::kWait)] += sc.end_ps - ready_[g];
     std::copy(gpu_phase_[g].begin(), gpu_phase_[g].end(),
@@ -352,10 +347,10 @@ void Simulator::end_step(std::uint64_t step) {
     }
   }
   if (n > 0) sc.imbalance = sum / static_cast<double>(n);
-  if (!sc.warmup && sc.end_ps - start > slowest_step_ps_) {
-    slowest_step_ps_ = sc.end_ps - start;
-    slowest_critical_ = critical_;
-    for (run::CriticalEntry& e : slowest_critical_) e.step = static_cast<std::uint32_t>(step);
+  if (exchange_.carries_pages()) {
+    step_critical_ = critical_path(path_[last], sc.end_ps);
+  } else if (!sc.warmup && sc.end_ps - start > slowest_step_ps_) {
+    offer_critical(sc, critical_path(path_[last], sc.end_ps));
   }
   for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));
   if (exchange_.carries_pages()) {

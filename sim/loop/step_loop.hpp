@@ -43,6 +43,20 @@ using scenario::KvPlacement;
 using scenario::WorkloadKind;
 using PhaseTimes = std::array<std::int64_t, run::kPhases>;
 
+/// An activity on the way to a clock: what, in which MoE layer (kNone: in none), on which GPU or
+/// waiting for which, and why others wait for it.
+struct Activity {
+  run::Phase phase = run::Phase::kHost;
+  std::uint32_t layer = run::kNone, gpu = run::kNone;
+  StragglerReason reason = StragglerReason::kNone;
+};
+/// The way to a clock from the step's start: its time by phase, and its last piece (a place in
+/// pieces_, kNone: none yet).
+struct Path {
+  PhaseTimes ps{};
+  std::uint32_t last = run::kNone;
+};
+
 inline constexpr std::int64_t kLongestTimePs = 4'600'000'000'000'000'000;  // 53 days: two add
 inline constexpr std::int64_t kLongestSettingPs = 3'600'000'000'000'000;   // one hour
 
@@ -119,6 +133,9 @@ class Simulator {
 
   /// Advances a GPU's clock; returns what was charged (0 for a GPU that is out of service).
   std::int64_t work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
+  /// With 1 / factor of the SMs. Launches are the host's and the driver's and take as long as
+  /// before.
+  [[nodiscard]] SimTime stretched(std::uint32_t gpu, const OpCost& cost, double factor) const;
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
                 std::int64_t& floor, Among among = Among::kGroups,
@@ -178,7 +195,8 @@ class Simulator {
              const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
              std::int64_t& floor, Among among = Among::kGroups, bool only_senders = false);
   void await_exchange(run::Phase phase);
-  void note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t);
+  /// What the exchange is on the way of those that waited for it.
+  Activity note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t);
   void pack(run::Phase phase, bool sender);
   void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
   void sample_memory();
@@ -318,8 +336,13 @@ class Simulator {
   /// The step has this end: first token cold, last step warm.
   void note_length(const run::StepScalars& scalars, std::uint64_t step);
   void merge_reroutes();
-  void note_critical(std::uint32_t layer, run::Phase phase, std::uint32_t gpu,
-                     StragglerReason reason, std::int64_t start, std::int64_t duration);
+  // critical_path.cpp
+  void extend(Path& path, const Activity& what, std::int64_t ps);
+  /// The pieces of a way of this step to `end`, in order; a violation when they do not begin with
+  /// the step.
+  [[nodiscard]] std::vector<run::CriticalEntry> critical_path(const Path& path, std::int64_t end);
+  /// Keeps the path of the slowest step that is no warm-up.
+  void offer_critical(const run::StepScalars& step, std::vector<run::CriticalEntry>&& path);
 
   void count_links(const ExchangeTiming& timing);
   void count_bytes(const std::vector<std::uint64_t>& matrix, const PortBytes* ports = nullptr);
@@ -331,8 +354,9 @@ class Simulator {
   [[nodiscard]] std::uint32_t rows_of_chunk(const std::vector<std::uint32_t>& rows,
                                             std::size_t local, std::uint32_t chunk) const;
   void shared_experts(const std::vector<std::int64_t>& before);
-  void beside(std::uint32_t moe, const std::vector<std::uint64_t>& matrix,
-              std::vector<std::int64_t>& clock, std::int64_t& duration, std::int64_t& floor);
+  void beside(run::Phase phase, std::uint32_t moe, const std::vector<std::uint64_t>& matrix,
+              std::vector<std::int64_t>& clock, std::vector<Path>& paths, std::int64_t& duration,
+              std::int64_t& floor);
   /// Time of a GPU's routed experts, slow ones with their factor; adds to the experts' times of the
   /// record.
   [[nodiscard]] OpCost expert_work(std::uint32_t moe, std::uint32_t gpu);
@@ -382,7 +406,8 @@ class Simulator {
   [[nodiscard]] bool resident(std::uint32_t layer, std::uint32_t expert) const;
   /// Replicas with a route between their GPUs over a cable: they hang when it breaks.
   [[nodiscard]] std::vector<std::uint32_t> engines_over(std::uint32_t cable) const;
-  void wait(std::uint32_t gpu, std::int64_t ps);
+  /// A GPU waits, for `whose` (kNone: for nobody) and why.
+  void wait(std::uint32_t gpu, std::int64_t ps, std::uint32_t whose, StragglerReason reason);
   [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
   [[nodiscard]] std::uint64_t backbone_bytes(std::uint32_t stage = 0) const;
   /// GPUs that cannot work without each other: the group of the GPU, or the GPU.
@@ -491,7 +516,7 @@ class Simulator {
 
   // State of the step under way.
   std::vector<std::int64_t> ready_;    // [G] clock of each GPU
-  std::vector<PhaseTimes> path_;       // [G] how the critical path to ready_[g] is made up
+  std::vector<Path> path_;             // [G] how the critical path to ready_[g] is made up
   std::vector<PhaseTimes> gpu_phase_;  // [G] what the GPU itself did
   // [kByLoad, kByLink, kByHostLoad, kByFault][G] waits and transfers that this GPU stands for.
   std::array<std::vector<std::int64_t>, 4> straggler_ps_;
@@ -514,6 +539,7 @@ class Simulator {
     std::vector<ExchangeTimer::StepClock> clocks;  // Empty: it has ended.
     std::vector<LayerTime> times;
     run::StepRecord record;
+    std::vector<run::CriticalEntry> path;
   };
   std::deque<HeldStep> held_steps_;
   std::vector<LayerTime> times_;                  // of the step under way
@@ -547,13 +573,13 @@ class Simulator {
     LayerTraffic traffic;
     std::vector<std::int64_t> before_dispatch;
     std::vector<std::int64_t> begin, arrival;  // [G] of the exchange under way
-    std::vector<PhaseTimes> path;              // [G] to the arrival
+    std::vector<Path> path;                    // [G] to the arrival
   };
   Half other_;
   // [G] of an exchange that runs beside work: when it begins and arrives; when the wire is free.
   std::vector<std::int64_t> begin_, arrival_, wire_, wire_in_;
-  std::vector<PhaseTimes> arrival_path_;  // [G]
-  double slowdown_ = 1;                   // of all kernels but the host's
+  std::vector<Path> arrival_path_, wire_path_, wire_in_path_;  // [G]
+  double slowdown_ = 1;                                        // of all kernels but the host's
   // queue = "defer". Between steps: who waits, for what.
   struct Waiting {
     std::uint32_t layer = 0;  // MoE layer
@@ -608,7 +634,16 @@ class Simulator {
   std::vector<std::uint32_t> met_, met_node_, node_place_;
   std::vector<std::vector<std::uint32_t>> node_gpus_;
   std::uint32_t met_stamp_ = 0;
-  std::vector<run::CriticalEntry> critical_, slowest_critical_;
+  // Pieces of all ways through the step, each after the one at `before`; the layer of what is
+  // computed; the path of the step that has been computed, where its end may still move.
+  struct PathPiece {
+    std::int64_t ps = 0;
+    Activity what;
+    std::uint32_t before = run::kNone;
+  };
+  std::vector<PathPiece> pieces_;
+  std::uint32_t at_layer_ = run::kNone;
+  std::vector<run::CriticalEntry> step_critical_, slowest_critical_;
   std::int64_t slowest_step_ps_ = -1;
 };
 

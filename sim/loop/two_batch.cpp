@@ -10,8 +10,8 @@
 // front = weighted sum of the layer before, attention, router, shared experts (and dense layers);
 // work begins when the one before has ended and its half's exchange has arrived; an exchange when
 // its half's work has ended on all participants and the wires are free. Kernels of the layers have
-// 1 − comm_sms of the SMs and take so much longer. Head and embedding are of the whole batch. A
-// step in which one half would have no token is not divided.
+// 1 − comm_sms of the SMs and, but for their launches, take so much longer. Head and embedding are
+// of the whole batch. A step in which one half would have no token is not divided.
 //
 // What a GPU shows: its work, and as dispatch or combine the exchanges it had to wait for from
 // their begin on; before, it waits. Each half is a batch to the policy (capacities, windows), reads
@@ -51,6 +51,7 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
   begin_.assign(gpus_, 0);
   arrival_path_ = path_;
   std::vector<std::int64_t> clock(gpus_);
+  std::vector<Path> paths(gpus_);  // To the clocks.
   std::vector<std::uint8_t> starts(gpus_, 1), under_way(gpus_, 0);
   bool first = true;
   for (const std::vector<std::uint64_t>& matrix : matrices) {
@@ -60,9 +61,15 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
           !only_senders || std::any_of(row, row + gpus_, [](std::uint64_t b) { return b > 0; });
       // Between stages a GPU may still receive what it will need later while it sends.
       const std::int64_t free = starts[g] != 0 ? wire_[g] : wire_in_[g];
-      clock[g] = first && starts[g] != 0 ? std::max(ready_[g], free)
-                 : first                 ? free
-                                         : std::max(clock[g], free);
+      const Path& to_free = starts[g] != 0 ? wire_path_[g] : wire_in_path_[g];
+      if (first) {
+        const bool works = starts[g] != 0 && ready_[g] >= free;
+        clock[g] = works ? ready_[g] : free;
+        paths[g] = works ? path_[g] : to_free;
+      } else if (free > clock[g]) {
+        clock[g] = free;
+        paths[g] = to_free;
+      }
     }
     first = false;
     exchange_.run(matrix, clock, timings_, among, ready_);
@@ -73,24 +80,28 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
       ++exchanges_;
       extrapolated_ += t.extrapolated ? 1 : 0;
       count_links(t);
-      note_straggler(moe, phase, t);
-      std::uint32_t last = gpus_;
-      for (std::uint32_t g = 0; g < gpus_; ++g) {
-        if (t.participates[g] == 0 || starts[g] == 0) continue;
-        if (last == gpus_ || ready_[g] > ready_[last]) last = g;
-      }
+      // The way to the end: that of the one that came last, its work or its busy wires, and this.
+      const Activity what = note_straggler(moe, phase, t);
+      const Path path_of_last = paths[t.last_ready];
+      Path joint;
+      std::int64_t joint_end = -1;
       for (std::uint32_t g = 0; g < gpus_; ++g) {
         if (t.participates[g] == 0) continue;
         check_time(t.end_ps[g]);
         if (under_way[g] == 0) begin_[g] = t.begin_ps;
         under_way[g] = 1;
+        if (t.end_ps[g] != joint_end) {
+          joint = path_of_last;
+          joint_end = t.end_ps[g];
+          extend(joint, what, joint_end - t.begin_ps);
+        }
         clock[g] = t.end_ps[g];
+        paths[g] = joint;
         (starts[g] != 0 ? wire_ : wire_in_)[g] = t.end_ps[g];
+        (starts[g] != 0 ? wire_path_ : wire_in_path_)[g] = joint;
         if (only_senders && starts[g] != 0) continue;  // Goes on with its work.
         arrival_[g] = t.end_ps[g];
-        // The way to this GPU's end: the work of the one that came last, then the wires.
-        arrival_path_[g] = path_[last];
-        arrival_path_[g][at(phase)] += t.end_ps[g] - ready_[last];
+        arrival_path_[g] = joint;
       }
     }
     duration += longest;
@@ -126,6 +137,8 @@ bool Simulator::two_batch() {
   arrival_.assign(gpus_, 0);
   wire_.assign(gpus_, 0);
   wire_in_.assign(gpus_, 0);
+  wire_path_.assign(gpus_, Path{});
+  wire_in_path_.assign(gpus_, Path{});
   slowdown_ = 1 / (1 - s_.network.comm_sms);
   std::uint32_t moe = 0, unfinished = run::kNone;
   const auto finish = [&] {
@@ -155,6 +168,7 @@ bool Simulator::two_batch() {
     unfinished = run::kNone;
     if (!is_moe) continue;
     for (int half = 0; half < 2; ++half) {
+      at_layer_ = moe;
       await_exchange(run::Phase::kDispatch);
       std::int64_t slowest = 0;
       for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -172,6 +186,7 @@ bool Simulator::two_batch() {
     swap_half();
   }
   slowdown_ = 1;
+  at_layer_ = run::kNone;
   compose_part(0, 1, 0);
   return true;
 }

@@ -192,10 +192,14 @@ std::vector<SchemaEntry> entries() {
   add("event/link", "Events", kU32, "", "link; 4294967295 = none");
   add("event/value", "Events", kF64, "", "meaning and unit: see the text; NaN = n/a");
   add("event/text", "Events", kText, "", "one line for people");
-  add("critical/step", "Critical", kU32, "", "critical path, in time order");
+  add("critical/step", "Critical", kU32, "",
+      "critical path of the slowest step that is no warm-up: pieces that follow each other from "
+      "its "
+      "start to its end");
   add("critical/layer", "Critical", kU32, "", "index into moe_layers; 4294967295 = none");
   add("critical/phase", "Critical", kU8, "", "index into names/phases");
-  add("critical/gpu", "Critical", kU32, "", "the straggler; 4294967295 = none");
+  add("critical/gpu", "Critical", kU32, "",
+      "who worked, or whom the others waited for; 4294967295 = none");
   add("critical/reason", "Critical", kU8, "", "index into names/straggler_reasons");
   add("critical/start", "Critical", kI64, "ps", "start");
   add("critical/duration", "Critical", kI64, "ps", "duration");

@@ -2031,24 +2031,34 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
 
 void check_layout_with_faults(const Context& context, const Node& root, const Scenario& out) {
   const Parallel& p = out.parallel;
-  if (!out.faults.on() && out.alarms.empty()) return;
-  const std::string other = out.faults.on() ? "faults" : "monitor.alarms";
-  const auto refuse = [&](bool on, std::string_view key, const std::string& shown) {
-    if (on) {
-      throw InputError(context.where(key, root.where()),
-                       fmt::format("{} is unsupported with {}", shown, other),
-                       "leave one of the two out");
-    }
+  // Faults that leave every GPU, expert and exchange in place go with any layout; a router off the
+  // GPUs has links of its own, which would not feel a slower cable.
+  const auto any_but = [&](std::initializer_list<FaultKind> kinds) {
+    return std::any_of(out.faults.events.begin(), out.faults.events.end(), [&](const FaultRule& r) {
+      return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
+    });
   };
   const KvPlacement kv = out.memory.kv_placement;
-  refuse(out.faults.on() && (kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert),
-         "memory.kv.placement",
-         fmt::format("memory.kv.placement = \"{}\"",
-                     kv == KvPlacement::kByToken ? "by_token" : "by_expert"));
-  refuse(p.router != RouterPlacement::kGpu && out.faults.on(), "parallel.router",
-         "a router off the GPUs");
-  refuse(p.tp > 1 && p.ep > p.tp && out.faults.on(), "parallel.ep",
-         fmt::format("ep = {} and tp = {}", p.ep, p.tp));
+  if (out.faults.on() && (kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert)) {
+    throw InputError(context.where("memory.kv.placement", root.where()),
+                     fmt::format("memory.kv.placement = \"{}\" is unsupported with faults",
+                                 kv == KvPlacement::kByToken ? "by_token" : "by_expert"),
+                     "leave one of the two out");
+  }
+  using K = FaultKind;
+  const std::string supported = "supported: slow_gpu, hot_gpu, host_stall, kv_leak";
+  if (p.router != RouterPlacement::kGpu &&
+      any_but({K::kSlowGpu, K::kHotGpu, K::kHostStall, K::kKvLeak})) {
+    throw InputError(context.where("parallel.router", root.where()),
+                     "a router off the GPUs is unsupported with these faults", supported);
+  }
+  if (p.tp > 1 && p.ep > p.tp &&
+      any_but({K::kSlowGpu, K::kHotGpu, K::kHostStall, K::kKvLeak, K::kLinkDegraded})) {
+    throw InputError(
+        context.where("parallel.ep", root.where()),
+        fmt::format("ep = {} and tp = {} is unsupported with these faults", p.ep, p.tp),
+        supported + ", link_degraded");
+  }
 }
 
 void read_run(Context& context, const Node& root, Scenario& out) {

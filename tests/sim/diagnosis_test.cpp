@@ -71,6 +71,34 @@ TEST(Diagnosis, BoundsImbalanceByTheTimeGpusDiffer) {
   EXPECT_EQ(find(diagnose(even, "r.h5"), "imbalance"), std::nullopt);
 }
 
+TEST(Diagnosis, BoundsLatencyByWhatIsNotHidden) {
+  // Dispatch and combine are 20 us of the 100 us of a step; beside other work they take far longer.
+  const run::RunData run = changed([](run::StepRecord& r, std::uint32_t) {
+    for (run::LayerRecord& l : r.layers) {
+      l.dispatch_ps = l.combine_ps = 90 * kUs;
+      l.dispatch_floor_ps = l.combine_floor_ps = kUs;
+    }
+  });
+  const std::optional<Finding> f = find(diagnose(run, "r.h5"), "latency");
+  ASSERT_TRUE(f);
+  EXPECT_NEAR(f->bound, 0.2, 1e-12);
+}
+
+TEST(Diagnosis, SharesOfTheCriticalPathAreOfTheStep) {
+  // Loads of experts for 30 us of a step of 100 us.
+  run::RunData run = changed([](run::StepRecord& r, std::uint32_t) {
+    r.scalars.phase_ps[static_cast<std::size_t>(Phase::kExpert)] -= 30 * kUs;
+    r.scalars.phase_ps[static_cast<std::size_t>(Phase::kWait)] += 30 * kUs;
+  });
+  run.critical_path = {{0, 0, Phase::kWait, 0, run::StragglerReason::kExpertLoadFromHost,
+                        run.steps[0].start_ps, 30 * kUs}};
+  const Diagnosis d = diagnose(run, "r.h5");
+  const std::optional<Finding> f = find(d, "expert loads");
+  ASSERT_TRUE(f);
+  EXPECT_NE(f->symptom.find("30.0 % of the slowest step"), std::string::npos) << f->symptom;
+  EXPECT_NEAR(f->bound, 0.3, 1e-12);
+}
+
 TEST(Diagnosis, TellsASickExpertFromAHotOne) {
   const auto slow = [](run::StepRecord& r, std::uint32_t) {
     r.expert_time_ps.assign(8, 2 * kUs);

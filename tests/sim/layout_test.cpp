@@ -147,6 +147,38 @@ TEST(RouterOffTheGpu, GroupsOfTensorParallelismSendEachTokenOnce) {
   EXPECT_DOUBLE_EQ(metric(r, "router transfers per step"), 2 * (12 * 2048 + 8 * 6 * 12));
 }
 
+TEST(RouterOffTheGpu, GoesWithFaultsThatLeaveEverythingInPlace) {
+  const std::vector<std::string> on{"hardware.file=worked_cpu.toml", "workload.batch=12",
+                                    "workload.steps=2", "parallel.router=cpu", kCpu};
+  const std::int64_t well = duration(random_run(on));
+  for (const char* fault : {R"({kind="slow_gpu",gpu="gpu1",factor=4,step=0})",
+                            R"({kind="host_stall",stall="1 ms",step=0})",
+                            R"({kind="kv_leak",gpu="gpu1",bytes="1 MB",step=0})"}) {
+    auto set = on;
+    set.push_back(std::string("faults.events=[") + fault + "]");
+    const MemoryRun r = random_run(set);
+    EXPECT_EQ(metric(r, "faults"), 1);
+    EXPECT_EQ(duration(r) > well, std::string(fault).find("leak") == std::string::npos) << fault;
+  }
+}
+
+TEST(WideExperts, GoWithFaultsThatLeaveEverythingInPlace) {
+  const std::vector<std::string> on{
+      kLognormal,      "workload.batch=12", "workload.steps=2", "parallel.attention=tp",
+      "parallel.tp=2", "parallel.dp=4",     "parallel.ep=8"};
+  const std::int64_t well = duration(random_run(on));
+  for (const char* fault : {R"({kind="slow_gpu",gpu="gpu1",factor=4,step=0})",
+                            R"({kind="link_degraded",factor=0.1,probability=1})"}) {
+    auto set = on;
+    set.push_back(std::string("faults.events=[") + fault + "]");
+    EXPECT_GT(duration(random_run(set)), well) << fault;
+  }
+  auto lost = on;
+  lost.emplace_back("faults.events=[{kind=\"gpu_loss\",gpu=\"gpu1\",step=0}]");
+  lost.emplace_back("faults.reload=1 GB/s");
+  expect_refused(lost, "ep = 8 and tp = 2 is unsupported with these faults");
+}
+
 TEST(RouterOffTheGpu, IsRefusedWithTheReason) {
   expect_refused({"parallel.router=cpu", kCpu}, "hardware worked has no cpu device");
   expect_refused({"parallel.router=card"}, "hardware worked has no card besides its GPUs");
@@ -168,8 +200,12 @@ TEST(RouterOffTheGpu, IsRefusedWithTheReason) {
             "workload={kind=\"open\",arrivals={per_second=10,requests=4},lengths={prompt="
             "8,output=2},routing={synthetic=\"uniform\"},front_end={replicas=2}}"}),
       "several replicas, which would share it");
-  expect_refused(with({"faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"}),
-                 "a router off the GPUs is unsupported with faults");
+  for (const char* fault :
+       {R"({kind="gpu_loss",gpu="gpu1",step=0})", R"({kind="bit_flip",expert=1,step=0})",
+        R"({kind="link_degraded",factor=0.5,probability=0.5})"}) {
+    expect_refused(with({std::string("faults.events=[") + fault + "]", "faults.reload=1 GB/s"}),
+                   "a router off the GPUs is unsupported with these faults");
+  }
   expect_refused(with({"memory.residency={policy=\"lru\",slots=1}"}),
                  "is unsupported with memory.residency");
 }
@@ -536,6 +572,31 @@ TEST(TensorParallelism, RefusesWhatItDoesNotHave) {
   expect_refused(with({"network.two_batch=true"}), "unsupported with this parallel.attention");
 }
 
+// ---- relays ----
+
+TEST(Relays, PassPackedRowsOnInADispatchAndAddThemInACombine) {
+  // Two servers of four. GPU 0's token goes to GPUs 5 and 6, in the other server through GPU 4,
+  // which is no destination. Packing or unpacking n rows: 1 us + n · (2,048 + 544) B at 1 B/ps.
+  // Dispatch: GPU 0 packs one row, GPUs 5 and 6 unpack one each. Combine: they pack one each, GPU 4
+  // unpacks two, packs their sum, GPU 0 unpacks it. Two layers.
+  const MemoryRun r = traced(
+      {{5, 6}}, {R"(hardware.devices=[{ name = "gpu", count = 8, per_node = 4, kind = "gpu", )"
+                 R"(type = "toy" }, { name = "switch", kind = "nvswitch" }])",
+                 "network.dispatch=per_node", "network.payload={ wire = \"int4\" }"});
+  const auto phase = [&](std::uint32_t gpu, run::Phase p) {
+    return r.data.totals.gpu_phase_ps[gpu * run::kPhases + static_cast<std::size_t>(p)];
+  };
+  const std::int64_t one = 1'000'000 + 2592, two = 1'000'000 + 2 * 2592;
+  // Beside the kernels every GPU shows the exchanges: GPU 4 both, 0 the first, 5 the second.
+  const std::int64_t first = phase(0, run::Phase::kDispatch) - 2 * one;
+  const std::int64_t second = phase(5, run::Phase::kDispatch) - 2 * one;
+  EXPECT_EQ(phase(4, run::Phase::kDispatch), first + second);
+  EXPECT_TRUE(std::any_of(r.result.notes.begin(), r.result.notes.end(), [&](const auto& note) {
+    return note.find("packing and unpacking took " +
+                     format_time(SimTime::from_ps(2 * (7 * one + two)))) != std::string::npos;
+  })) << testing::PrintToString(r.result.notes);
+}
+
 // ---- halves that overlap, expert groups ----
 
 TEST(TwoBatch, HidesTheExchangesBehindTheOtherHalf) {
@@ -555,10 +616,12 @@ TEST(TwoBatch, HidesTheExchangesBehindTheOtherHalf) {
   EXPECT_EQ(r.data.layer_steps.expert_ps[1], 2 * 14'607'488);
   EXPECT_EQ(r.data.layer_steps.distinct_experts[0], 8U);
   EXPECT_EQ(r.data.totals.bytes_sent, traced(tokens, {}).data.totals.bytes_sent);
-  // Half of the SMs: the kernels of the layers take twice as long.
+  // Half of the SMs: the kernels of the layers take twice as long, but for their launches of 1 us
+  // (attention 5, router 4, experts 2, weighted sum 1).
   const MemoryRun half = traced(tokens, {"network.two_batch=true", "network.comm_sms=50 %"});
-  EXPECT_EQ(duration(half),
-            host + 2 * (4 * (15'363'200 + 14'607'488) + 3 * 1'008'192) + 2'040'960 + head);
+  const std::int64_t launches = 4 * (9 + 2) * 1'000'000 + 3 * 1'000'000;
+  EXPECT_EQ(duration(half), host + 2 * (4 * (15'363'200 + 14'607'488) + 3 * 1'008'192) - launches +
+                                2'040'960 + head);
 }
 
 TEST(TwoBatch, RunsTheSameAssignmentsAndOneTokenUndivided) {

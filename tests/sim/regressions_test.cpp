@@ -125,6 +125,21 @@ TEST(Audit, ALostGpuInPrefillFromATrace) {
   EXPECT_EQ(r.data.steps.size(), 4U);
 }
 
+TEST(Audit, APromptInChunksSamplesFromItsLastOne) {
+  const MemoryRun r =
+      sound_run(worked_scenario({"workload={ kind = \"prefill\", batch = 8, tokens = 4, steps = 3, "
+                                 "warmup_steps = 1, routing = { synthetic = \"uniform\" } }"}),
+                nullptr);
+  // Embedding: 4 rows read and written, in one kernel; the head has one row a GPU.
+  constexpr auto kHead = static_cast<std::size_t>(run::Phase::kHead);
+  const std::int64_t embedding = r.data.steps[0].phase_ps[kHead];
+  ASSERT_EQ(r.data.steps.size(), 4U);
+  for (std::size_t s = 1; s < 3; ++s) EXPECT_EQ(r.data.steps[s].phase_ps[kHead], embedding) << s;
+  EXPECT_EQ(embedding, 1'000'000 + 4 * 2 * 2048);
+  // As in the worked example, of one token.
+  EXPECT_EQ(r.data.steps[3].phase_ps[kHead], embedding + 19'848'896);
+}
+
 TEST(Audit, AnMlpRouterTakesItsTime) {
   const std::string shipped =
       switchyard::read_file(std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/models/gpt4_s1.json");
