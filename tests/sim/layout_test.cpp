@@ -339,8 +339,6 @@ TEST(Stages, AreRefusedWithTheReason) {
                  "unsupported with this memory.kv.placement");
   expect_refused(with({"memory.kv={placement=\"by_token\"}"}), "by_token");
   expect_refused(with({"network.two_batch=true"}), "unsupported with this parallel.attention");
-  expect_refused(with({"faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"}),
-                 "parallel.pp = 2 is unsupported with faults");
   expect_refused(
       with({"parallel.placement=\"eplb\"", "parallel.rebalance={signal=\"load\",threshold=1.1}"}),
       "unsupported with parallel.rebalance");
@@ -641,8 +639,6 @@ TEST(TwoBatch, IsRefusedWhereItMeansNothing) {
   expect_refused({on, "network.payload.wire=int4"}, "unsupported with network.payload.wire");
   expect_refused({on, "network.model=flow"}, "unsupported with network.model");
   expect_refused({on, "memory.kv={placement=\"by_token\"}"}, "by_token");
-  expect_refused({on, "faults.events=[{kind=\"slow_gpu\",gpu=\"gpu1\",factor=2,step=0}]"},
-                 "network.two_batch is unsupported with faults");
 }
 
 TEST(ExpertGroups, ReadEveryWeightOnceAndSendTwice) {
