@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.hpp"
@@ -21,6 +20,7 @@
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/scenario/shipped.hpp"
 
 namespace switchyard::cli {
 namespace {
@@ -33,12 +33,7 @@ void print_event(const nlohmann::json& event) {
 }  // namespace
 
 std::filesystem::path scenarios_root() {
-  if (const char* root = std::getenv("SWITCHYARD_SCENARIOS")) {
-    return root;
-  }
-  const std::filesystem::path source = SWITCHYARD_SCENARIOS_DIR;
-  std::error_code ec;
-  return std::filesystem::is_directory(source, ec) ? source : std::filesystem::path{};
+  return scenario::shipped_scenarios(SWITCHYARD_SCENARIOS_DIR);
 }
 
 Table sim_summary_table(const run::RunData& run, const std::vector<std::string>& notes,

@@ -34,8 +34,8 @@ int run_sim(const SimOptions& options);
 /// The hash by which a run names the routing trace it was made from: of the file's bytes, hex.
 [[nodiscard]] std::string trace_file_hash(const std::string& path);
 
-/// Folder with models/ and hardware/ presets: $SWITCHYARD_SCENARIOS, else scenarios/ of the source
-/// tree the program was built from, if it is still there; else "".
+/// Folder with models/ and hardware/ presets: $SWITCHYARD_SCENARIOS, else the installed one, else
+/// scenarios/ of the source tree that built this; empty when there is none.
 [[nodiscard]] std::filesystem::path scenarios_root();
 
 }  // namespace switchyard::cli

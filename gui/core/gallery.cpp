@@ -2,12 +2,12 @@
 #include "gui/core/gallery.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <set>
 
 #include "engine/base/error.hpp"
 #include "sim/scenario/scenario.hpp"
+#include "sim/scenario/shipped.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -90,12 +90,7 @@ bool canRun(const fs::path& file, const fs::path& folder) {
 
 }  // namespace
 
-fs::path scenariosFolder() {
-  if (const char* named = std::getenv("SWITCHYARD_SCENARIOS")) return named;
-  const fs::path built = SWITCHYARD_SCENARIOS_DIR;
-  std::error_code ignored;
-  return fs::is_directory(built, ignored) ? built : fs::path();
-}
+fs::path scenariosFolder() { return scenario::shipped_scenarios(SWITCHYARD_SCENARIOS_DIR); }
 
 std::vector<GalleryEntry> gallery(const fs::path& folder) {
   std::vector<GalleryEntry> all;

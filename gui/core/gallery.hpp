@@ -23,8 +23,8 @@ struct GalleryEntry {
   bool exploration = false;  ///< Made for the welcome page, with what to look at in `text`.
 };
 
-/// $SWITCHYARD_SCENARIOS, else the folder that this program was built from; empty if neither is
-/// there.
+/// $SWITCHYARD_SCENARIOS, else the installed folder, else the one that this program was built from;
+/// empty if none is there.
 std::filesystem::path scenariosFolder();
 
 /// Entries whose files are all in `folder`. The others' text is the first comment of the file.
