@@ -44,7 +44,7 @@ TEST(HealthVerbs, WorkOnARunAndMonitorOnItsScenarioAlike) {
   EXPECT_NE(m.out.find("\"unit\": \"us\""), std::string::npos) << m.out;
   EXPECT_EQ(m.out.find("\"mean\": \""), m.out.find("\"mean\": \"\"")) << m.out;
   const ProcessResult csv =
-      run_switchyard({"diagnose", "r.h5", "--csv"}, {.folder = f, .environment = {}});
+      run_switchyard({"diagnose", "r.h5", "--format", "csv"}, {.folder = f, .environment = {}});
   ASSERT_EQ(csv.exit_code, 0) << csv.err;
   EXPECT_NE(csv.out.find("phase,critical path [us/step],share [%],"), std::string::npos) << csv.out;
 }
