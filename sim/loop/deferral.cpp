@@ -9,10 +9,10 @@
 // of them has run, the sequence goes on with layer l + 1 in that step. It passes the head, and
 // gives its token, at the end of the step in which it has passed the last layer.
 //
-//   bytes   the hidden state goes to the expert, and its output comes back, in the step that runs
-//   it KV      the page of the token is there from its first step on counts  assignments, kept,
-//   queued and experts' loads are those of the step that decided; times,
-//           bytes and GPUs' imbalance of the step that ran; tokens of the step that began them
+// Bytes: the hidden state goes to the expert, and its output comes back, in the step that runs it.
+// KV: the page of the token is there from its first step on. Counts: assignments, kept, queued and
+// experts' loads are of the step that decided; times, bytes and GPUs' imbalance of the step that
+// ran; tokens of the step that began them.
 //
 // Prompt tokens take waves. A sequence that loses its pages, or gives them up, begins its token
 // anew. A policy of an alarm without the queue runs what waits within its own capacity.

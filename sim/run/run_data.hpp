@@ -230,7 +230,7 @@ struct CriticalEntry {
   std::uint32_t step = 0;
   std::uint32_t layer = kNone;  ///< Index into moe_layers; kNone outside MoE layers.
   Phase phase = Phase::kHost;
-  std::uint32_t gpu = kNone;  ///< The straggler.
+  std::uint32_t gpu = kNone;  ///< Who did the work, or the straggler of an exchange.
   StragglerReason reason = StragglerReason::kNone;
   std::int64_t start_ps = 0, duration_ps = 0;
 };

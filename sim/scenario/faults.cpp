@@ -27,7 +27,7 @@ std::uint32_t named(const Section& s, std::string_view key, const std::string& t
 }
 
 /// What moves sequences or experts cannot follow every layout; each refusal says which.
-void check_loss(const Section& s, bool down, const Scenario& out) {
+void check_loss(const Section& s, const Scenario& out) {
   const Parallel& p = out.parallel;
   const auto refuse = [&](bool on, const std::string& what, const std::string& hint) {
     if (on) s.fail("kind", fmt::format("unsupported with {}", what), hint);
@@ -233,7 +233,7 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
       e.fail("kind", "unsupported with network.model = \"flow\" or \"coflow\"",
              "supported: auto, bottleneck");
     }
-    if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, r.kind == K::kLinkDown, out);
+    if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, out);
     if (of_link && out.workload.serves() && out.workload.serving.front_end.prefill_replicas > 0 &&
         (out.network.model == NetworkModelKind::kBottleneck ||
          !out.network.measured.points.empty())) {
