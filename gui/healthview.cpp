@@ -199,8 +199,11 @@ void HealthView::fill(const HealthReport& report) {
     table(i)->fitColumns();
     table(i)->horizontalHeader()->setStretchLastSection(true);
   }
-  setTabText(1, report.alarms.rows.empty() ? tr("Alarms")
-                                           : tr("Alarms (%1)").arg(report.alarms.rows.size()));
+  QString alarms =
+      report.alarms.rows.empty() ? tr("Alarms") : tr("Alarms (%1)").arg(report.alarms.rows.size());
+  if (!report.rules.empty()) alarms += report.ownRules ? tr(", own rules") : tr(", default rules");
+  setTabText(1, alarms);
+  setTabToolTip(1, report.rules.empty() ? QString() : tr("Judged by %1").arg(qs(report.rules)));
   setTabText(2, report.findings.rows.empty()
                     ? tr("Findings")
                     : tr("Findings (%1)").arg(report.findings.rows.size()));

@@ -264,8 +264,10 @@ EntropyPane::EntropyPane(ViewState* state, QWidget* parent)
 void EntropyPane::refresh() {
   m_lod = run::Lod<double, double>(2);
   m_any = false;
+  m_alarm.reset();
   const RunStore* run = m_state->run();
   if (run == nullptr || !run->hasSteps()) return;
+  m_alarm = entropyAlarmOf(run->data());
   for (const run::StepScalars& s : run->data().steps) {
     const bool there = !std::isnan(s.gate_entropy);
     m_any = m_any || there;
@@ -275,9 +277,11 @@ void EntropyPane::refresh() {
 
 QString EntropyPane::title() const { return tr("Gate entropy"); }
 QString EntropyPane::detail() const {
-  return tr(
-      "bits, mean over tokens and layers; band: up to the largest step of a pixel; dashed: "
-      "alarm at 3.2");
+  const QString what =
+      tr("bits, mean over tokens and layers; band: up to the largest step of a pixel");
+  if (!m_alarm) return what;
+  return what + (m_alarm->above ? tr("; dashed: alarm above %1") : tr("; dashed: alarm below %1"))
+                    .arg(qs(shortNumber(m_alarm->threshold)));
 }
 
 void EntropyPane::drawContent(QPainter& painter, const QRect& plot) {
@@ -293,7 +297,9 @@ void EntropyPane::drawContent(QPainter& painter, const QRect& plot) {
     most.push_back(c.max[x * 2]);
     top = std::max(top, most.back());
   }
-  setRange(0, std::max(4.0, std::ceil(top)));
+  // A threshold beyond what a gate can have must not flatten the curve.
+  const double line = m_alarm && m_alarm->threshold <= 16 ? std::ceil(m_alarm->threshold) : 0;
+  setRange(0, std::max({4.0, std::ceil(top), line}));
   drawRange(painter, plot);
   if (!m_any) {
     label(painter, plot, Qt::AlignCenter, tr("this run has no entropy of the gate"),
@@ -302,7 +308,7 @@ void EntropyPane::drawContent(QPainter& painter, const QRect& plot) {
   }
   drawBand(painter, plot, mean, most, m_state->theme().series[1]);
   drawLine(painter, plot, mean, m_state->theme().series[1]);
-  drawReference(painter, plot, kAlarm);
+  if (m_alarm) drawReference(painter, plot, m_alarm->threshold);
 }
 
 QString EntropyPane::valueText(double value) const {

@@ -5,7 +5,9 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 
+#include "gui/core/health.hpp"
 #include "gui/core/latency.hpp"
 #include "gui/panes.hpp"
 #include "gui/worker.hpp"
@@ -54,11 +56,13 @@ class MemoryPane : public LinePane {
 };
 
 /// Mean over tokens and layers, bits, at every length of the run (levels of detail are made of the
-/// scalars of the steps). Dashed: 3.2 bits, where monitor's alarm stands.
+/// scalars of the steps). Dashed: the threshold of the run's first rule on gate_entropy
+/// (entropyAlarmOf); no line where its scenario watches other signals only.
 class EntropyPane : public LinePane {
   Q_OBJECT
  public:
-  static constexpr double kAlarm = 3.2;
+  /// Bits; nullopt: no rule watches it.
+  [[nodiscard]] std::optional<EntropyAlarm> alarm() const { return m_alarm; }
   explicit EntropyPane(ViewState* state, QWidget* parent = nullptr);
 
  protected:
@@ -73,6 +77,7 @@ class EntropyPane : public LinePane {
   void refresh();
   run::Lod<double, double> m_lod{2};  // value or 0, and 1 where there is a value
   bool m_any = false;
+  std::optional<EntropyAlarm> m_alarm;
 };
 
 /// One of the numbers per step that have levels of detail (run::StepSeries), B dashed over it.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,14 +13,24 @@
 
 namespace switchyard::gui {
 
+/// Threshold of the first rule on gate_entropy that the run is judged by (alarmRulesOf in
+/// gui/core/alarmrules.hpp), bits; nullopt: no rule watches it.
+struct EntropyAlarm {
+  double threshold = 0;
+  bool above = true;  ///< Raised above it, or below.
+};
+std::optional<EntropyAlarm> entropyAlarmOf(const run::RunData& run);
+
 struct HealthReport {
   Table watched;        ///< Every watched signal: mean, p95, worst with its step and place, state.
-  Table alarms;         ///< What the default rules raise and clear, and what the run recorded.
+  Table alarms;         ///< What the rules raise and clear, and what the run recorded.
   Table findings;       ///< Symptom, cause, check, cure.
   std::string missing;  ///< Why there are none.
+  std::string rules;    ///< AlarmRules::source; empty where nothing was judged.
+  bool ownRules = false;
 };
-/// Reads the file's steps (its layers only where they are not too many) and judges them by the
-/// rules of monitor without --alarms, with the watermark of the run's own scenario. Errors are in
+/// Reads the file's steps (its layers only where they are not too many) and judges them by
+/// alarmRulesOf() the run. Errors are in
 /// `missing`; so is that `stop` (may be null) became true while it read.
 HealthReport healthOf(const std::filesystem::path& file, const std::atomic<bool>* stop = nullptr);
 /// The same of a run in memory.

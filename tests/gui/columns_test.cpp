@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.hpp"
+#include "gui/core/alarmrules.hpp"
 #include "gui/core/colormap.hpp"
+#include "gui/core/health.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/run_file.hpp"
 #include "tests/gui/demo_run.hpp"
@@ -452,6 +454,54 @@ TEST(Latency, PercentilesOfABinAreThoseOfItsRequests) {
   // (end - first token) / 10 of the last one is the largest.
   EXPECT_EQ(bins[3].tpot99,
             static_cast<double>(requests[4].end_ps - requests[4].first_token_ps) / 10);
+}
+
+TEST(Health, JudgesByTheAlarmsOfTheRunsOwnScenario) {
+  // The demo run has an event of its own that speaks of the gate entropy: rules' lines only.
+  const auto has = [](const Table& t, const std::string& name) {
+    for (const auto& row : t.rows) {
+      for (const std::string& cell : row) {
+        if (cell.starts_with("alarm \"" + name + "\" raised")) return true;
+      }
+    }
+    return false;
+  };
+  run::RunData run = demoRun(100);
+  const HealthReport before = healthOf(run, "demo");
+  EXPECT_FALSE(before.ownRules);
+  EXPECT_EQ(before.rules, "the default rules: the run's scenario has no monitor.alarms");
+  ASSERT_TRUE(has(before.alarms, "gate entropy")) << "the default's name";
+
+  // As the canonical text writes them: no quotes.
+  run.meta.scenario_text +=
+      "monitor.alarms[0].signal = gate_entropy\nmonitor.alarms[0].name = 7 \"hot\" gates\n"
+      "monitor.alarms[0].above = 1.25\nmonitor.alarms[0].clear = 1\n"
+      "monitor.alarms[0].window = 2\nmonitor.alarms[0].statistic = max\n"
+      "monitor.alarms[0].action = shed\n"
+      "monitor.alarms[1].signal = step_time\nmonitor.alarms[1].name = slow\n"
+      "monitor.alarms[1].above = 1 h\nmonitor.alarms[1].clear = 1 h\n"
+      "monitor.alarms[1].window = 8\nmonitor.alarms[1].statistic = mean\n";
+  const AlarmRules rules = alarmRulesOf(run);
+  ASSERT_EQ(rules.rules.size(), 2U) << rules.source;
+  EXPECT_TRUE(rules.own);
+  EXPECT_EQ(rules.rules[0].name, "7 \"hot\" gates");
+  EXPECT_DOUBLE_EQ(rules.rules[0].threshold, 1.25);
+  EXPECT_DOUBLE_EQ(rules.rules[0].clear, 1);
+  EXPECT_EQ(rules.rules[0].window, 2U);
+  EXPECT_EQ(rules.rules[0].statistic, scenario::AlarmStatistic::kMax);
+  EXPECT_EQ(rules.rules[0].action, scenario::AlarmAction::kShed);
+  EXPECT_DOUBLE_EQ(rules.rules[1].threshold, 3600);
+  const HealthReport own = healthOf(run, "demo");
+  EXPECT_TRUE(own.ownRules);
+  EXPECT_TRUE(has(own.alarms, "7 \"hot\" gates"));
+  EXPECT_FALSE(has(own.alarms, "gate entropy")) << "a default rule that the scenario lacks";
+
+  run.meta.scenario_text += "monitor.alarms[2].signal = no_such\n";
+  const AlarmRules bad = alarmRulesOf(run);
+  EXPECT_FALSE(bad.own);
+  EXPECT_NE(bad.source.find("cannot be read"), std::string::npos) << bad.source;
+  EXPECT_NE(bad.source.find("monitor.alarms[2].signal"), std::string::npos) << bad.source;
+  EXPECT_GT(bad.rules.size(), 5U);
 }
 
 }  // namespace

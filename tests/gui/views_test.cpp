@@ -23,6 +23,7 @@
 #include "gui/core/tour.hpp"
 #include "gui/core/views.hpp"
 #include "gui/mainwindow.hpp"
+#include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 #include "gui/tour.hpp"
 #include "sim/run/run_file.hpp"
@@ -268,6 +269,23 @@ TEST(Health, TakesTheWatermarkOfTheRunsOwnScenario) {
   run.meta.scenario_text += "memory.watermark = \"65 %\"\n";
   EXPECT_DOUBLE_EQ(watermarkOf(run), 0.65);
   EXPECT_EQ(stateOfMemory(healthOf(run, "demo")), "ALARM");
+}
+
+TEST_F(ViewsTest, TheEntropyLineStandsAtTheRunsOwnAlarm) {
+  auto* pane = static_cast<EntropyPane*>(window.panes()->pane(QStringLiteral("entropy")));
+  ASSERT_TRUE(pane->alarm().has_value());
+  EXPECT_DOUBLE_EQ(pane->alarm()->threshold, 3.2);
+  const auto show = [&](const std::string& lines) {
+    run::RunData run = demoRun(9);
+    run.meta.scenario_text += lines;
+    window.showRun(std::make_shared<const RunStore>(
+        std::make_shared<const run::RunData>(std::move(run)), "own.h5"));
+  };
+  show("monitor.alarms[0].signal = gate_entropy\nmonitor.alarms[0].above = 2.5\n");
+  ASSERT_TRUE(pane->alarm().has_value());
+  EXPECT_DOUBLE_EQ(pane->alarm()->threshold, 2.5);
+  show("monitor.alarms[0].signal = memory\nmonitor.alarms[0].above = 90 %\n");
+  EXPECT_FALSE(pane->alarm().has_value());
 }
 
 TEST_F(ViewsTest, MemoryAndEntropyPanesAppearWhenAskedFor) {
