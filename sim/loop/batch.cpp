@@ -14,7 +14,7 @@ namespace switchyard::sim {
 void Simulator::compose_step() {
   record_.scalars.tokens = 0;
   for (const PlannedSequence& q : plan_.sequences) {
-    record_.scalars.tokens += q.resumes ? 0 : q.fresh;
+    record_.scalars.tokens += q.fresh;
   }
   record_.scalars.sequences = plan_.sequences.size();
   compose_part(0, 1, 0);

@@ -12,10 +12,10 @@
 // Bytes: the hidden state goes to the expert, and its output comes back, in the step that runs it.
 // KV: the page of the token is there from its first step on. Counts: assignments, kept, queued and
 // experts' loads are of the step that decided; times, bytes and GPUs' imbalance of the step that
-// ran; tokens of the step that began them.
+// ran; tokens of the step in which they have passed the last layer.
 //
 // Prompt tokens take waves. A sequence that loses its pages, or gives them up, begins its token
-// anew. A policy of an alarm without the queue runs what waits within its own capacity.
+// anew. A policy of an alarm without the queue runs all that waits, whatever its capacity.
 //
 // Not modelled: the room of the hidden states that wait.
 #include <fmt/format.h>
@@ -28,7 +28,8 @@ namespace switchyard::sim {
 namespace {
 
 [[nodiscard]] bool defers(const RoutingPolicy& p) {
-  return p.capacity.exhausted == Exhausted::kQueue && p.capacity.queue == QueueMode::kDefer;
+  return p.capacity.queue == QueueMode::kDefer &&
+         (p.capacity.exhausted == Exhausted::kQueue || p.pinned.on());
 }
 
 }  // namespace
@@ -139,7 +140,7 @@ void Simulator::settle_backlog(std::uint32_t copy, const LayerDecision& part,
   for (std::size_t p = 0; p < runs.size(); ++p) runs[p] -= left[p];
   for (LateSlot& x : late_) {
     if (x.gpu / s_.parallel.copy_gpus() != copy) continue;
-    if (backlog_.empty()) {  // A policy without a next step.
+    if (backlog_.empty() || !defer) {  // A policy without a next step.
       x.runs = true;
       continue;
     }
@@ -247,10 +248,14 @@ void Simulator::end_deferral(std::uint32_t moe) {
 /// Who gives no token in this step.
 void Simulator::note_deferral() {
   if (!defers_) return;
+  record_.scalars.tokens = 0;
   for (std::size_t i = 0; i < plan_.sequences.size(); ++i) {
     PlannedSequence& q = plan_.sequences[i];
     q.deferred = part_of_[i] == 0;
-    if (!q.deferred) continue;
+    if (!q.deferred) {
+      record_.scalars.tokens += q.fresh;
+      continue;
+    }
     ++deferrals_;
     longest_wait_ = std::max(longest_wait_, ++waiting_.at(q.id).steps);
   }

@@ -68,10 +68,6 @@ void Simulator::check_fault_places() const {
     for (std::uint32_t l = 0; l < layers_; ++l) {
       if (r.layer != scenario::kAnyTarget && r.layer != l) continue;
       if (!of_stage(l, r.gpu)) continue;
-      if (s_.parallel.expert_tp > 1) {
-        throw InputError(r.where, "mis_sharding: unsupported with experts cut into columns",
-                         "use parallel.ep = parallel.tp");
-      }
       if (map_.row(l).copies(r.expert) > 1) {
         throw InputError(r.where,
                          fmt::format("mis_sharding of expert {}: unsupported with several copies "

@@ -294,8 +294,12 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_p
   cluster::RouteTable routes = graph.routes();
   // Ways to host memory, too, where copies go on: nothing has changed yet if there is none.
   std::optional<cluster::RouteTable> hosts;
-  if (s.hosts && (s.loads_go_on || graph.links().size() == s.links.size())) {
-    hosts = graph.routes(s.endpoint_device);
+  if (s.hosts) {
+    try {
+      hosts = graph.routes(s.endpoint_device);
+    } catch (const InputError&) {
+      if (s.loads_go_on || s.pages) throw;
+    }
   }
   std::map<std::string, std::uint32_t> index;
   for (std::uint32_t k = 0; k < s.links.size(); ++k) {
@@ -311,7 +315,7 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_p
     return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
   };
   // The queue's links are all there ever were: other replicas' exchanges may be under way. After a
-  // start-up no copy follows, and a host without a cable is nowhere to be found.
+  // start-up no copy to a host follows, and one without a cable is nowhere to be found.
   if (s.copies && (!s.hosts || hosts)) {
     cluster::RouteTable all = hosts ? std::move(*hosts) : routes;
     for (std::uint32_t& link : all.link) link = s.link_of[link];

@@ -153,6 +153,12 @@ void Simulator::ask_experts(std::uint32_t moe) {
     if (once == 0) asked[g].push_back(e);
     once = 1;
   }
+  // Whoever has columns of an expert loads them; the statistics count it once.
+  const std::uint32_t cut = s_.parallel.expert_tp;
+  const auto to_columns = [&](std::vector<std::vector<std::uint16_t>>& of) {
+    for (std::uint32_t g = 0; g < gpus_ && cut > 1; ++g) of[g] = of[first_column(g)];
+  };
+  to_columns(asked);
   std::vector<TransferQueue::Id> ids;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     x.awaited[g].clear();
@@ -174,7 +180,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
       }
     }
     if (asked[g].empty()) continue;
-    queue_loads(moe, g, x.residency.demand(moe, g, asked[g], measured), ids);
+    queue_loads(moe, g, x.residency.demand(moe, g, asked[g], measured && g % cut == 0), ids);
     x.awaited[g].insert(x.awaited[g].end(), ids.begin(), ids.end());
   }
   x.prefetched_layer = UINT32_MAX;
@@ -197,6 +203,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
         once = 1;
       }
     }
+    to_columns(wanted);
   } else {
     for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
       wanted[g] = x.residency.frequent(next, g);

@@ -82,10 +82,7 @@ class FixedBatch final : public BatchSource {
             run::RunData& data) override {
     for (const PlannedSequence& q : plan.sequences) sequences_[q.id].waits = q.deferred;
     if (plan.warmup) return;
-    if (first_start_ps_ < 0) {
-      first_start_ps_ = start;
-      first_end_ps_ = end;
-    }
+    if (first_start_ps_ < 0) first_start_ps_ = start;
     for (const PlannedSequence& q : plan.sequences) {
       Sequence& have = sequences_[q.id];
       if (have.lags || q.deferred) continue;
@@ -98,6 +95,8 @@ class FixedBatch final : public BatchSource {
         data.tokens.push_back(t);
       }
       ++have.made;
+      if (have.first_ps < 0) have.first_ps = end;
+      have.last_ps = end;
     }
   }
 
@@ -119,11 +118,13 @@ class FixedBatch final : public BatchSource {
       run::RequestRecord r;
       r.id = b;
       r.arrival_ps = decode_ ? -1 : first_start_ps_;
-      r.first_token_ps = decode_ ? first_end_ps_ : end;
-      r.end_ps = end;
+      // With queue = "defer" not every step gives a token of every sequence.
+      r.first_token_ps = decode_ ? sequences_[b].first_ps : end;
+      r.end_ps = decode_ && sequences_[b].made > 0 ? sequences_[b].last_ps : end;
       r.prompt_tokens = decode_ ? w.context : w.tokens * sequences_[b].made;
       r.output_tokens = decode_ ? sequences_[b].made : 1;
-      r.outcome = run::RequestOutcome::kFinished;
+      r.outcome = decode_ && sequences_[b].made == 0 ? run::RequestOutcome::kRunning
+                                                     : run::RequestOutcome::kFinished;
       data.requests.push_back(r);
     }
     if (s_.faults.on()) {
@@ -197,6 +198,7 @@ class FixedBatch final : public BatchSource {
     std::uint32_t made = 0;    // Measured steps that brought it new tokens.
     bool lags = false;         // Computes lost tokens in the step under way.
     bool waits = false;        // Its new tokens have not passed all layers (queue = defer).
+    std::int64_t first_ps = -1, last_ps = -1;  // Its first and last measured token.
   };
 
   /// Nothing of its cache is left. A token on its way through the layers begins anew.
@@ -228,7 +230,7 @@ class FixedBatch final : public BatchSource {
   std::vector<Sequence> sequences_;
   std::vector<KvChange> freed_;  // Of sequences that moved; the next plan says so.
   std::uint64_t recomputed_ = 0;
-  std::int64_t first_start_ps_ = -1, first_end_ps_ = -1;  // first measured step
+  std::int64_t first_start_ps_ = -1;  // first measured step
 };
 
 }  // namespace

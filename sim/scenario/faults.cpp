@@ -77,8 +77,8 @@ void check_exchange_fault(const Section& s, const FaultRule& r, const Scenario& 
   refuse(out.network.chunks > 1 || out.network.two_batch,
          "network.chunks and network.two_batch: the exchange is in parts", "use one part");
   if (r.kind != FaultKind::kMisSharding) return;
-  refuse(p.attention == AttentionPlacement::kTp && p.ep == p.tp,
-         "attention = \"tp\" and ep = tp: nothing is dispatched", "use a wider ep");
+  refuse(p.attention == AttentionPlacement::kTp && p.ep <= p.tp,
+         "attention = \"tp\" and ep not above tp: nothing is dispatched", "use attention = \"dp\"");
   refuse(p.rebalance.signal != RebalanceSignal::kOff, "parallel.rebalance",
          "set rebalance.signal = \"off\"");
   refuse(out.memory.residency.on(), "memory.residency: experts have no fixed GPU",

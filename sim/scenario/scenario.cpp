@@ -1255,8 +1255,8 @@ void validate_policy(const Context& context, const RoutingPolicy& policy, std::u
 
 /// Tokens that wait for the next step.
 bool defers(const RoutingPolicy& policy) {
-  return policy.capacity.exhausted == Exhausted::kQueue &&
-         policy.capacity.queue == QueueMode::kDefer;
+  return policy.capacity.queue == QueueMode::kDefer &&
+         (policy.capacity.exhausted == Exhausted::kQueue || policy.pinned.on());
 }
 
 /// A hierarchical all-reduce needs equally many members of a group on each of its servers.
@@ -1354,12 +1354,6 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     p.violated("combine_header", "combine_header <= 1 MiB");
   }
   n.payload.wire = static_cast<WireFormat>(p.choice("wire", kWireNames, 0));
-  if (p.has("scale_block") && n.payload.scale_block > 0 &&
-      model::dtype_bits_x32(n.payload.dispatch) > 8 * 32 &&
-      model::dtype_bits_x32(n.payload.combine) > 8 * 32 && n.payload.wire == WireFormat::kNative) {
-    p.fail("scale_block", "means nothing: formats of more than 8 bits have no scales",
-           "set payload.dispatch or payload.combine to \"fp8\", or leave it out");
-  }
   if (n.payload.wire != WireFormat::kNative) {
     for (const auto& [key, format] :
          {std::pair("dispatch", n.payload.dispatch), std::pair("combine", n.payload.combine)}) {
@@ -1763,6 +1757,15 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
       }
     }
     c.library = s.text("library", std::string());
+    // A whole name means that one, not the others that begin with it.
+    if (std::any_of(c.calibration->tables.begin(), c.calibration->tables.end(),
+                    [&](const OpTable& t) { return t.library == c.library; })) {
+      auto only = std::make_shared<Calibration>(*c.calibration);
+      std::erase_if(only->tables, [&](const OpTable& t) {
+        return t.library.starts_with(c.library) && t.library != c.library;
+      });
+      c.calibration = std::move(only);
+    }
     if (std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
                      [&](const OpTable& t) { return t.library.starts_with(c.library); })) {
       std::vector<std::string> known;
@@ -1797,11 +1800,13 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
     if (c.grouped_gemm != GroupedGemm::kAuto &&
         std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
                      [&](const OpTable& t) {
-                       return t.variant == grouped && t.library.starts_with(c.library);
+                       return t.variant == grouped && t.kind == OpKind::kExperts &&
+                              t.dtype == out.dtype.experts && t.shape == experts &&
+                              t.library.starts_with(c.library);
                      })) {
       s.fail("grouped_gemm",
-             fmt::format("the calibration has no {} grouped GEMM{}", grouped,
-                         c.library.empty() ? "" : fmt::format(" of \"{}\"", c.library)),
+             fmt::format("the calibration has no {} grouped GEMM of this model's experts{}",
+                         grouped, c.library.empty() ? "" : fmt::format(" of \"{}\"", c.library)),
              "leave it out");
     }
   } else {

@@ -463,6 +463,23 @@ TEST(Scenario, ACalibrationOfAnotherDeviceIsRefusedUnlessTheScenarioSaysSo) {
   EXPECT_NE(read_small(section + "other_device = true\nlibrary = \"vllm\"\n").cost.calibration,
             nullptr);
   EXPECT_THROW(static_cast<void>(read_small("[cost]\nother_device = true\n")), InputError);
+  // A whole name is that library, though others begin with it.
+  const auto named = [&](const std::string& library) {
+    return read_scenario_text(
+        "[model]\nfile = \"" + kScenarios +
+            "models/mixtral_8x7b.json\"\ndtype = { experts = "
+            "\"fp8\" }\n[hardware]\nfile = \"" +
+            kScenarios +
+            "hardware/hgx_h200.toml\"\n[workload]\nkind = \"prefill\"\ntokens = 8\nrouting = { "
+            "synthetic = \"uniform\" }\n" +
+            section + "library = \"" + library + "\"\n",
+        "named.toml");
+  };
+  const Scenario cutlass = named("trtllm1.3.0rc20/moe_torch_flow_cutlass");
+  EXPECT_TRUE(std::none_of(
+      cutlass.cost.calibration->tables.begin(), cutlass.cost.calibration->tables.end(),
+      [](const OpTable& t) { return t.library.find("cutlass/fp8_block") != std::string::npos; }));
+  EXPECT_THROW(static_cast<void>(named("trtllm1.3.0rc20/moe_torch")), InputError);
 }
 
 TEST(Scenario, TheHashHoldsWhatFilesSayNotTheirNames) {

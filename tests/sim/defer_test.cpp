@@ -69,10 +69,12 @@ TEST(Defer, AFullExpertTakesWhatWaitsFirstAndOneATime) {
   const std::map<std::uint32_t, Ids> want{{0, {0}}, {1, {1}}, {2, {2}},
                                           {3, {3}}, {4, {0}}, {5, {1}}};
   EXPECT_EQ(given(r), want);
-  // Tokens count in the step that begins them.
-  const std::vector<std::uint64_t> begun{4, 1, 1, 1, 1, 1};
-  for (std::size_t s = 0; s < begun.size(); ++s) {
-    EXPECT_EQ(r.data.steps[s].tokens, begun[s]) << s;
+  // Tokens count in the step that gives them, and so do requests' first ones.
+  for (std::size_t s = 0; s < 6; ++s) EXPECT_EQ(r.data.steps[s].tokens, 1U) << s;
+  for (std::size_t q = 0; q < 4; ++q) {
+    EXPECT_EQ(r.data.requests[q].first_token_ps, r.data.steps[q].end_ps) << q;
+    EXPECT_EQ(r.data.requests[q].end_ps, r.data.steps[q < 2 ? q + 4 : q].end_ps) << q;
+    EXPECT_EQ(r.data.requests[q].output_tokens, q < 2 ? 2U : 1U) << q;
   }
   // Step 0 decides 4 tokens in layer 0 and one in layer 1.
   EXPECT_EQ(r.data.steps[0].assignments, 2U * (4 + 1));
@@ -199,6 +201,37 @@ TEST(Defer, AnAlarmMayTakeTheQueueAway) {
   const MemoryRun r = sound(set, &trace);
   // Raised by step 0: what waits runs in step 1 at once, with the new token of sequence 0.
   EXPECT_EQ(given(r).at(1), (std::vector<std::uint64_t>{0, 1, 2, 3}));
+}
+
+TEST(Defer, AnAlarmWithoutTheQueueRunsWhatWaitsWhateverItsCapacity) {
+  // Of a step whose sequences all wait megatron's capacity is that of no token.
+  write_file("drop.toml",
+             "[capacity]\nrule = \"megatron\"\nfactor = 1.0\nexhausted = \"drop_token\"\n"
+             "reroute = \"none\"\n");
+  const MemoryRun r = sound(
+      {"policy.capacity={ rule = \"absolute\", absolute = 1, exhausted = \"queue\", reroute = "
+       "\"none\", queue = \"defer\" }",
+       "workload={ kind = \"closed\", routing = { synthetic = \"zipf\", s = 1.0 }, max_steps = "
+       "2000, "
+       "arrivals = { users = 24, requests = 24 }, lengths = { prompt = 20, output = 12 } }",
+       "monitor.alarms=[{ signal = \"longest_queue\", above = 0, window = 20, action = "
+       "\"policy\", policy = \"drop.toml\" }]"});
+  EXPECT_EQ(metric(r, "requests finished"), 24);
+}
+
+TEST(Defer, PinnedRequestsWaitToo) {
+  const auto pinned = [](const std::string& queue) {
+    std::vector<std::string> set = steps(
+        4,
+        "policy.capacity={ rule = \"absolute\", absolute = 1, reroute = \"none\", exhausted = "
+        "\"drop_token\", queue = \"" +
+            queue + "\" }");
+    set.push_back("policy.pinned={ requests = \"all\", expert = 3 }");
+    const RoutingTrace trace = one_wanted();
+    return sound(set, &trace);
+  };
+  EXPECT_GT(metric(pinned("defer"), "assignments deferred"), 0);
+  EXPECT_LT(pinned("defer").data.tokens.size(), pinned("wave").data.tokens.size());
 }
 
 }  // namespace switchyard::sim

@@ -559,7 +559,7 @@ TEST(TensorParallelism, RefusesWhatItDoesNotHave) {
                  "ep divides the 8 GPUs");
   expect_refused(with({"parallel.ep=2", "faults.reload=1 GB/s",
                        "faults.events=[{kind=\"mis_sharding\",expert=0,gpu=\"gpu3\",step=0}]"}),
-                 "unsupported with experts cut into columns");
+                 "ep not above tp: nothing is dispatched");
   expect_refused({"parallel.sequence_parallel=true"}, "there is no group of GPUs");
   expect_refused(with({"parallel.sequence_parallel=true", "network.collective=one_shot"}),
                  "there is no such reduce-scatter");

@@ -589,6 +589,28 @@ TEST(Residency, ALoadMendsADamagedExpert) {
   EXPECT_LT(metric(mended, "assignments on damaged weights"), static_cast<double>(kept));
 }
 
+TEST(Residency, EachColumnOfACutExpertLoadsItsOwn) {
+  const auto run = [](const std::string& ep, const std::string& prefetch) {
+    MemoryRun r = run_in_memory(
+        offload({"workload.routing={ synthetic = \"uniform\" }", "workload.steps=6",
+                 "parallel.attention=tp", "parallel.dp=1", "parallel.tp=2", "parallel.ep=" + ep,
+                 "memory.residency.slots=1", "memory.residency.prefetch=" + prefetch}),
+        nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.check << v.where << v.message;
+    return r;
+  };
+  const auto experts = static_cast<std::size_t>(run::MemoryCategory::kExperts);
+  for (const char* prefetch : {"none", "frequency"}) {
+    const MemoryRun cut = run("1", prefetch);
+    EXPECT_GT(cut.data.totals.gpu_memory[experts], 0U) << prefetch;
+    EXPECT_EQ(cut.data.totals.gpu_memory[experts],
+              cut.data.totals.gpu_memory[run::kMemoryCategories + experts])
+        << prefetch << ": half of each expert on either GPU";
+  }
+  EXPECT_GT(metric(run("1", "none"), "expert bytes loaded per step"),
+            0.9 * metric(run("2", "none"), "expert bytes loaded per step"));
+}
+
 TEST(Residency, LoadsGoRoundABrokenCable) {
   const auto run = [](const std::string& faults) {
     MemoryRun r = run_in_memory(

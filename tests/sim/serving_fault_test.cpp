@@ -586,6 +586,28 @@ TEST(ReplicaFaults, ABrokenCableHoldsUpTheReplicaThatUsesIt) {
   EXPECT_EQ(hung, 1U) << events_of(ring);
 }
 
+TEST(ReplicaFaults, PagesGoRoundABrokenCableAfterAStartUpToo) {
+  const std::string h = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios/";
+  const auto transfer = [&](const std::string& more) {
+    return metric(
+        run_of(scenario::read_scenario_text(
+            "[model]\nfile = \"" + h + "models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" + h +
+                "hardware/hgx_h100.toml\"\n[parallel]\nep = 4\n[workload]\nkind = \"open\"\n"
+                "routing = { synthetic = \"uniform\" }\narrivals = { per_second = 60.0, requests "
+                "= 90 }\nlengths = { prompt = 64, output = 4 }\nfront_end = { replicas = 2, "
+                "prefill_replicas = 1 }\n" +
+                more,
+            "pages.toml")),
+        "KV transfer mean");
+  };
+  const std::string broken =
+      "[faults]\nreaction = \"restart\"\nrestart = \"1 ms\"\nevents = [{ kind = \"link_down\", "
+      "link = \"gpu6--nvswitch\", step = 2 }]\n";
+  const std::string loads = "[memory]\nloading = { from = \"host\" }\n";
+  EXPECT_GT(transfer(broken), transfer(""));
+  EXPECT_GT(transfer(loads + broken), transfer(loads));
+}
+
 // ---- what a review found ----
 
 TEST(FaultReview, RequestsMoveToGpusThatStay) {
