@@ -291,12 +291,8 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
   m_hint->setAlignment(Qt::AlignCenter);
   outer->addWidget(m_hint, 1);
   outer->addWidget(m_content, 1);
-  auto* page = new QVBoxLayout(m_content);
-  page->setContentsMargins(0, 0, 0, 0);
-  page->setSpacing(2);
-  auto* layout = new QHBoxLayout;
-  page->addLayout(layout, 1);
-  page->addWidget(m_life);
+  auto* layout = new QHBoxLayout(m_content);
+  layout->setContentsMargins(0, 0, 0, 0);
   auto* sorted = new QSortFilterProxyModel(this);
   auto* model = new RequestsModel(state, this);
   sorted->setSourceModel(model);
@@ -309,7 +305,14 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
                      R::kArrival, R::kReplica, R::kTier, R::kPreempted, R::kPrompt, R::kOutput},
                     [model](int column) { return model->says(column); });
   m_table->setAccessibleName(tr("Requests"));
-  layout->addWidget(m_table, 3);
+  // The life lies beside the charts: a window of 1280 x 800 has no room for it below both.
+  m_table->setMinimumHeight(m_table->horizontalHeader()->sizeHint().height() +
+                            m_table->fontMetrics().height());
+  auto* requests = new QVBoxLayout;
+  requests->setSpacing(2);
+  requests->addWidget(m_table, 1);
+  requests->addWidget(m_life);
+  layout->addLayout(requests, 3);
   auto* charts = new QVBoxLayout;
   charts->addWidget(m_ttft);
   charts->addWidget(m_tpot);

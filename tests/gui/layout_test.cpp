@@ -239,6 +239,28 @@ TEST_F(LayoutTest, TheExpertsTableShowsWholeColumnsOnly) {
   EXPECT_FALSE(window.expertsTable()->isColumnHidden(ExpertsModel::kMean));
 }
 
+TEST_F(LayoutTest, ARunWithRequestsFitsIntoASmallWindow) {
+  run::RunData data = demoRun(60);
+  data.serving = true;
+  run::RequestRecord q;
+  q.arrival_ps = 0;
+  q.first_token_ps = data.steps[3].end_ps;
+  q.end_ps = data.steps[20].end_ps;
+  q.prompt_tokens = 9;
+  q.output_tokens = 8;
+  q.outcome = run::RequestOutcome::kFinished;
+  data.requests.assign(1, q);
+  open(stored(std::move(data)));
+  window.restoreDefaultLayout();
+  QApplication::processEvents();
+  for (const char* name : {"events", "compare", "capacity", "requests", "health"}) {
+    QWidget* dock = window.dock(QLatin1String(name));
+    ASSERT_NE(dock, nullptr) << name;
+    EXPECT_LT(dock->minimumSizeHint().height(), 170) << name;
+  }
+  EXPECT_EQ(window.size(), QSize(1280, 800));
+}
+
 TEST_F(LayoutTest, SmallestLargestAndSpreadOfAnExpertAreThoseOfItsSteps) {
   open(stored(demoRun(50)));
   const run::ExpertSteps& x = window.state()->run()->data().experts;
