@@ -7,6 +7,14 @@
 set -euo pipefail
 gui=$1
 write_demo_run=$2
+missing=
+for program in xvfb-run openbox xdotool import; do
+  command -v "$program" >/dev/null || missing="$missing $program"
+done
+if [ -n "$missing" ]; then
+  echo "failed: programs of this test are missing:$missing; scripts/packages.txt names their packages" >&2
+  exit 1
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ -z "${REAL_WINDOW_INSIDE:-}" ]; then
