@@ -45,6 +45,7 @@
 #include "gui/palette.hpp"
 #include "gui/recent.hpp"
 #include "gui/render.hpp"
+#include "gui/savename.hpp"
 #include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 #include "gui/tour.hpp"
@@ -260,13 +261,12 @@ void MainWindow::makeDocks() {
   addDock(tr("Inspector"), QStringLiteral("inspector"), m_inspectorView, Qt::RightDockWidgetArea);
 
   m_events = new EventsModel(m_state, this);
-  m_eventsSorted = new EventsFilter(this);
-  m_eventsSorted->setSourceModel(m_events);
-  m_eventsSorted->setSortRole(kSortRole);
+  m_eventsSorted = new EventsFilter(m_events, this);
   m_eventsView = new TableView(this);
   m_eventsView->setModel(m_eventsSorted);
+  // Before sorting is on: that sorts at once, by what the header says.
+  m_eventsView->horizontalHeader()->setSortIndicator(EventsModel::kTime, Qt::AscendingOrder);
   m_eventsView->setSortingEnabled(true);
-  m_eventsView->sortByColumn(EventsModel::kTime, Qt::AscendingOrder);
   m_eventsView->horizontalHeader()->setStretchLastSection(true);
   m_eventsView->setEmptyText(tr("no events"));
   addDock(tr("Events"), QStringLiteral("events"), m_eventsView, Qt::BottomDockWidgetArea);
@@ -932,9 +932,7 @@ void MainWindow::nextEvent(int direction) {
 }
 
 void MainWindow::filterEvents(const QString& text) {
-  m_eventsSorted->setFilterKeyColumn(-1);
-  m_eventsSorted->setFilterCaseSensitivity(Qt::CaseInsensitive);
-  m_eventsSorted->setFilterFixedString(text.trimmed());
+  keepEvent([&] { m_eventsSorted->setText(text.trimmed()); });
   const bool filtered = !text.trimmed().isEmpty();
   // A text is one filter, however many letters were typed.
   if (filtered != !m_lastFilter.isEmpty()) {
@@ -970,11 +968,24 @@ void MainWindow::undoFilter(std::function<void()> undo) {
   });
 }
 
+void MainWindow::keepEvent(const std::function<void()>& change) {
+  const QModelIndex before = m_eventsView->currentIndex();
+  const int event = before.isValid() ? before.data(kIdRole).toInt() : -1;
+  change();
+  const int row =
+      event < 0 || m_eventsView->currentIndex().isValid() ? -1 : m_eventsSorted->rowOf(event);
+  if (row < 0) return;
+  // It was chosen before: the cursor need not move to it again.
+  const QSignalBlocker quiet(m_eventsView->selectionModel());
+  m_eventsView->setCurrentIndex(m_eventsSorted->index(row, 0));
+  m_eventsView->scrollTo(m_eventsView->currentIndex());
+}
+
 void MainWindow::filterTo(std::optional<StepRange> range) {
   if (range != m_eventsSorted->range()) {
     undoFilter([this, old = m_eventsSorted->range()] { filterTo(old); });
   }
-  m_eventsSorted->setRange(range);
+  keepEvent([&] { m_eventsSorted->setRange(range); });
   m_rangeChip->setVisible(range.has_value());
   if (range) {
     m_rangeChip->setText(
@@ -1303,14 +1314,10 @@ void MainWindow::copyInspector() {
 }
 
 void MainWindow::exportView() {
-  QString kind;
-  QString path = QFileDialog::getSaveFileName(
+  const QString path = askSaveName(
       this, tr("Export"), {},
-      tr("Picture (*.png);;Vector picture (*.svg);;Steps on screen (*.csv)"), &kind);
+      {tr("Picture (*.png)"), tr("Vector picture (*.svg)"), tr("Steps on screen (*.csv)")});
   if (path.isEmpty()) return;
-  path = withSuffix(path, kind.contains(QStringLiteral(".svg"))   ? QStringLiteral("svg")
-                          : kind.contains(QStringLiteral(".csv")) ? QStringLiteral("csv")
-                                                                  : QStringLiteral("png"));
   try {
     exportWindow(*this, path);
     statusBar()->showMessage(tr("saved %1").arg(path), 6000);

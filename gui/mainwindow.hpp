@@ -183,6 +183,8 @@ class MainWindow : public QMainWindow {
   void restoreDefaultPanes();
   void restorePanes(const QSettings& settings);
   void filterTo(std::optional<StepRange> range);
+  /// The event that is current stays it if the change leaves it in the table.
+  void keepEvent(const std::function<void()>& change);
   void showEventsTitle();
   void offerLatency();
   QPushButton* addChip(const QString& tip, std::function<void()> remove);

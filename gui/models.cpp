@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <QColor>
 #include <QFont>
@@ -233,11 +234,10 @@ QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int 
 
 // ---- events ------------------------------------------------------------------------------------
 
-EventsModel::EventsModel(ViewState* state, QObject* parent)
-    : QAbstractTableModel(parent), m_state(state) {
-  const auto refresh = [this] {
+EventsModel::EventsModel(ViewState* state, QObject* parent) : QAbstractTableModel(parent) {
+  const auto refresh = [this, state] {
     beginResetModel();
-    m_events = m_state->run() != nullptr ? m_state->run()->events() : std::vector<run::Event>();
+    m_run = state->runPointer();
     endResetModel();
   };
   connect(state, &ViewState::runChanged, this, refresh);
@@ -245,7 +245,7 @@ EventsModel::EventsModel(ViewState* state, QObject* parent)
 }
 
 int EventsModel::rowCount(const QModelIndex& parent) const {
-  return parent.isValid() ? 0 : static_cast<int>(m_events.size());
+  return parent.isValid() || m_run == nullptr ? 0 : static_cast<int>(m_run->events().size());
 }
 int EventsModel::columnCount(const QModelIndex& parent) const {
   return parent.isValid() ? 0 : kColumns;
@@ -253,15 +253,14 @@ int EventsModel::columnCount(const QModelIndex& parent) const {
 
 QVariant EventsModel::data(const QModelIndex& index, int role) const {
   if (!index.isValid() || index.row() >= rowCount()) return {};
-  const run::Event& e = m_events[static_cast<std::size_t>(index.row())];
+  const run::Event& e = m_run->events()[static_cast<std::size_t>(index.row())];
   const bool words = index.column() == kKind || index.column() == kLink || index.column() == kText;
   const auto number = [](std::uint32_t v) {
     return v == run::kNone ? kBottom : static_cast<double>(v);
   };
   if (role == kIdRole) return index.row();
   if (role == Qt::TextAlignmentRole) return words ? kLeft : kRight;
-  const run::Inventory* inv =
-      m_state->run() != nullptr ? &m_state->run()->data().inventory : nullptr;
+  const run::Inventory& inv = m_run->data().inventory;
   if (role == kSortRole) {
     switch (index.column()) {
       case kStep:
@@ -287,16 +286,13 @@ QVariant EventsModel::data(const QModelIndex& index, int role) const {
     case kKind:
       return qs(run::kEventKindNames[static_cast<std::size_t>(e.kind)]);
     case kLayer:
-      return inv != nullptr && e.layer < inv->moe_layers.size()
-                 ? QString::number(inv->moe_layers[e.layer])
-                 : none();
+      return e.layer < inv.moe_layers.size() ? QString::number(inv.moe_layers[e.layer]) : none();
     case kGpu:
       return e.gpu == run::kNone ? none() : QString::number(e.gpu);
     case kExpert:
-      return e.expert == run::kNone || inv == nullptr ? none()
-                                                      : qs(expertName(e.expert, inv->experts));
+      return e.expert == run::kNone ? none() : qs(expertName(e.expert, inv.experts));
     case kLink:
-      return inv != nullptr && e.link < inv->links.size() ? qs(inv->links[e.link].name) : none();
+      return e.link < inv.links.size() ? qs(inv.links[e.link].name) : none();
     case kText:
       return qs(e.text);
     default:
@@ -317,22 +313,241 @@ QVariant EventsModel::headerData(int section, Qt::Orientation orientation, int r
   return {};
 }
 
-void EventsFilter::setRange(std::optional<StepRange> range) {
-  if (range == m_range) return;
-  m_range = range;
-  invalidateFilter();
+namespace {
+
+/// Whether texts hold a needle, without regard to capitals. Plain ASCII is compared as it lies, as
+/// there may be millions.
+class Needle {
+ public:
+  explicit Needle(const QString& text)
+      : m_text(text),
+        m_ascii(std::all_of(text.begin(), text.end(), [](QChar c) { return c.unicode() < 128; })),
+        m_bytes(text.toLower().toStdString()),
+        m_digit(std::any_of(text.begin(), text.end(), [](QChar c) { return c.isDigit(); })) {}
+  [[nodiscard]] bool hasDigit() const { return m_digit; }
+  [[nodiscard]] bool in(std::string_view text) const {
+    const auto plain = [](char c) { return static_cast<unsigned char>(c) < 128; };
+    if (!std::all_of(text.begin(), text.end(), plain)) {
+      return qs(text).contains(m_text, Qt::CaseInsensitive);
+    }
+    if (!m_ascii) return false;
+    const auto low = [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    };
+    return std::search(text.begin(), text.end(), m_bytes.begin(), m_bytes.end(),
+                       [&](char a, char b) { return low(a) == b; }) != text.end();
+  }
+
+ private:
+  QString m_text;
+  bool m_ascii;
+  std::string m_bytes;
+  bool m_digit;
+};
+
+/// Place of each name among them all: names are compared once, not once per event.
+template <class Names>
+std::vector<std::int64_t> places(const Names& names) {
+  std::vector<std::size_t> order(names.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return names[a] < names[b]; });
+  std::vector<std::int64_t> place(names.size());
+  for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<std::int64_t>(i);
+  return place;
 }
 
-bool EventsFilter::filterAcceptsRow(int row, const QModelIndex& parent) const {
-  if (m_range) {
-    const double step =
-        sourceModel()->index(row, EventsModel::kStep, parent).data(kSortRole).toDouble();
-    if (!(step >= static_cast<double>(m_range->first)) ||
-        step >= static_cast<double>(m_range->end)) {
+}  // namespace
+
+EventsFilter::EventsFilter(EventsModel* events, QObject* parent)
+    : QAbstractTableModel(parent), m_events(events) {
+  connect(events, &QAbstractItemModel::modelAboutToBeReset, this, [this] { beginResetModel(); });
+  connect(events, &QAbstractItemModel::modelReset, this, [this] {
+    makeOrder();
+    filter(allInOrder());
+    endResetModel();
+  });
+  makeOrder();
+  filter(allInOrder());
+}
+
+std::vector<std::uint32_t> EventsFilter::allInOrder() const {
+  if (!m_order.empty()) return m_order;
+  std::vector<std::uint32_t> all(static_cast<std::size_t>(m_events->rowCount()));
+  std::iota(all.begin(), all.end(), 0U);
+  return all;
+}
+
+void EventsFilter::makeOrder() {
+  m_order.clear();
+  if (m_events->run() == nullptr) return;
+  const std::vector<run::Event>& events = m_events->run()->events();
+  const run::Inventory& inv = m_events->run()->data().inventory;
+  const bool down = m_direction == Qt::DescendingOrder;
+  const auto earlier = [](const run::Event& a, const run::Event& b) {
+    return a.time_ps < b.time_ps;
+  };
+  if (m_column == EventsModel::kTime && !down &&
+      std::is_sorted(events.begin(), events.end(), earlier)) {
+    return;
+  }
+  m_order = allInOrder();
+  ++m_sorts;
+  const auto sortBy = [&](const auto& key) {
+    std::stable_sort(m_order.begin(), m_order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return down ? key(events[b]) < key(events[a]) : key(events[a]) < key(events[b]);
+    });
+  };
+  // What is missing comes before every number and every name.
+  const auto number = [](std::uint32_t v) {
+    return v == run::kNone ? std::int64_t{-1} : static_cast<std::int64_t>(v);
+  };
+  switch (m_column) {
+    case EventsModel::kStep:
+      return sortBy([&](const run::Event& e) { return number(e.step); });
+    case EventsModel::kKind:
+      return sortBy([place = places(run::kEventKindNames)](const run::Event& e) {
+        return place[static_cast<std::size_t>(e.kind)];
+      });
+    case EventsModel::kLayer:
+      return sortBy([&](const run::Event& e) { return number(e.layer); });
+    case EventsModel::kGpu:
+      return sortBy([&](const run::Event& e) { return number(e.gpu); });
+    case EventsModel::kExpert:
+      return sortBy([&](const run::Event& e) { return number(e.expert); });
+    case EventsModel::kLink: {
+      std::vector<std::string_view> names;
+      for (const run::LinkInfo& l : inv.links) names.emplace_back(l.name);
+      return sortBy([place = places(names)](const run::Event& e) {
+        return e.link < place.size() ? place[e.link] : std::int64_t{-1};
+      });
+    }
+    case EventsModel::kText:
+      return sortBy([](const run::Event& e) -> const std::string& { return e.text; });
+    default:
+      return sortBy([](const run::Event& e) { return e.time_ps; });
+  }
+}
+
+void EventsFilter::filter(std::vector<std::uint32_t> from) {
+  if (m_events->run() == nullptr || (m_text.isEmpty() && !m_range)) {
+    m_rows = std::move(from);
+    return;
+  }
+  const std::vector<run::Event>& events = m_events->run()->events();
+  const run::Inventory& inv = m_events->run()->data().inventory;
+  const Needle needle(m_text);
+  // Names and numbers of which there are few are compared once.
+  std::vector<bool> kinds, layers, gpus, experts, links;
+  for (const std::string_view name : run::kEventKindNames) kinds.push_back(needle.in(name));
+  for (const auto layer : inv.moe_layers) layers.push_back(needle.in(std::to_string(layer)));
+  for (std::size_t g = 0; g < inv.gpus.size(); ++g) gpus.push_back(needle.in(std::to_string(g)));
+  for (std::uint32_t e = 0; e < inv.experts; ++e) {
+    experts.push_back(needle.in(expertName(e, inv.experts)));
+  }
+  for (const run::LinkInfo& l : inv.links) links.push_back(needle.in(l.name));
+  const auto marked = [](const std::vector<bool>& v, std::size_t i) {
+    return i < v.size() && v[i];
+  };
+  // Events of one step follow each other.
+  std::optional<std::uint32_t> step;
+  std::optional<std::int64_t> time;
+  bool stepHas = false;
+  bool timeHas = false;
+  const auto passes = [&](const run::Event& e) {
+    if (m_range && (e.step == run::kNone || e.step < m_range->first || e.step >= m_range->end)) {
       return false;
     }
+    if (m_text.isEmpty() || marked(kinds, static_cast<std::size_t>(e.kind)) ||
+        marked(layers, e.layer) || marked(gpus, e.gpu) || marked(experts, e.expert) ||
+        marked(links, e.link) || needle.in(e.text)) {
+      return true;
+    }
+    if (!needle.hasDigit()) return false;
+    if (step != e.step) {
+      step = e.step;
+      stepHas = e.step != run::kNone && needle.in(groupDigits(e.step));
+    }
+    if (!stepHas && time != e.time_ps) {
+      time = e.time_ps;
+      timeHas = needle.in(timeText(static_cast<double>(e.time_ps)));
+    }
+    return stepHas || timeHas;
+  };
+  m_compared += from.size();
+  from.erase(std::remove_if(from.begin(), from.end(),
+                            [&](std::uint32_t event) { return !passes(events[event]); }),
+             from.end());
+  m_rows = std::move(from);
+}
+
+void EventsFilter::setRange(std::optional<StepRange> range) {
+  if (range == m_range) return;
+  beginResetModel();
+  m_range = range;
+  filter(allInOrder());
+  endResetModel();
+}
+
+void EventsFilter::setText(const QString& text) {
+  if (text == m_text) return;
+  const auto digit = [](const QString& t) {
+    return std::any_of(t.begin(), t.end(), [](QChar c) { return c.isDigit(); });
+  };
+  // What has "over c" has "over" too; but a text without a digit was not sought in steps and times.
+  const bool narrower = text.contains(m_text, Qt::CaseInsensitive) &&
+                        (m_text.isEmpty() || digit(m_text) || !digit(text));
+  beginResetModel();
+  m_text = text;
+  filter(narrower ? std::move(m_rows) : allInOrder());
+  endResetModel();
+}
+
+int EventsFilter::rowOf(int event) const {
+  const auto found = std::find(m_rows.begin(), m_rows.end(), static_cast<std::uint32_t>(event));
+  return found == m_rows.end() ? -1 : static_cast<int>(found - m_rows.begin());
+}
+
+int EventsFilter::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_rows.size());
+}
+int EventsFilter::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : EventsModel::kColumns;
+}
+
+QVariant EventsFilter::data(const QModelIndex& index, int role) const {
+  if (!index.isValid() || index.row() >= rowCount()) return {};
+  const auto event = static_cast<int>(m_rows[static_cast<std::size_t>(index.row())]);
+  return m_events->data(m_events->index(event, index.column()), role);
+}
+
+QVariant EventsFilter::headerData(int section, Qt::Orientation orientation, int role) const {
+  return m_events->headerData(section, orientation, role);
+}
+
+void EventsFilter::sort(int column, Qt::SortOrder order) {
+  if (column < 0 || (column == m_column && order == m_direction)) return;
+  emit layoutAboutToBeChanged({}, VerticalSortHint);
+  const QModelIndexList before = persistentIndexList();
+  std::vector<std::uint32_t> chosen;
+  for (const QModelIndex& i : before) chosen.push_back(m_rows[static_cast<std::size_t>(i.row())]);
+  std::vector<bool> shown(static_cast<std::size_t>(m_events->rowCount()), false);
+  for (const std::uint32_t event : m_rows) shown[event] = true;
+  m_column = column;
+  m_direction = order;
+  makeOrder();
+  m_rows = allInOrder();
+  std::erase_if(m_rows, [&](std::uint32_t event) { return !shown[event]; });
+  if (!before.isEmpty()) {
+    std::vector<int> rowOfEvent(shown.size(), -1);
+    for (std::size_t r = 0; r < m_rows.size(); ++r) rowOfEvent[m_rows[r]] = static_cast<int>(r);
+    QModelIndexList after;
+    for (qsizetype i = 0; i < before.size(); ++i) {
+      after << index(rowOfEvent[chosen[static_cast<std::size_t>(i)]], before[i].column());
+    }
+    changePersistentIndexList(before, after);
   }
-  return QSortFilterProxyModel::filterAcceptsRow(row, parent);
+  emit layoutChanged({}, VerticalSortHint);
 }
 
 // ---- inspector ---------------------------------------------------------------------------------

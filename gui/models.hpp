@@ -68,7 +68,7 @@ class ExpertsModel : public QAbstractTableModel {
   mutable std::optional<ExpertNumbers> m_numbers;
 };
 
-/// The run's events, in the file's order.
+/// The run's events, in the run's order.
 class EventsModel : public QAbstractTableModel {
   Q_OBJECT
  public:
@@ -79,10 +79,12 @@ class EventsModel : public QAbstractTableModel {
   QVariant data(const QModelIndex& index, int role) const override;
   QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
 
+  /// Null: no run. The run of the last reset, so that rows stay valid while the state already has
+  /// another one.
+  [[nodiscard]] const RunStore* run() const { return m_run.get(); }
+
  private:
-  ViewState* m_state;
-  /// Kept until the next reset, so that rows stay valid while the state already has another run.
-  std::vector<run::Event> m_events;
+  std::shared_ptr<const RunStore> m_run;
 };
 
 /// Numbers at the cursor; over the selection if there is one; of the whole run otherwise.
@@ -109,20 +111,43 @@ class InspectorModel : public QAbstractTableModel {
   std::vector<Row> m_rows;
 };
 
-/// Events whose text matches the filter of the proxy and whose step is in the range.
-class EventsFilter : public QSortFilterProxyModel {
+/// Events that have the text in a column and whose step is in the range, by time or by what a
+/// person chose. A run may have millions: the order is made when a header is clicked (never by a
+/// letter of the text), a longer text looks only at what the shorter one left, and what is shown
+/// changes at once, not row by row.
+class EventsFilter : public QAbstractTableModel {
   Q_OBJECT
  public:
-  using QSortFilterProxyModel::QSortFilterProxyModel;
+  explicit EventsFilter(EventsModel* events, QObject* parent = nullptr);
   /// nullopt: all steps. Events without a step are in no range.
   void setRange(std::optional<StepRange> range);
   [[nodiscard]] std::optional<StepRange> range() const { return m_range; }
-
- protected:
-  [[nodiscard]] bool filterAcceptsRow(int row, const QModelIndex& parent) const override;
+  /// Empty: all events. Capitals do not matter. Steps and times are looked at only if the text has
+  /// a digit.
+  void setText(const QString& text);
+  /// Row of an event (kIdRole); -1 where it is not shown.
+  [[nodiscard]] int rowOf(int event) const;
+  int rowCount(const QModelIndex& parent = {}) const override;
+  int columnCount(const QModelIndex& parent = {}) const override;
+  QVariant data(const QModelIndex& index, int role) const override;
+  QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+  void sort(int column, Qt::SortOrder order) override;
+  /// Work so far: events compared with the text or the range, and orders made.
+  [[nodiscard]] std::uint64_t eventsCompared() const { return m_compared; }
+  [[nodiscard]] std::uint64_t sorts() const { return m_sorts; }
 
  private:
+  void makeOrder();
+  void filter(std::vector<std::uint32_t> from);
+  [[nodiscard]] std::vector<std::uint32_t> allInOrder() const;
+  EventsModel* m_events;
+  std::vector<std::uint32_t> m_rows;
+  std::vector<std::uint32_t> m_order;  ///< Of all events; empty: the run's order.
+  int m_column = EventsModel::kTime;
+  Qt::SortOrder m_direction = Qt::AscendingOrder;
   std::optional<StepRange> m_range;
+  QString m_text;
+  std::uint64_t m_compared = 0, m_sorts = 0;
 };
 
 /// Size of a change from a to b, 0 (equal) to 1 (half or double, and beyond; other sign, from 0).

@@ -1614,6 +1614,7 @@ QString TimelinePane::describe(const QPoint& position) const {
 MinimapPane::MinimapPane(ViewState* state, QWidget* parent)
     : TimePane(state, QStringLiteral("minimap"), parent) {
   connect(state, &ViewState::bookmarksChanged, this, qOverload<>(&QWidget::update));
+  connect(state, &ViewState::runChanged, this, [this] { m_perColumn.clear(); });
   setAccessibleName(tr("Whole run, with the steps on screen as a handle"));
   setToolTip(tr(
       "Whole run: overflow per step (bars), events (ticks; zigzag: several in a pixel). Drag the "
@@ -1648,7 +1649,7 @@ void MinimapPane::drawContent(QPainter& painter, const QRect& plot) {
         QRect(plot.left() + static_cast<int>(col), plot.bottom() + 1 - height, 1, height),
         theme.overflow);
   }
-  const std::vector<std::uint32_t> events = eventsPerColumn(plot);
+  const std::vector<std::uint32_t>& events = eventsPerColumn(plot);
   std::vector<std::uint8_t> several(columns, 0);
   m_more = 0;
   for (std::size_t col = 0; col < columns; ++col) {
@@ -1660,16 +1661,24 @@ void MinimapPane::drawContent(QPainter& painter, const QRect& plot) {
   drawZigzag(painter, several, plot.left(), plot.top() + 7, theme.text);
 }
 
-std::vector<std::uint32_t> MinimapPane::eventsPerColumn(const QRect& plot) const {
+const std::vector<std::uint32_t>& MinimapPane::eventsPerColumn(const QRect& plot) const {
+  const auto columns = static_cast<std::size_t>(plot.width());
+  if (m_perColumn.size() == columns && m_perColumnLeft == plot.left() &&
+      m_perColumnScale == m_state->timeScale()) {
+    return m_perColumn;
+  }
   const RunStore& run = *m_state->run();
-  std::vector<std::uint32_t> n(static_cast<std::size_t>(plot.width()), 0);
+  m_perColumn.assign(columns, 0);
+  m_perColumnLeft = plot.left();
+  m_perColumnScale = m_state->timeScale();
+  m_placed += run.events().size();
   const TimeAxis a = axis();
   for (const run::Event& e : run.events()) {
     if (e.step >= run.steps()) continue;
     const int x = static_cast<int>(a.xOf(static_cast<double>(e.step) + 0.5)) - plot.left();
-    ++n[static_cast<std::size_t>(std::clamp(x, 0, plot.width() - 1))];
+    ++m_perColumn[static_cast<std::size_t>(std::clamp(x, 0, plot.width() - 1))];
   }
-  return n;
+  return m_perColumn;
 }
 
 void MinimapPane::drawOverlay(QPainter& painter, const QRect& plot) {

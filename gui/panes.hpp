@@ -247,6 +247,8 @@ class MinimapPane : public TimePane {
   explicit MinimapPane(ViewState* state, QWidget* parent = nullptr);
   /// Pixel columns with several events at the last paint.
   [[nodiscard]] std::size_t moreInside() const { return m_more; }
+  /// Events put into columns so far: once per run, place and kind of axis, not once per paint.
+  [[nodiscard]] std::uint64_t eventsPlaced() const { return m_placed; }
   [[nodiscard]] int gutterNeeded() const override;
   [[nodiscard]] QSize sizeHint() const override;
 
@@ -263,7 +265,11 @@ class MinimapPane : public TimePane {
 
  private:
   enum class Grip { kNone, kBody, kLeft, kRight } m_grip = Grip::kNone;
-  [[nodiscard]] std::vector<std::uint32_t> eventsPerColumn(const QRect& plot) const;
+  [[nodiscard]] const std::vector<std::uint32_t>& eventsPerColumn(const QRect& plot) const;
+  mutable std::vector<std::uint32_t> m_perColumn;  // empty: not counted yet
+  mutable int m_perColumnLeft = 0;
+  mutable const TimeScale* m_perColumnScale = nullptr;
+  mutable std::uint64_t m_placed = 0;
   std::size_t m_more = 0;
   double m_grabbed = 0;  // x
   TimeWindow m_grabbedWindow;

@@ -7,7 +7,6 @@
 #include <QAction>
 #include <QCheckBox>
 #include <QComboBox>
-#include <QFileDialog>
 #include <QFileInfo>
 #include <QFormLayout>
 #include <QKeyEvent>
@@ -23,6 +22,7 @@
 
 #include "engine/base/error.hpp"
 #include "gui/choicebox.hpp"
+#include "gui/savename.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -635,8 +635,8 @@ void ScenarioForm::save(SaveTo where) {
   }
   try {
     if (where == SaveTo::kElsewhere) {
-      const QString path = QFileDialog::getSaveFileName(
-          this, tr("Save the scenario"), qs(m_document->path().string()), tr("Scenarios (*.toml)"));
+      const QString path = askSaveName(this, tr("Save the scenario"),
+                                       qs(m_document->path().string()), {tr("Scenarios (*.toml)")});
       if (path.isEmpty()) return;
       m_document->saveAs(path.toStdString());
     } else {

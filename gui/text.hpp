@@ -3,7 +3,6 @@
 #pragma once
 #include <string>
 
-#include <QFileInfo>
 #include <QString>
 
 #include "gui/core/columns.hpp"
@@ -13,10 +12,6 @@ namespace switchyard::gui {
 inline QString qs(const std::string& s) { return QString::fromStdString(s); }
 inline QString qs(std::string_view s) {
   return QString::fromUtf8(s.data(), static_cast<qsizetype>(s.size()));
-}
-/// A name without a suffix gets this one.
-inline QString withSuffix(const QString& path, const QString& suffix) {
-  return QFileInfo(path).suffix().isEmpty() ? path + QLatin1Char('.') + suffix : path;
 }
 inline QString count(std::uint64_t n) { return qs(groupDigits(n)); }
 inline QString gpuName(std::uint32_t gpu) {

@@ -105,6 +105,9 @@ RunStore::RunStore(const std::filesystem::path& path, const LoadProgress& progre
   data->totals = m_reader->read_totals();
   tell(kHashed + 0.02);
   data->events = m_reader->read_events();
+  // Here, in the loading thread: the window shows them by time.
+  std::stable_sort(data->events.begin(), data->events.end(),
+                   [](const run::Event& a, const run::Event& b) { return a.time_ps < b.time_ps; });
   data->requests = m_reader->read_requests();
   if (m_reader->has(run::Detail::kTokens)) data->tokens = m_reader->read_tokens();
   data->critical_path = m_reader->read_critical_path();

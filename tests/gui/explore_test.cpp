@@ -3,6 +3,7 @@
 // requests, rows of the heat map, legends, links between panels, bookmarks, the command palette.
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include <QAbstractItemModelTester>
 #include <QAction>
@@ -10,16 +11,21 @@
 #include <QCheckBox>
 #include <QClipboard>
 #include <QDialog>
+#include <QDir>
 #include <QDockWidget>
+#include <QFileDialog>
+#include <QFileInfo>
 #include <QInputDialog>
 #include <QLabel>
 #include <QLineEdit>
 #include <QListWidget>
 #include <QMenu>
+#include <QMessageBox>
 #include <QPushButton>
 #include <QSettings>
 #include <QSignalSpy>
 #include <QTest>
+#include <QTimer>
 #include <QWheelEvent>
 
 #include <gtest/gtest.h>
@@ -29,6 +35,7 @@
 #include "gui/palette.hpp"
 #include "gui/recent.hpp"
 #include "gui/render.hpp"
+#include "gui/savename.hpp"
 #include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 #include "sim/run/run_file.hpp"
@@ -494,6 +501,197 @@ TEST_F(ExploreTest, EventsAreFilteredToTheSelectedSteps) {
   pane("heatmap")->setFocus();
   QTest::keyClick(pane("heatmap"), Qt::Key_Escape);
   EXPECT_EQ(filter->rowCount(), all);
+}
+
+// 200,000 events: the work is counted, as its time depends on the machine.
+TEST_F(ExploreTest, ManyEventsAreNotSortedOrWalkedPerLetterOrZoom) {
+  constexpr std::size_t kEvents = 200'000;
+  run::RunData data = testing::demoRun(400);
+  data.events.clear();
+  for (std::size_t i = 0; i < kEvents; ++i) {
+    const auto step = static_cast<std::uint32_t>(i / 500);
+    const auto gpu = static_cast<std::uint32_t>(i % 8);
+    data.events.push_back({data.steps[step].start_ps, step, run::EventKind::kOverflow, 1, gpu,
+                           static_cast<std::uint32_t>(i % 64), run::kNone, 1,
+                           i % 2 == 0 ? "even Tokens lost" : "odd tokens moved"});
+  }
+  auto* filter = dynamic_cast<EventsFilter*>(window.eventsTable()->model());
+  ASSERT_NE(filter, nullptr);
+  const std::uint64_t sorts = filter->sorts();
+  std::uint64_t compared = filter->eventsCompared();
+  /// Events compared since the last call.
+  const auto looked = [&] {
+    const std::uint64_t before = std::exchange(compared, filter->eventsCompared());
+    return compared - before;
+  };
+  window.showRun(std::make_shared<const RunStore>(
+      std::make_shared<const run::RunData>(std::move(data)), "many.h5"));
+  QApplication::processEvents();
+  EXPECT_EQ(filter->rowCount(), static_cast<int>(kEvents));
+  EXPECT_EQ(looked(), 0U);
+
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  find->setFocus();
+  // "m" is in "moved" alone, so the letters after it look at half of the events.
+  QTest::keyClicks(find, QStringLiteral("m"));
+  EXPECT_EQ(filter->rowCount(), static_cast<int>(kEvents / 2));
+  EXPECT_EQ(looked(), kEvents);
+  QTest::keyClicks(find, QStringLiteral("oved"));
+  EXPECT_EQ(filter->rowCount(), static_cast<int>(kEvents / 2));
+  EXPECT_EQ(looked(), 4 * kEvents / 2);
+  QTest::keyClicks(find, QStringLiteral(" "));  // trimmed: the same text
+  EXPECT_EQ(looked(), 0U);
+  find->setText(QStringLiteral("LOST"));
+  EXPECT_EQ(filter->rowCount(), static_cast<int>(kEvents / 2));
+  EXPECT_EQ(looked(), kEvents);
+  EXPECT_EQ(filter->sorts(), sorts);
+
+  // A click on a header sorts once; letters after it keep the order and sort nothing.
+  window.eventsTable()->sortByColumn(EventsModel::kGpu, Qt::DescendingOrder);
+  EXPECT_EQ(filter->sorts(), sorts + 1);
+  EXPECT_EQ(filter->rowCount(), static_cast<int>(kEvents / 2));
+  EXPECT_EQ(filter->index(0, EventsModel::kGpu).data(kSortRole).toDouble(), 6);
+  find->setText(QStringLiteral("odd tok"));
+  EXPECT_EQ(filter->rowCount(), static_cast<int>(kEvents / 2));
+  EXPECT_EQ(filter->index(0, EventsModel::kGpu).data(kSortRole).toDouble(), 7);
+  EXPECT_EQ(filter->index(0, EventsModel::kStep).data(kSortRole).toDouble(), 0);
+  EXPECT_EQ(filter->index(filter->rowCount() - 1, EventsModel::kGpu).data(kSortRole).toDouble(), 1);
+  EXPECT_EQ(filter->sorts(), sorts + 1);
+
+  auto* map = static_cast<MinimapPane*>(pane("minimap"));
+  map->grab();
+  const std::uint64_t placed = map->eventsPlaced();
+  EXPECT_GE(placed, kEvents);
+  for (int i = 0; i < 8; ++i) {
+    window.state()->zoom(200, 0.8);
+    map->grab();
+  }
+  EXPECT_EQ(map->eventsPlaced(), placed);
+  EXPECT_GT(map->moreInside(), 0U);
+  window.state()->setTimeAxis(true);
+  map->grab();
+  EXPECT_EQ(map->eventsPlaced(), placed + kEvents);
+}
+
+// Each column orders by what it shows, both ways, and the event that is chosen stays chosen.
+TEST_F(ExploreTest, EveryColumnOfTheEventsSorts) {
+  TableView* table = window.eventsTable();
+  const QAbstractItemModel& events = *table->model();
+  const QAbstractItemModelTester tester(table->model(),
+                                        QAbstractItemModelTester::FailureReportingMode::Fatal);
+  table->setCurrentIndex(events.index(3, 0));
+  const int chosen = table->currentIndex().data(kIdRole).toInt();
+  for (int c = 0; c < events.columnCount(); ++c) {
+    for (const Qt::SortOrder order : {Qt::DescendingOrder, Qt::AscendingOrder}) {
+      table->sortByColumn(c, order);
+      EXPECT_EQ(table->currentIndex().data(kIdRole).toInt(), chosen) << c;
+      for (int r = 1; r < events.rowCount(); ++r) {
+        QVariant a = events.index(r - 1, c).data(kSortRole);
+        QVariant b = events.index(r, c).data(kSortRole);
+        if (order == Qt::DescendingOrder) a.swap(b);
+        if (a.typeId() == QMetaType::Double) {
+          EXPECT_LE(a.toDouble(), b.toDouble()) << c;
+        } else if (a.toString() != QStringLiteral("–")) {
+          EXPECT_LE(a.toString(), b.toString()) << c;
+        }
+      }
+    }
+  }
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  find->setText(table->currentIndex().siblingAtColumn(EventsModel::kKind).data().toString());
+  EXPECT_EQ(table->currentIndex().data(kIdRole).toInt(), chosen);
+  // A text without a digit is not sought in steps and times; one that goes on with a digit is, so
+  // that "1.2 ms" finds more than "ms" left.
+  find->clear();
+  const QString time = events.index(events.rowCount() / 2, EventsModel::kTime).data().toString();
+  const QString unit = time.section(' ', -1);
+  ASSERT_NE(unit, time);
+  find->setText(unit);
+  EXPECT_EQ(events.rowCount(), 0) << unit.toStdString();
+  find->setText(time);
+  EXPECT_GT(events.rowCount(), 0) << time.toStdString();
+}
+
+// Keys that stand in no other test.
+TEST_F(ExploreTest, GoToFindHelpAndBackHaveTheirKeys) {
+  QWidget* heat = pane("heatmap");
+  heat->setFocus();
+  QTest::keyClick(heat, Qt::Key_G, Qt::ControlModifier);
+  auto* goTo = window.findChild<QLineEdit*>(QStringLiteral("goto"));
+  ASSERT_TRUE(goTo->hasFocus());
+  QTest::keyClicks(goTo, QStringLiteral("200..209"));
+  QTest::keyClick(goTo, Qt::Key_Return);
+  const TimeWindow there = window.state()->window();
+  EXPECT_NEAR(there.first, 200, 1e-9);
+  EXPECT_NEAR(there.end, 210, 1e-9);
+
+  heat->setFocus();
+  QTest::keyClick(heat, Qt::Key_Left, Qt::AltModifier);
+  EXPECT_NEAR(window.state()->window().first, 0, 1e-9);
+  EXPECT_NEAR(window.state()->window().end, static_cast<double>(window.state()->steps()), 1e-9);
+
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  ASSERT_FALSE(find->hasFocus());
+  QTest::keyClick(heat, Qt::Key_Slash);
+  EXPECT_TRUE(find->hasFocus());
+  EXPECT_TRUE(find->text().isEmpty()) << "the key is no letter of the text";
+
+  heat->setFocus();
+  EXPECT_EQ(window.findChild<QDialog*>(QStringLiteral("keys")), nullptr);
+  // As the keyboard map gives it; real_window_test.sh types it with Shift.
+  QTest::keyClick(heat, Qt::Key_Question);
+  auto* keys = window.findChild<QDialog*>(QStringLiteral("keys"));
+  ASSERT_NE(keys, nullptr);
+  EXPECT_TRUE(keys->isVisible());
+}
+
+// The suffix of the kind that is chosen is part of the name before the dialog looks whether the
+// file is there.
+TEST(SaveName, HasTheSuffixOfTheKind) {
+  const QStringList kinds = {QStringLiteral("Picture (*.png)"),
+                             QStringLiteral("Vector picture (*.svg)")};
+  EXPECT_EQ(suffixOf(kinds[1]), QStringLiteral("svg"));
+  EXPECT_EQ(suffixOf(QStringLiteral("Everything (*)")), QString());
+  QFileDialog dialog;
+  prepareToSave(dialog, {}, kinds);
+  EXPECT_EQ(dialog.acceptMode(), QFileDialog::AcceptSave);
+  EXPECT_FALSE(dialog.testOption(QFileDialog::DontConfirmOverwrite));
+  const auto chosen = [&](const char* name) {
+    dialog.selectFile(QString::fromLatin1(name));
+    return QFileInfo(dialog.selectedFiles().value(0)).fileName();
+  };
+  EXPECT_EQ(chosen("fig"), QStringLiteral("fig.png"));
+  EXPECT_EQ(chosen("fig.svg"), QStringLiteral("fig.svg"));
+  emit dialog.filterSelected(kinds[1]);
+  EXPECT_EQ(chosen("fig"), QStringLiteral("fig.svg"));
+
+  QFileDialog scenario;
+  prepareToSave(scenario, QDir::current().filePath(QStringLiteral("old.toml")),
+                {QStringLiteral("Scenarios (*.toml)")});
+  EXPECT_EQ(QFileInfo(scenario.selectedFiles().value(0)).fileName(), QStringLiteral("old.toml"));
+  scenario.selectFile(QStringLiteral("mine"));
+  EXPECT_EQ(QFileInfo(scenario.selectedFiles().value(0)).fileName(), QStringLiteral("mine.toml"));
+}
+
+// "there" is typed, there.png exists: the question is about that file, and "No" keeps the dialog.
+TEST(SaveName, AFileWithTheAddedSuffixIsNotReplacedUnasked) {
+  testing::writeText("there.png", "kept");
+  QFileDialog dialog;
+  prepareToSave(dialog, QDir::current().filePath(QStringLiteral("there")),
+                {QStringLiteral("Picture (*.png)")});
+  QString question;
+  QTimer answer;
+  QObject::connect(&answer, &QTimer::timeout, [&] {
+    auto* box = qobject_cast<QMessageBox*>(QApplication::activeModalWidget());
+    if (box == nullptr) return;
+    question = box->text();
+    box->button(QMessageBox::No)->click();
+  });
+  answer.start(10);
+  QSignalSpy accepted(&dialog, &QDialog::accepted);
+  QMetaObject::invokeMethod(&dialog, "accept");
+  EXPECT_TRUE(question.contains(QStringLiteral("there.png"))) << question.toStdString();
+  EXPECT_EQ(accepted.count(), 0);
 }
 
 // What narrows the view stands as chips in the status bar; a click removes one and leaves the

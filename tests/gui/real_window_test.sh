@@ -94,6 +94,8 @@ changes "a click in the heat map" xdotool mousemove 640 240 click 1
 changes "the key W" xdotool key w
 changes "a drag" bash -c "xdotool mousemove 560 250 mousedown 1 mousemove 620 250 mousemove 720 252 mouseup 1"
 changes "Escape on the menu" xdotool key Escape
+changes "the key ?" xdotool key question
+changes "Escape on the keys" xdotool key Escape
 xdotool mousemove 700 440
 settled
 shipped=$(docks)
