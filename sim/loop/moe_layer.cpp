@@ -594,25 +594,24 @@ void Simulator::count_experts(std::uint32_t moe, bool again) {
   out.distinct_experts = traffic_.distinct_experts;
   if (parts_ > 1) {
     layer_assignments_.resize(layers_);
-    layer_experts_.resize(layers_);
+    layer_experts_.resize(std::size_t{layers_} * gpus_);
     std::vector<std::uint64_t>& all = layer_assignments_[moe];
-    std::vector<std::uint8_t>& had = layer_experts_[moe];
-    const std::vector<std::uint32_t>& count = map_.row(moe).count;
-    const std::size_t most = *std::max_element(count.begin(), count.end());
-    if (!again) {
-      all.assign(gpus_, 0);
-      had.assign(gpus_ * most, 0);
-    }
+    if (!again) all.assign(gpus_, 0);
+    out.distinct_experts = 0;
     for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.expert_tp) {
       all[g] += traffic_.assignments[g];
+      std::vector<std::uint8_t>& had = layer_experts_[std::size_t{moe} * gpus_ + g];
+      if (!again) had.clear();
       for (const auto& wave : traffic_.waves) {
+        // Experts astray come behind the GPU's own.
+        had.resize(std::max(had.size(), wave[g].size()), 0);
         for (std::size_t i = 0; i < wave[g].size(); ++i) {
-          if (wave[g][i] > 0) had[g * most + i] = 1;
+          if (wave[g][i] > 0) had[i] = 1;
         }
       }
+      out.distinct_experts += static_cast<std::uint32_t>(std::count(had.begin(), had.end(), 1));
     }
     assignments = &all;
-    out.distinct_experts = static_cast<std::uint32_t>(std::count(had.begin(), had.end(), 1));
   }
   const std::uint64_t sum =
       std::accumulate(assignments->begin(), assignments->end(), std::uint64_t{0});
