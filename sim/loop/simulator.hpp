@@ -17,12 +17,10 @@
 //
 // Requests that arrive: sim/serving plans the steps; replicas step by themselves.
 //
-// Not modelled: pipeline parallelism, exchanges of two replicas at once on shared links,
-// transfers other than the exchanges of dispatch and combine, all-reduces, moves and loads of
-// experts, KV pages between replicas,
-// micro-batches that overlap attention, the time of a policy's own steps (noise, penalties, a new
-// placement: far below the router's GEMM). A policy sees memory levels as they are when the step
-// begins.
+// Not modelled: pipelines that do not drain, transfers to a router or between stages on links that
+// exchanges use, the time of a policy's own steps (noise, penalties, a new placement: far below the
+// router's GEMM). A policy sees memory levels as they are when the step begins, or as of
+// memory.sample_every. sim/README.md has the whole list.
 #pragma once
 #include <cstdint>
 #include <filesystem>

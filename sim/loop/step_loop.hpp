@@ -560,7 +560,7 @@ class Simulator {
   std::uint32_t stage_ = 0;                           // whose layers are under way
   // Of the layers of this step, over the micro-batches.
   std::vector<std::vector<std::uint64_t>> layer_assignments_;  // [L][G]
-  std::vector<std::vector<std::uint8_t>> layer_experts_;       // [L][G] copies that had a row
+  std::vector<std::vector<std::uint8_t>> layer_experts_;       // [L*G] copies that had a row
   std::vector<std::uint8_t> layer_begun_;                      // [L]
   double entropy_ = 0;
   // The other half of the batch, and what is on its way for either (two_batch.cpp).
