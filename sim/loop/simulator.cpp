@@ -445,8 +445,8 @@ std::vector<std::uint64_t> Simulator::kv_rooms() {
     if (first_used_.size() == g) first_used_.push_back(used);
     std::uint64_t room = share > used ? share - used : 0;
     if (b.kv > 0) {
-      // A stated room is the user's (make_batch() checked it); what has come since then takes from it
-      // what it does not find beside it.
+      // A stated room is the user's (make_batch() checked it); what has come since then takes from
+      // it what it does not find beside it.
       const std::uint64_t free = ledger_.capacity(g) - std::min(b.kv, ledger_.capacity(g));
       const std::uint64_t beside = std::max(first_used_[g], free);
       room = b.kv - std::min(b.kv, used > beside ? used - beside : 0);

@@ -46,12 +46,8 @@ namespace switchyard::gui {
 namespace {
 
 using testing::demoRun;
+using testing::stored;
 using testing::wait;
-
-std::shared_ptr<const RunStore> stored(run::RunData data, const char* name = "demo.h5") {
-  return std::make_shared<const RunStore>(std::make_shared<const run::RunData>(std::move(data)),
-                                          name);
-}
 
 /// Two replicas of four GPUs each that step by themselves; their steps overlap in time. Requests
 /// arrive; each gets its first token one step later.

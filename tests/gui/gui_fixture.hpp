@@ -3,10 +3,13 @@
 // simulates in a fraction of a second.
 #pragma once
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include <QElapsedTimer>
 #include <QTest>
+
+#include "gui/core/runstore.hpp"
 
 namespace switchyard::gui::testing {
 
@@ -16,6 +19,12 @@ bool wait(Condition&& done, int ms) {
   clock.start();
   while (!done() && clock.elapsed() < ms) QTest::qWait(1);
   return done();
+}
+
+/// A run in memory, as if opened from `name`.
+inline std::shared_ptr<const RunStore> stored(run::RunData data, const char* name = "demo.h5") {
+  return std::make_shared<const RunStore>(std::make_shared<const run::RunData>(std::move(data)),
+                                          name);
 }
 
 inline void writeText(const std::string& name, const std::string& text) {

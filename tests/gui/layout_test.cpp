@@ -30,12 +30,8 @@ namespace switchyard::gui {
 namespace {
 
 using testing::demoRun;
+using testing::stored;
 using testing::wait;
-
-std::shared_ptr<const RunStore> stored(run::RunData data, const char* name = "demo.h5") {
-  return std::make_shared<const RunStore>(std::make_shared<const run::RunData>(std::move(data)),
-                                          name);
-}
 
 /// `gpus` in one server: the first half behind an NVSwitch, all behind PCIe; two steps in which
 /// every link has a use of its own.
