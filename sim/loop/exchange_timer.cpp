@@ -58,6 +58,34 @@ bool groups_contend(const scenario::Scenario& s, const cluster::RouteTable& rout
   return parts.size() > 1 && !link_disjoint(routes, parts);
 }
 
+/// Whether exchanges of this scenario may be under way at the same time although they are of one
+/// group, or links change: under flow and coflow the queue of transfers times all of them then.
+bool timed_by_queue(const scenario::Scenario& s, const cluster::RouteTable& routes) {
+  const network::Model model = network::model_of(s.network.model);
+  if (model != network::Model::kFlow && model != network::Model::kCoflow) return false;
+  const scenario::Parallel& p = s.parallel;
+  const bool of_link =
+      std::any_of(s.faults.events.begin(), s.faults.events.end(), [](const scenario::FaultRule& r) {
+        return r.kind == scenario::FaultKind::kLinkDown ||
+               r.kind == scenario::FaultKind::kLinkDegraded;
+      });
+  const bool rings = (s.network.algorithm == scenario::ExchangeAlgorithm::kRing ||
+                      s.network.algorithm == scenario::ExchangeAlgorithm::kRingBidirectional) &&
+                     groups_of(s).size() > 1;
+  return p.pp > 1 || p.sequence_parallel || (p.tp > 1 && p.ep > p.tp) ||
+         p.router != scenario::RouterPlacement::kGpu || s.network.chunks > 1 ||
+         s.network.two_batch || of_link || rings ||
+         (s.workload.serves() && s.workload.serving.front_end.replicas > 1 &&
+          s.workload.serving.front_end.prefill_replicas == 0 &&
+          !link_disjoint(routes, groups_of(s)));
+}
+
+/// Hidden states that pass from stage to stage share links with the exchanges inside the stages.
+bool stages_contend(const scenario::Scenario& s) {
+  return s.parallel.pp > 1 && network::model_of(s.network.model) == network::Model::kAuto &&
+         s.network.measured.points.empty();
+}
+
 }  // namespace
 
 struct ExchangeTimer::State {
@@ -66,19 +94,23 @@ struct ExchangeTimer::State {
   std::vector<BytesPerSecond> bandwidth;          // [links] now
   std::vector<std::uint32_t> link_of;  // Index in the models → in `links`; empty: same.
   bool ports_tell_bytes = false;
-  std::vector<std::vector<std::uint32_t>> groups;  // members of each model below
-  std::vector<network::NetworkModel> models;
-  // Where the groups have models of their own: all GPUs as one, made when it is first asked for.
-  std::function<network::NetworkModel()> make_whole;
-  std::vector<network::NetworkModel> whole;  // One or none.
-  std::vector<std::vector<std::uint32_t>> everybody;
   // Other ways to group the GPUs, made when first asked for; none without stages and wide ep.
   struct Partition {
     std::vector<std::vector<std::uint32_t>> groups;
     std::vector<network::NetworkModel> models;
   };
-  std::function<Partition()> make_shards, make_direct;
-  std::optional<Partition> shards, direct;
+  /// The models over the links as they are now.
+  struct Built {
+    std::vector<std::vector<std::uint32_t>> groups;  // members of each model below
+    std::vector<network::NetworkModel> models;
+    // Where the groups have models of their own: all GPUs as one, made when it is first asked for.
+    std::function<network::NetworkModel()> make_whole;
+    std::vector<network::NetworkModel> whole;  // One or none.
+    std::vector<std::vector<std::uint32_t>> everybody;
+    std::function<Partition()> make_shards, make_direct;
+    std::optional<Partition> shards, direct;
+  };
+  Built built;
   void choose(Among among, std::vector<network::NetworkModel>*& models,
               std::vector<std::vector<std::uint32_t>>*& groups);
   network::ExchangeResult result;
@@ -91,6 +123,8 @@ struct ExchangeTimer::State {
   std::vector<std::uint32_t> host, ssd, pool, endpoint_device;
   bool pages = false;        // KV pages travel between replicas.
   bool together = false;     // Groups share links.
+  bool by_queue = false;     // All exchanges are timed by `copies`.
+  bool kept = false;         // `copies` keeps all exchanges, for any of these reasons.
   bool hosts = false;        // `copies` has host memory and SSDs,
   bool loads_go_on = false;  // and is used after the start-up.
   // [G] while a step is computed: what the clock follows (empty: nothing yet), and what it showed
@@ -102,8 +136,22 @@ struct ExchangeTimer::State {
   /// After which exchanges of its GPUs this one begins.
   void chain(const ExchangeTiming& t, std::span<const std::int64_t> ready_ps,
              TransferQueue::Exchange& e) const;
-  void build(const scenario::Scenario& scenario, const cluster::ClusterGraph& graph,
-             cluster::RouteTable routes);
+  /// Of what run() adds to it: why the others waited, as far as the closed form tells.
+  struct Reason {
+    std::uint32_t straggler = network::kNone, late = UINT32_MAX;
+    network::StragglerReason reason = network::StragglerReason::kNone;
+    std::int64_t duration_ps = 0, alpha_ps = 0, wait_ps = 0, early_ps = 0;
+  };
+  std::vector<Reason> reasons;  // [groups with traffic]
+  [[nodiscard]] Built build(const scenario::Scenario& scenario, const cluster::ClusterGraph& graph,
+                            cluster::RouteTable routes) const;
+  /// End of a GPU's pairs of an exchange of one phase; 0: it has none.
+  [[nodiscard]] static std::int64_t end_of_pairs(const TransferQueue::Exchange& e,
+                                                 const TransferQueue::Timed& timed,
+                                                 std::uint32_t gpu);
+  [[nodiscard]] bool by_pairs(const TransferQueue::Exchange& e) const {
+    return sharing == Sharing::kPairs && e.phases.size() == 1;
+  }
 };
 
 void check_groups(const scenario::Scenario& s) {
@@ -147,8 +195,7 @@ void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool ssd, boo
     s.pool.push_back(nearest(g, cluster::DeviceKind::kCxl));
   }
   s.hosts = true;
-  s.copies = std::make_unique<TransferQueue>(std::move(routes), 2 * gpus, s.sharing,
-                                             s.pages || s.together);
+  s.copies = std::make_unique<TransferQueue>(std::move(routes), 2 * gpus, s.sharing, s.kept);
 }
 
 ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
@@ -185,7 +232,9 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
             scenario.workload.serving.front_end.prefill_replicas > 0 &&
             model != network::Model::kBottleneck && scenario.network.measured.points.empty();
   cluster::RouteTable routes = graph.routes();
-  s.together = groups_contend(scenario, routes);
+  s.by_queue = timed_by_queue(scenario, routes);
+  s.together = groups_contend(scenario, routes) || stages_contend(scenario);
+  s.kept = s.pages || s.together || s.by_queue;
   s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
               : model == network::Model::kBottleneck ? Sharing::kRefused
                                                      : Sharing::kTask;
@@ -199,7 +248,7 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
     s.loads_go_on = memory.residency.on() || swaps;
   }
   const std::size_t all = graph.gpus().size();
-  if ((s.pages || s.together) && !s.copies) {
+  if (s.kept && !s.copies) {
     s.copies = std::make_unique<TransferQueue>(routes, static_cast<std::uint32_t>(2 * all),
                                                s.sharing, true);
   }
@@ -210,41 +259,37 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   };
   s.ports_tell_bytes = algorithm == network::Algorithm::kDirect && !shared_medium &&
                        none(routes.through_gpu) && none(routes.staged);
-  s.build(scenario, graph, routes);
+  s.built = s.build(scenario, graph, std::move(routes));
 }
 
-void ExchangeTimer::State::build(const scenario::Scenario& scenario,
-                                 const cluster::ClusterGraph& graph, cluster::RouteTable routes) {
-  State& s = *this;
+ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario& scenario,
+                                                        const cluster::ClusterGraph& graph,
+                                                        cluster::RouteTable routes) const {
+  Built s;
   const std::optional<network::MeasuredLinks> measured = network::measured_of(scenario, graph);
   const network::MeasuredLinks* const curve = measured ? &*measured : nullptr;
   const network::Model model = network::model_of(scenario.network.model);
   const network::Algorithm algorithm = network::algorithm_of(scenario.network.algorithm);
-  s.models.clear();
-  s.groups.clear();
-  s.whole.clear();
-  s.make_whole = nullptr;
-  s.make_shards = nullptr;
-  s.make_direct = nullptr;
-  s.shards.reset();
-  s.direct.reset();
   const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
   std::vector<std::vector<std::uint32_t>> parts = groups_of(scenario);
   const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
   const std::uint32_t tp = scenario.parallel.tp;
   const bool wide = tp > 1 && scenario.parallel.ep > tp;
+  // The closed form is coflow's time of an exchange alone on its links; the queue sees to others.
+  // Under flow it tells loads and bounds, and the queue the times.
+  const bool parted = model == network::Model::kCoflow && parts.size() > 1;
+  const network::Model alone = by_queue || parted ? network::Model::kBottleneck : model;
   if (wide || scenario.parallel.pp > 1) {
-    // Scenarios with these layouts use the closed form (the reader refuses the others).
-    const auto partition = [model, measured, routes, gpus](std::uint32_t size) {
+    const auto partition = [alone, measured, routes, gpus, apart = kept](std::uint32_t size) {
       std::vector<std::vector<std::uint32_t>> members(gpus / size);
       for (std::uint32_t g = 0; g < gpus; ++g) members[g / size].push_back(g);
-      if (members.size() > 1 && !link_disjoint(routes, members)) {
+      if (members.size() > 1 && !apart && !link_disjoint(routes, members)) {
         members.assign(1, std::vector<std::uint32_t>(gpus));
         std::iota(members[0].begin(), members[0].end(), 0U);
       }
       Partition p;
       for (const auto& m : members) {
-        p.models.emplace_back(model, network::Algorithm::kDirect, routes.subset(m),
+        p.models.emplace_back(alone, network::Algorithm::kDirect, routes.subset(m),
                               measured ? &*measured : nullptr);
       }
       p.groups = std::move(members);
@@ -257,10 +302,7 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
       parts.size() > 1 && scenario.network.dispatch != scenario::DispatchKind::kPerNode;
   // Links that fail may leave groups with links in common, but they make no queue.
   const bool apart = by_group && link_disjoint(routes, parts);
-  if (by_group && ((closed && apart) || model == network::Model::kCoflow || s.together)) {
-    // The closed form is coflow's time of an exchange alone on its links; the queue sees to others.
-    const network::Model alone =
-        model == network::Model::kCoflow ? network::Model::kBottleneck : model;
+  if (by_group && ((closed && apart) || model == network::Model::kCoflow || together || by_queue)) {
     for (const auto& members : parts) {
       s.models.emplace_back(alone, algorithm, routes.subset(members), curve);
     }
@@ -270,7 +312,7 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
     s.make_whole = [alone, algorithm, routes, measured] {
       return network::NetworkModel(alone, algorithm, routes, measured ? &*measured : nullptr);
     };
-    return;
+    return s;
   }
   if ((algorithm == network::Algorithm::kRing ||
        algorithm == network::Algorithm::kRingBidirectional) &&
@@ -285,22 +327,41 @@ void ExchangeTimer::State::build(const scenario::Scenario& scenario,
   }
   s.groups.emplace_back(gpus);
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
-  s.models.emplace_back(model, algorithm, std::move(routes), curve);
+  s.models.emplace_back(by_queue ? network::Model::kBottleneck : model, algorithm,
+                        std::move(routes), curve);
+  return s;
 }
 
 void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_ps) {
   State& s = *state_;
   const cluster::ClusterGraph graph = network::cluster_of(changed);
-  cluster::RouteTable routes = graph.routes();
-  // Ways to host memory, too, where copies go on: nothing has changed yet if there is none.
+  // Nothing changes before all that may be refused has been asked for.
+  const auto connected = [](const auto& find) {
+    try {
+      return find();
+    } catch (const InputError& e) {
+      throw CutError(e.where(), e.message(), e.hint());
+    }
+  };
+  cluster::RouteTable routes = connected([&] { return graph.routes(); });
+  // Ways to host memory, too, where copies go on.
   std::optional<cluster::RouteTable> hosts;
   if (s.hosts) {
     try {
-      hosts = graph.routes(s.endpoint_device);
-    } catch (const InputError&) {
-      if (s.loads_go_on || s.pages) throw;
+      hosts = connected([&] { return graph.routes(s.endpoint_device); });
+    } catch (const CutError&) {
+      if (s.loads_go_on) throw;
     }
   }
+  const auto none = [](const std::vector<std::uint8_t>& v) {
+    return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
+  };
+  // A way round a broken cable may lead through a GPU or host memory.
+  const bool ports = s.ports_tell_bytes && none(routes.through_gpu) && none(routes.staged);
+  State::Built built = s.build(changed, graph, routes);
+
+  s.built = std::move(built);
+  s.ports_tell_bytes = ports;
   std::map<std::string, std::uint32_t> index;
   for (std::uint32_t k = 0; k < s.links.size(); ++k) {
     index.emplace(s.links[k].name, k);
@@ -311,26 +372,19 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_p
     s.link_of.push_back(index.at(l.name));
     s.bandwidth[s.link_of.back()] = l.bandwidth;
   }
-  const auto none = [](const std::vector<std::uint8_t>& v) {
-    return std::all_of(v.begin(), v.end(), [](std::uint8_t x) { return x == 0; });
-  };
+  if (!s.copies) return;
   // The queue's links are all there ever were: other replicas' exchanges may be under way. After a
-  // start-up no copy to a host follows, and one without a cable is nowhere to be found.
-  if (s.copies && (!s.hosts || hosts)) {
-    cluster::RouteTable all = hosts ? std::move(*hosts) : routes;
-    for (std::uint32_t& link : all.link) link = s.link_of[link];
-    all.bandwidth.clear();
-    all.link_name.clear();
-    for (std::size_t k = 0; k < s.links.size(); ++k) {
-      all.bandwidth.push_back(s.bandwidth[k].value);
-      all.link_name.push_back(s.links[k].name);
-    }
-    s.copies->advance(now_ps);
-    s.copies->rewire(std::move(all));
+  // start-up no copy to a host follows: where one is without a cable, the GPUs' routes are enough.
+  cluster::RouteTable all = hosts ? std::move(*hosts) : std::move(routes);
+  for (std::uint32_t& link : all.link) link = s.link_of[link];
+  all.bandwidth.clear();
+  all.link_name.clear();
+  for (std::size_t k = 0; k < s.links.size(); ++k) {
+    all.bandwidth.push_back(s.bandwidth[k].value);
+    all.link_name.push_back(s.links[k].name);
   }
-  // A way round a broken cable may lead through a GPU or host memory.
-  s.ports_tell_bytes = s.ports_tell_bytes && none(routes.through_gpu) && none(routes.staged);
-  s.build(changed, graph, std::move(routes));
+  s.copies->advance(now_ps);
+  s.copies->rewire(std::move(all));
 }
 BytesPerSecond ExchangeTimer::bandwidth(std::size_t link) const { return state_->bandwidth[link]; }
 ExchangeTimer::~ExchangeTimer() = default;
@@ -342,6 +396,7 @@ std::uint32_t ExchangeTimer::gpu_at_start(std::size_t link) const {
 std::uint32_t ExchangeTimer::gpu_at_end(std::size_t link) const { return state_->end_gpu[link]; }
 TransferQueue* ExchangeTimer::copies() { return state_->copies.get(); }
 bool ExchangeTimer::carries_pages() const { return state_->pages; }
+bool ExchangeTimer::ends_move() const { return state_->kept; }
 
 TransferQueue::Id ExchangeTimer::send_pages(std::uint32_t from, std::uint32_t to,
                                             std::uint64_t bytes, std::int64_t now_ps) {
@@ -356,7 +411,7 @@ void ExchangeTimer::begin_step(std::uint32_t first, std::uint32_t beyond) {
 void ExchangeTimer::follow(std::uint32_t gpu, std::span<const TransferQueue::Id> copies,
                            std::int64_t ready_ps, std::int64_t there_ps) {
   State& s = *state_;
-  if (!s.pages) return;
+  if (!s.kept) return;
   std::vector<Anchor>& mine = s.anchors[gpu];
   if (mine.empty()) {
     mine.push_back({Anchor::Of::kTime, 0, ready_ps});
@@ -417,18 +472,19 @@ bool ExchangeTimer::ports_tell_bytes() const { return state_->ports_tell_bytes; 
 
 void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel>*& use,
                                   std::vector<std::vector<std::uint32_t>>*& members) {
-  use = &models;
-  members = &groups;
-  if (among == Among::kAll && make_whole != nullptr) {
-    if (whole.empty()) whole.push_back(make_whole());
-    use = &whole;
-    members = &everybody;
+  Built& b = built;
+  use = &b.models;
+  members = &b.groups;
+  if (among == Among::kAll && b.make_whole != nullptr) {
+    if (b.whole.empty()) b.whole.push_back(b.make_whole());
+    use = &b.whole;
+    members = &b.everybody;
   }
-  auto* const make = among == Among::kShards   ? &make_shards
-                     : among == Among::kDirect ? &make_direct
+  auto* const make = among == Among::kShards   ? &b.make_shards
+                     : among == Among::kDirect ? &b.make_direct
                                                : nullptr;
   if (make == nullptr || *make == nullptr) return;
-  std::optional<Partition>& p = among == Among::kShards ? shards : direct;
+  std::optional<Partition>& p = among == Among::kShards ? b.shards : b.direct;
   if (!p) p = (*make)();
   use = &p->models;
   members = &p->groups;
@@ -436,7 +492,7 @@ void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel
 
 void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::int64_t> ready_ps,
                                  TransferQueue::Exchange& e) const {
-  const bool pairs = sharing == Sharing::kPairs && e.phases.size() == 1;
+  const bool pairs = by_pairs(e);
   if (pairs) e.clocks.resize(ready_ps.size());
   for (std::size_t g = 0; g < ready_ps.size(); ++g) {
     if (t.participates[g] == 0) continue;
@@ -480,6 +536,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
   std::size_t used = 0;
   s.beside.clear();
   s.group_of.clear();
+  s.reasons.clear();
   // With pages that travel others may begin before the GPUs here: the step loop advances the queue.
   // What goes from stage to stage begins at clocks of its own, beyond which a group may still
   // begin.
@@ -487,8 +544,6 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     const auto clocks = all_ready_ps.empty() ? ready_ps : all_ready_ps;
     s.copies->advance(*std::min_element(clocks.begin(), clocks.end()));
   }
-  const bool kept = s.pages || s.together;
-  const bool chained = s.pages;
   for (std::size_t q = 0; q < models.size(); ++q) {
     const std::vector<std::uint32_t>& members = (*parts)[q];
     const std::size_t n = members.size();
@@ -528,12 +583,13 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       }
     }
     // Idle receivers do not make a GPU late: only senders count.
-    std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0;
+    std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0, first = r.start.ps();
     std::uint32_t late = UINT32_MAX;
     s.sends.assign(n, 0);
     for (std::size_t i = 0; i < n; ++i) {
       t.end_ps[members[i]] = r.end[i].ps();
       t.participates[members[i]] = r.participates[i];
+      if (r.participates[i] != 0) first = std::min(first, ready_ps[members[i]]);
       for (std::size_t j = 0; j < n && s.sends[i] == 0; ++j) {
         s.sends[i] = j != i && own[i * n + j] > 0 ? 1 : 0;
       }
@@ -548,7 +604,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       if (s.sends[i] != 0) wait += last_sender - ready_ps[members[i]];
     }
     wait = senders > 1 ? wait / (senders - 1) : 0;
-    if (s.copies && (kept || s.copies->in_flight() > 0)) {
+    if (s.copies && (s.kept || s.copies->in_flight() > 0)) {
       TransferQueue::Exchange e;
       e.phases = network::all_to_all(models[q].algorithm(), own, models[q].routes().node);
       for (network::Phase& phase : e.phases) {
@@ -559,68 +615,109 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       }
       e.ready_ps.assign(ready_ps.begin(), ready_ps.end());
       e.begin_ps = t.begin_ps;
-      if (chained) s.chain(t, ready_ps, e);
+      if (s.kept) s.chain(t, ready_ps, e);
       s.beside.push_back(std::move(e));
       s.group_of.push_back(used - 1);
     }
-    const std::int64_t transfer = std::max<std::int64_t>(0, r.duration.ps() - r.alpha.ps());
-    if (wait > transfer || r.straggler == network::kNone ||
-        r.reason == network::StragglerReason::kLate) {
-      t.straggler = late;
+    s.reasons.push_back({r.straggler == network::kNone ? r.straggler : members[r.straggler], late,
+                         r.reason, r.duration.ps(), r.alpha.ps(), wait, r.start.ps() - first});
+  }
+  out.resize(used);
+  // Exchanges that share a link with a copy take longer.
+  const std::vector<TransferQueue::Timed> timed =
+      s.beside.empty() ? std::vector<TransferQueue::Timed>() : s.copies->run(s.beside);
+  for (std::size_t i = 0; i < timed.size(); ++i) {
+    ExchangeTiming& t = out[s.group_of[i]];
+    const TransferQueue::Exchange& e = s.beside[i];
+    t.kept = s.kept;
+    t.id = timed[i].id;
+    const bool flows = s.by_queue && s.sharing == Sharing::kPairs;
+    if (!timed[i].met && !flows) continue;
+    for (std::uint32_t g = 0; g < gpus; ++g) {
+      if (t.participates[g] == 0) continue;
+      const std::int64_t end = s.by_pairs(e)
+                                   ? std::max(ready_ps[g], State::end_of_pairs(e, timed[i], g))
+                                   : timed[i].end_ps;
+      t.end_ps[g] = flows ? end : std::max(t.end_ps[g], end);
+    }
+    if (!flows) {
+      t.duration_ps = std::max(t.duration_ps, timed[i].end_ps - t.begin_ps);
+      continue;
+    }
+    // As network::NetworkModel says it of flows.
+    State::Reason& why = s.reasons[s.group_of[i]];
+    t.duration_ps = why.duration_ps = timed[i].end_ps - t.begin_ps;
+    if (s.by_pairs(e)) {
+      t.floor_ps = std::max<std::int64_t>(0, t.floor_ps - why.early_ps);
+      if (why.straggler != network::kNone && t.end_ps[why.straggler] < timed[i].end_ps) {
+        // Max-min sharing can make another GPU the last one.
+        why.straggler = 0;
+        while (t.participates[why.straggler] == 0 || t.end_ps[why.straggler] < timed[i].end_ps) {
+          ++why.straggler;
+        }
+      }
+    }
+    why.reason = why.early_ps > t.duration_ps                    ? network::StragglerReason::kLate
+                 : why.reason == network::StragglerReason::kLate ? network::StragglerReason::kLoad
+                                                                 : why.reason;
+  }
+  for (std::size_t i = 0; i < used; ++i) {
+    const State::Reason& why = s.reasons[i];
+    ExchangeTiming& t = out[i];
+    const std::int64_t transfer = std::max<std::int64_t>(0, why.duration_ps - why.alpha_ps);
+    if (why.wait_ps > transfer || why.straggler == network::kNone ||
+        why.reason == network::StragglerReason::kLate) {
+      t.straggler = why.late;
       t.link_bound = false;
-      t.straggler_ps = wait;
+      t.straggler_ps = why.wait_ps;
     } else {
-      t.straggler = members[r.straggler];
-      t.link_bound = r.reason == network::StragglerReason::kLink;
+      t.straggler = why.straggler;
+      t.link_bound = why.reason == network::StragglerReason::kLink;
       t.straggler_ps = transfer;
     }
   }
-  out.resize(used);
-  if (s.beside.empty()) return;
-  // Exchanges that share a link with a copy take longer.
-  const std::vector<TransferQueue::Timed> timed = s.copies->run(s.beside);
-  for (std::size_t i = 0; i < timed.size(); ++i) {
-    ExchangeTiming& t = out[s.group_of[i]];
-    t.kept = chained;
-    t.id = timed[i].id;
-    if (!timed[i].met) continue;
-    const network::Phase& last = s.beside[i].phases.back();
-    const bool pairs = s.sharing == Sharing::kPairs && s.beside[i].phases.size() == 1;
-    std::vector<std::int64_t> end(ready_ps.begin(), ready_ps.end());
-    for (std::size_t x = 0; pairs && x < last.size(); ++x) {
-      end[last[x].src] = std::max(end[last[x].src], timed[i].transfer_end_ps[x]);
-      end[last[x].dst] = std::max(end[last[x].dst], timed[i].transfer_end_ps[x]);
-    }
-    for (std::size_t g = 0; g < gpus; ++g) {
-      if (t.participates[g] != 0)
-        t.end_ps[g] = std::max(t.end_ps[g], pairs ? end[g] : timed[i].end_ps);
-    }
-    t.duration_ps = std::max(t.duration_ps, timed[i].end_ps - t.begin_ps);
-  }
-  for (std::size_t i = 0; chained && i < timed.size(); ++i) {
+  for (std::size_t i = 0; s.kept && i < timed.size(); ++i) {
     const ExchangeTiming& t = out[s.group_of[i]];
-    for (std::size_t g = 0; g < gpus; ++g) {
+    const TransferQueue::Exchange& e = s.beside[i];
+    for (std::uint32_t g = 0; g < gpus; ++g) {
       if (t.participates[g] == 0) continue;
+      const bool pairs = s.by_pairs(e);
+      const std::int64_t end = pairs ? State::end_of_pairs(e, timed[i], g) : timed[i].end_ps;
+      const Anchor own{Anchor::Of::kExchange, t.id, t.end_ps[g] - end,
+                       pairs ? g : TransferQueue::kAll};
+      if (among == Among::kDirect) {
+        // What goes from stage to stage does so beside the work of both.
+        const network::Phase& phase = e.phases.front();
+        if (std::any_of(phase.begin(), phase.end(),
+                        [g](const network::Transfer& x) { return x.src == g; })) {
+          continue;
+        }
+        const std::int64_t now = all_ready_ps.empty() ? ready_ps[g] : all_ready_ps[g];
+        std::vector<Anchor>& mine = s.anchors[g];
+        if (mine.empty()) mine.push_back({Anchor::Of::kTime, 0, s.known[g] = now});
+        const std::int64_t then = std::max(now, t.end_ps[g]);
+        for (Anchor& a : mine) a.off_ps += now - s.known[g];
+        mine.push_back(own);
+        s.known[g] = then;
+        continue;
+      }
       // What the clock followed is before this exchange in the queue.
       forget(s.anchors[g]);
-      std::int64_t end = timed[i].end_ps;
-      std::uint32_t whose = TransferQueue::kAll;
-      if (s.sharing == Sharing::kPairs && s.beside[i].phases.size() == 1) {
-        end = 0;
-        whose = static_cast<std::uint32_t>(g);
-        const network::Phase& pairs = s.beside[i].phases[0];
-        for (std::size_t x = 0; x < pairs.size(); ++x) {
-          if (pairs[x].src == g || pairs[x].dst == g) {
-            end = std::max(end, timed[i].transfer_end_ps[x]);
-          }
-        }
-      }
-      s.anchors[g].assign(1, {Anchor::Of::kExchange, t.id, t.end_ps[g] - end, whose});
+      s.anchors[g].assign(1, own);
       s.known[g] = t.end_ps[g];
     }
   }
-  // Nobody asks again for an end that no later exchange hangs on.
-  if (kept && !chained) s.copies->forget_exchanges(UINT64_MAX);
+}
+
+std::int64_t ExchangeTimer::State::end_of_pairs(const TransferQueue::Exchange& e,
+                                                const TransferQueue::Timed& timed,
+                                                std::uint32_t gpu) {
+  std::int64_t end = 0;
+  const network::Phase& pairs = e.phases.back();
+  for (std::size_t x = 0; x < pairs.size(); ++x) {
+    if (pairs[x].src == gpu || pairs[x].dst == gpu) end = std::max(end, timed.transfer_end_ps[x]);
+  }
+  return end;
 }
 
 }  // namespace switchyard::sim

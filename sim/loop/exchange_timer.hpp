@@ -14,14 +14,21 @@
 // whose link was busy longest: reason load when that link carries the most bytes, reason link when
 // a slower link decides although others carry as much.
 //
-// Where KV pages travel between replicas (auto, coflow, flow) every exchange is kept in the queue
-// of copies: exchanges and pages that are on a link at the same time share it, whichever was known
-// first. An exchange that has been timed then ends later (under flow those of its pairs that share
-// a link with the pages), and with it everything after it on its GPUs: step_end(). So does a load
-// of experts or a swap of pages that a GPU waited for, or would have had to.
+// Under flow SimGrid times the exchanges of the plain layouts one by one. Where several may be
+// under way at the same time, or links change (stages, chunks, two halves, routers off the GPUs,
+// groups of tp inside a wider ep, rings of groups, replicas that share links, link faults), flow
+// and coflow are the queue of transfers: max-min fair pairs or parallel tasks as SimGrid has them,
+// to 1e-9 (tests), whatever else is on the links.
 //
-// Not modelled: without pages that travel, what an exchange of another group that begins later in
-// the order of computation, but earlier than the end of one that was timed, takes from that one.
+// In that case, and where KV pages travel between replicas (auto, coflow, flow), stages of a
+// pipeline or groups share links (auto, coflow), every exchange is kept in the queue: what is on a
+// link at the same time shares it, whichever was known first. An exchange that has been timed then
+// ends later (under flow those of its pairs that share a link with what came), and with it
+// everything after it on its GPUs: step_end(). So does a load of experts or a swap of pages that a
+// GPU waited for, or would have had to.
+//
+// Not modelled: under flow in plain layouts, what pairs that are still under way take from those of
+// the next exchange on links beyond the GPUs' own.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -29,6 +36,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/memory/transfer_queue.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -47,7 +55,7 @@ struct ExchangeTiming {
   std::int64_t straggler_ps = 0;           ///< The wait or the transfer it stands for.
   bool extrapolated = false;               ///< A measured link was asked beyond its table.
   std::vector<std::uint64_t> link_bytes;   ///< [K]
-  bool kept = false;                       ///< Pages may still lengthen it: exchange `id`.
+  bool kept = false;                       ///< Others may still lengthen it: exchange `id`.
   TransferQueue::Id id = 0;
 };
 
@@ -60,6 +68,11 @@ enum class Among : std::uint8_t { kGroups, kShards, kAll, kDirect };
 /// Refuses what only the links can tell, with the place of the key: a ring of groups whose links
 /// meet where their exchanges are one. For `explain`; ExchangeTimer does the same.
 void check_groups(const scenario::Scenario& scenario);
+
+/// Links that changed leave GPUs, or the memory they load from, without a way to each other.
+class CutError : public InputError {
+  using InputError::InputError;
+};
 
 /// A directed link of the cluster, for the run's inventory.
 struct LinkDescription {
@@ -80,7 +93,8 @@ class ExchangeTimer {
   /// the same names, at other bandwidths. links() and their indices stay; a link that is not there
   /// carries nothing new. What is under way at `now_ps`, before which nothing begins any more,
   /// keeps its route, at the new bandwidths (over a link that is not there: at the old one).
-  /// InputError, without effect: GPUs are not connected any more.
+  /// Without effect where it throws: CutError, and InputError for what the reader refuses of such
+  /// links.
   void rewire(const scenario::Scenario& changed, std::int64_t now_ps);
   /// What a link carries now; its first bandwidth if it is not there.
   [[nodiscard]] BytesPerSecond bandwidth(std::size_t link) const;
@@ -93,6 +107,8 @@ class ExchangeTimer {
   [[nodiscard]] TransferQueue* copies();
   /// Whether pages travel between replicas beside the exchanges.
   [[nodiscard]] bool carries_pages() const;
+  /// Whether exchanges that have been timed may still end later: step_end().
+  [[nodiscard]] bool ends_move() const;
   /// `bytes` > 0 from one GPU to another from `now_ps` on, after what that GPU sends already.
   TransferQueue::Id send_pages(std::uint32_t from, std::uint32_t to, std::uint64_t bytes,
                                std::int64_t now_ps);
@@ -108,7 +124,7 @@ class ExchangeTimer {
   /// When a GPU's step ends: at the latest of these.
   using StepClock = std::vector<Anchor>;
   /// The GPU, ready before at `ready_ps`, has waited for copies until `there_ps`: its clock follows
-  /// them too from now on. Without effect where pages do not travel.
+  /// them too from now on. Without effect where ends do not move.
   void follow(std::uint32_t gpu, std::span<const TransferQueue::Id> copies, std::int64_t ready_ps,
               std::int64_t there_ps);
   [[nodiscard]] std::vector<StepClock> end_step(std::uint32_t first, std::uint32_t beyond,

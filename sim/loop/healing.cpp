@@ -294,7 +294,7 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
         transfer_routes_ = exchange_.copies()->routes();
       }
       return;
-    } catch (const InputError& e) {
+    } catch (const CutError& e) {
       bool cut = false;
       for (std::size_t k = 0; k < factor.size() && !cut; ++k) {
         if (factor[k] > 0 || cut_off_.contains(k)) continue;

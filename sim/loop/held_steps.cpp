@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of replicas between which KV pages travel: until a replica goes on, other traffic may still
-// slow down the exchanges of its last step. Its record waits for that.
+// Steps whose exchanges may still be slowed down after they were timed: by KV pages that travel
+// between replicas, by exchanges of other replicas, groups and stages on the same links. Until its
+// replica goes on, the step's record waits for that.
 //
 // What a step takes longer than when it was first timed shows as waiting of its GPUs; dispatch and
 // combine of its layers take what they took in the end, and alarms see that. The critical path
@@ -35,7 +36,7 @@ void Simulator::hold_step() {
 }
 
 void Simulator::keep_times(std::uint32_t moe, const std::int64_t& duration) {
-  if (moe == run::kNone || !exchange_.carries_pages()) return;
+  if (moe == run::kNone || !exchange_.ends_move()) return;
   run::LayerRecord& layer = record_.layers[moe];
   LayerTime x;
   x.moe = moe;
@@ -65,7 +66,9 @@ void Simulator::settle_step(std::uint32_t engine) {
   for (HeldStep& h : held_steps_) {
     run::StepScalars& sc = h.record.scalars;
     if (sc.engine != engine || h.clocks.empty()) continue;
-    const std::int64_t end = std::max(held_end(engine), sc.start_ps + 1);
+    std::int64_t end = std::max(held_end(engine), sc.start_ps + 1);
+    // Without pages nothing makes a step shorter; the queue may round down.
+    if (!exchange_.carries_pages()) end = std::max(end, sc.end_ps);
     check_time(end);
     const std::int64_t more = end - sc.end_ps, before = sc.end_ps;
     sc.end_ps = end;
@@ -111,7 +114,7 @@ void Simulator::settle_step(std::uint32_t engine) {
     if (board_ != nullptr) watch(held_steps_.front().record, held_steps_.front().step);
     held_steps_.pop_front();
   }
-  if (!exchange_.carries_pages()) return;
+  if (!exchange_.ends_move()) return;
   TransferQueue::Id least = UINT64_MAX;
   for (const HeldStep& h : held_steps_) {
     for (const LayerTime& x : h.times) {
@@ -123,7 +126,7 @@ void Simulator::settle_step(std::uint32_t engine) {
       }
     }
   }
-  if (least != UINT64_MAX) exchange_.forget_before(least);
+  exchange_.forget_before(least);
 }
 
 }  // namespace switchyard::sim

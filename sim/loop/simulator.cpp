@@ -410,6 +410,9 @@ void Simulator::make_batch() {
     for (std::uint32_t g = gpu; g < gpus_; g += homes) most = std::max(most, peak_other_[g]);
     return most;
   };
+  if (exchange_.ends_move() && replicas() > 1) {
+    machine.pages.step_end = [this](std::uint32_t engine) { return held_end(engine); };
+  }
   if (s_.workload.serving.front_end.prefill_replicas > 0) {
     transfer_routes_ = network::cluster_of(s_).routes();
     if (exchange_.carries_pages()) {
@@ -420,7 +423,6 @@ void Simulator::make_batch() {
       };
       machine.pages.arrival = [&queue](std::uint64_t id) { return queue.end(id); };
       machine.pages.forget = [&queue](std::uint64_t id) { queue.forget_copy(id); };
-      machine.pages.step_end = [this](std::uint32_t engine) { return held_end(engine); };
     } else {
       machine.routes = transfer_routes_;
     }
@@ -507,7 +509,7 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
   for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
     ready_[g] = std::max(ready_[g], plan_.earliest_ps);
   }
-  if (exchange_.carries_pages()) {
+  if (exchange_.ends_move()) {
     exchange_.copies()->advance(plan_.earliest_ps);
     exchange_.begin_step(plan_.first_gpu, plan_.last_gpu);
   }
@@ -886,7 +888,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
       if (staged()) plan_.last_gpu = gpus_;  // The scheduler plans for the first stage.
       settle_step(plan_.engine);
       // Nothing begins earlier any more: steps of replicas that idle are over, too.
-      for (std::uint32_t e = 0; exchange_.carries_pages() && e < replicas(); ++e) {
+      for (std::uint32_t e = 0; exchange_.ends_move() && e < replicas(); ++e) {
         if (held_end(e) <= plan_.earliest_ps) settle_step(e);
       }
       if (!heals) continue;
@@ -914,13 +916,20 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     end_step(step);
     end_signals();
     if (faults_ != nullptr) end_faults(step);
-    const bool held = exchange_.carries_pages();
+    const bool held = exchange_.ends_move();
     if (board_ != nullptr && !held) watch(record_, step);
     if (heals) reset_healing();
     due = rebalance_due();
     end = std::max(end, record_.scalars.end_ps);
-    const std::int64_t from = record_.scalars.start_ps, to = record_.scalars.end_ps;
+    const std::int64_t from = record_.scalars.start_ps;
+    std::int64_t to = record_.scalars.end_ps;
     if (held) hold_step();
+    if (held && replicas() == 1) {
+      // Nobody else's traffic comes: its exchanges have met all that they meet.
+      to = std::max(to, held_end(plan_.engine));
+      end = std::max(end, to);
+      settle_step(plan_.engine);
+    }
     batch_->done(step, plan_, from, to, sink_.data());
     for (const std::uint32_t id : plan_.ended) state_.end_sequence(id);
     if (!held) sink_.append(record_);

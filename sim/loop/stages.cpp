@@ -14,9 +14,10 @@
 // Each micro-batch is a batch to the policy: capacities and windows count it by itself. Weights are
 // read once per micro-batch.
 //
+// Transfers between stages and the exchanges inside them share links (auto, coflow, flow).
+//
 // Not modelled: steps that follow each other without draining, interleaved (virtual) stages, stages
-// with a stated share of the layers; where the groups' links are their own (where they meet, all
-// share the queue), transfers between stages that slow down the exchanges inside one.
+// with a stated share of the layers.
 #include <algorithm>
 
 #include "sim/loop/step_loop.hpp"

@@ -314,7 +314,7 @@ void Simulator::end_step(std::uint64_t step) {
       }
     }
   }
-  if (!exchange_.carries_pages()) note_length(sc, step);
+  if (!exchange_.ends_move()) note_length(sc, step);
   check_step(step);
   if (exchange_.copies() != nullptr) count_copies();
   if (loads_) end_loads(step);
@@ -347,13 +347,13 @@ void Simulator::end_step(std::uint64_t step) {
     }
   }
   if (n > 0) sc.imbalance = sum / static_cast<double>(n);
-  if (exchange_.carries_pages()) {
+  if (exchange_.ends_move()) {
     step_critical_ = critical_path(path_[last], sc.end_ps);
   } else if (!sc.warmup && sc.end_ps - start > slowest_step_ps_) {
     offer_critical(sc, critical_path(path_[last], sc.end_ps));
   }
   for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));
-  if (exchange_.carries_pages()) {
+  if (exchange_.ends_move()) {
     clocks_ = exchange_.end_step(plan_.first_gpu, plan_.last_gpu, ready_);
   }
   // The engine's next step begins when this one has ended on all its GPUs.

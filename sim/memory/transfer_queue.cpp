@@ -294,8 +294,12 @@ std::optional<std::int64_t> TransferQueue::end_in(const State& s, const Exchange
     return it == ended_copies_.end() ? std::nullopt : std::optional(it->second);
   }
   if (const Running* r = found(s.exchanges, a.id)) return r->end_of(a.gpu);
-  const auto it = ended_.find(a.id);
-  return it == ended_.end() ? std::nullopt : std::optional(it->second.end_of(a.gpu));
+  // Of those that have ended in the cursor only, the end there.
+  for (const auto* const ended : {&s.ended, &ended_}) {
+    const auto it = ended->find(a.id);
+    if (it != ended->end()) return it->second.end_of(a.gpu);
+  }
+  return std::nullopt;
 }
 
 /// What has ended among those that it follows has an end that does not change. It may be another
@@ -472,6 +476,17 @@ TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
   return r;
 }
 
+TransferQueue::Ended TransferQueue::ended_of(const Running& x) const {
+  Ended e{x.begin_ps, x.end_ps, {}};
+  if (!by_pairs(x.phases.size())) return e;
+  std::map<std::uint32_t, std::int64_t> ends;
+  for (const Task& t : x.phases.front()) {
+    for (const std::uint32_t gpu : {t.src, t.dst}) ends[gpu] = std::max(ends[gpu], t.end_ps);
+  }
+  e.gpus.assign(ends.begin(), ends.end());
+  return e;
+}
+
 TransferQueue::Timed TransferQueue::result_of(const Running& r, const Exchange& e, bool met) const {
   Timed out;
   out.met = met;
@@ -533,7 +548,11 @@ std::vector<TransferQueue::Timed> TransferQueue::run_kept(std::span<const Exchan
   if (!has_cursor_ || cursor_.now_ps > begin) cursor_ = state_;
   has_cursor_ = true;
   if (begin > cursor_.now_ps) simulate(cursor_, begin);
-  std::erase_if(cursor_.exchanges, [](const Running& x) { return x.end_ps >= 0; });
+  std::erase_if(cursor_.exchanges, [this](const Running& x) {
+    // The committed state may have it under way for a while yet.
+    if (x.end_ps >= 0) cursor_.ended.try_emplace(x.id, ended_of(x));
+    return x.end_ps >= 0;
+  });
   // Who is on a link, from `begin` on: [links] how many exchanges and copies.
   std::vector<std::uint32_t> users(routes_.links(), 0);
   const auto count = [&](const Running& r, std::uint32_t by) {
@@ -615,6 +634,7 @@ void TransferQueue::forget_copy(Id id) {
 
 void TransferQueue::forget_exchanges(Id id) {
   ended_.erase(ended_.begin(), ended_.lower_bound(id));
+  cursor_.ended.erase(cursor_.ended.begin(), cursor_.ended.lower_bound(id));
 }
 
 void TransferQueue::advance(std::int64_t now_ps) {
@@ -622,14 +642,7 @@ void TransferQueue::advance(std::int64_t now_ps) {
   simulate(state_, now_ps);
   std::erase_if(state_.exchanges, [&](const Running& x) {
     if (!keeps_ || x.end_ps < 0) return x.end_ps >= 0;
-    Ended& e = ended_[x.id];
-    e.begin_ps = x.begin_ps;
-    e.end_ps = x.end_ps;
-    if (by_pairs(x.phases.size())) {
-      for (const Task& t : x.phases.front()) {
-        for (const std::uint32_t gpu : {t.src, t.dst}) e.gpus.emplace_back(gpu, x.end_of(gpu));
-      }
-    }
+    ended_.insert_or_assign(x.id, ended_of(x));
     return true;
   });
 }

@@ -178,6 +178,7 @@ class TransferQueue {
     std::vector<std::int64_t> lane_free;
     std::deque<Copy> copies;  // By id.
     std::vector<Running> exchanges;
+    std::map<Id, Ended> ended;  // Of the cursor: since the committed state, and not in it.
   };
 
   static void start(Running& exchange, std::size_t gate, std::int64_t begin_ps);
@@ -191,6 +192,7 @@ class TransferQueue {
   }
   [[nodiscard]] Running running_of(const Exchange& e) const;
   std::vector<Timed> run_kept(std::span<const Exchange> exchanges);
+  [[nodiscard]] Ended ended_of(const Running& x) const;
   [[nodiscard]] Timed result_of(const Running& r, const Exchange& e, bool met) const;
   Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps) const;
   /// Moves a state on to `until_ps`, or until everything has ended, or the exchanges from

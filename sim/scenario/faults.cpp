@@ -228,11 +228,6 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
       r.bytes = e.bytes("bytes");
       if (r.bytes == 0) e.violated("bytes", "bytes > 0");
     }
-    if (of_link && (out.network.model == NetworkModelKind::kFlow ||
-                    out.network.model == NetworkModelKind::kCoflow)) {
-      e.fail("kind", "unsupported with network.model = \"flow\" or \"coflow\"",
-             "supported: auto, bottleneck");
-    }
     if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, out);
     if (of_link && out.workload.serves() && out.workload.serving.front_end.prefill_replicas > 0 &&
         (out.network.model == NetworkModelKind::kBottleneck ||

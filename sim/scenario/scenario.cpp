@@ -1398,14 +1398,12 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
                     n.algorithm == ExchangeAlgorithm::kRingBidirectional;
   const std::uint32_t group = std::max(out.parallel.ep, out.parallel.tp);
   const auto whole = static_cast<std::uint32_t>(out.hardware.gpu_count()) / out.parallel.pp;
-  if (ring && group < whole &&
-      (n.model == NetworkModelKind::kFlow || n.dispatch == DispatchKind::kPerNode)) {
+  if (ring && group < whole && n.dispatch == DispatchKind::kPerNode) {
     s.fail("algorithm",
-           fmt::format("\"ring\" with {} groups of {} of the {} GPUs is unsupported with {}: the "
-                       "exchanges of the groups are one there, whose ring would go round all GPUs",
-                       whole / group, group, whole,
-                       n.model == NetworkModelKind::kFlow ? "network.model = \"flow\""
-                                                          : "network.dispatch = \"per_node\""),
+           fmt::format("\"ring\" with {} groups of {} of the {} GPUs is unsupported with "
+                       "network.dispatch = \"per_node\": the exchanges of the groups are one "
+                       "there, whose ring would go round all GPUs",
+                       whole / group, group, whole),
            "use algorithm = \"direct\" or \"hierarchical\"");
   }
   // Without the keys nothing is recorded, so scenarios that do not know them keep their hash.
@@ -1419,8 +1417,6 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
            "attention = \"tp\" and ep <= tp: there is no dispatch");
     refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire");
     refuse(n.dispatch == DispatchKind::kPerNode, "network.dispatch = \"per_node\"");
-    refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,
-           "network.model = \"flow\" or \"coflow\"");
     refuse(out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked,
            "policy.soft.cost = \"stacked\"");
   }
@@ -1442,8 +1438,6 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     refuse(out.parallel.ep == 1, "ep = 1: there is no exchange to hide", "set parallel.ep");
     refuse(n.chunks > 1, "network.chunks above 1", "use one of the two");
     refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire", "use wire = \"native\"");
-    refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,
-           "network.model = \"flow\" or \"coflow\"", "use auto or bottleneck");
   }
   if (s.has("comm_sms")) {
     n.comm_sms = s.percent("comm_sms");
@@ -1980,8 +1974,6 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
                        fmt::format("{} is unsupported with {}", shown, what), hint);
     }
   };
-  const bool simgrid = out.network.model == NetworkModelKind::kFlow ||
-                       out.network.model == NetworkModelKind::kCoflow;
   struct Feature {
     bool on;
     std::string key, shown;
@@ -1996,8 +1988,6 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
         Feature{wide, "parallel.ep", fmt::format("ep = {} and tp = {}", p.ep, p.tp)},
         Feature{p.sequence_parallel, "parallel.sequence_parallel", "parallel.sequence_parallel"},
         Feature{out.network.two_batch, "network.two_batch", "network.two_batch"}}) {
-    refuse(f.on && simgrid, f.key, f.shown, "network.model = \"flow\" or \"coflow\"",
-           "use auto or bottleneck");
     refuse(f.on && out.memory.residency.on(), f.key, f.shown, "memory.residency",
            "keep all experts on the GPUs");
     refuse(f.on && out.memory.loading.by_layer, f.key, f.shown,

@@ -1327,7 +1327,7 @@ class ServingBatch final : public BatchSource {
 
   /// Steps and pages that share links with what was added end at other times than was known.
   void refresh() {
-    if (!machine_.pages.send) return;
+    if (!machine_.pages.step_end) return;
     for (std::uint32_t e = 0; e < engines_.size(); ++e) {
       Engine& engine = engines_[e];
       if (!engine.busy) continue;

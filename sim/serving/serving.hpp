@@ -97,7 +97,8 @@ struct ServingMachine {
         send;
     std::function<std::int64_t(std::uint64_t transfer)> arrival;  ///< As known now.
     std::function<void(std::uint64_t transfer)> forget;           ///< It has arrived.
-    /// End of the step that a replica computes, as known now; not before its done().
+    /// End of the step that a replica computes, as known now; not before its done(). Also without
+    /// pages where exchanges of replicas share links; empty: as done() was told.
     std::function<std::int64_t(std::uint32_t engine)> step_end;
   };
   Pages pages;                                ///< Empty: `routes` times them.

@@ -99,9 +99,6 @@ TEST(Refusals, OfTheNetwork) {
        "stacked"},
       {{"network.chunks=2", "network.dispatch=per_node"}, "network.dispatch = \"per_node\""},
       {{"network.chunks=2", "network.payload.wire=int4"}, "unsupported with network.payload.wire"},
-      {{"network.chunks=2", "network.model=coflow"}, "network.model = \"flow\" or \"coflow\""},
-      {{"network.algorithm=ring", "network.model=flow", "parallel.ep=4"},
-       "\"ring\" with 2 groups of 4 of the 8 GPUs is unsupported with network.model = \"flow\""},
       {{"network.algorithm=ring_bidirectional", "network.dispatch=per_node", "parallel.ep=4"},
        "unsupported with network.dispatch = \"per_node\""},
       {{"policy.capacity={ rule = \"share\", factor = 1.0, exhausted = \"queue\", "

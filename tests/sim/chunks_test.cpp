@@ -97,9 +97,6 @@ TEST(Chunks, PayWhereExpertsComputeForLong) {
 }
 
 TEST(Chunks, AreRefusedWhereTheyMeanNothing) {
-  EXPECT_NE(
-      refusal({"network.chunks=2", "network.model=flow"}).find("unsupported with network.model"),
-      std::string::npos);
   EXPECT_NE(refusal({"network.comm_sms=10 %"}).find("means nothing with chunks = 1"),
             std::string::npos);
   EXPECT_NE(refusal({"network.chunks=2", "network.comm_sms=95 %"}).find("comm_sms <= 90 %"),

@@ -561,9 +561,6 @@ TEST(FaultKeys, AreRefusedWithTheirPlace) {
             std::string::npos);
   EXPECT_NE(refusal(kLoss, {"network.algorithm=ring"}).find("its relays may be the lost GPU"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({kind="link_down",link="gpu0--switch",step=1})", {"network.model=flow"})
-                .find("unsupported with network.model"),
-            std::string::npos);
 }
 
 namespace {

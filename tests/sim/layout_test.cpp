@@ -191,7 +191,6 @@ TEST(RouterOffTheGpu, IsRefusedWithTheReason) {
     more.insert(more.begin(), on.begin(), on.end());
     return more;
   };
-  expect_refused(with({"network.model=flow"}), "unsupported with network.model");
   expect_refused(with({"network.two_batch=true"}), "unsupported with a router off the GPUs");
   expect_refused(with({"parallel.attention=pp", "parallel.pp=2", "parallel.dp=4", "parallel.ep=4"}),
                  "parallel.pp = 2: stages would share it");
@@ -333,7 +332,6 @@ TEST(Stages, AreRefusedWithTheReason) {
   expect_refused({"parallel.micro_batches=2"}, "there is no pipeline");
   expect_refused(with({"parallel.ep=8"}), "ep divides the 4 GPUs of a stage");
   expect_refused(with({"parallel.dp=8"}), "dp * tp * pp = 8 GPUs");
-  expect_refused(with({"network.model=coflow"}), "unsupported with network.model");
   expect_refused(with({"network.dispatch=per_node"}), "a relay may be of another stage");
   expect_refused(with({"memory.kv={placement=\"replicated\"}"}),
                  "unsupported with this memory.kv.placement");
@@ -565,7 +563,6 @@ TEST(TensorParallelism, RefusesWhatItDoesNotHave) {
                  "there is no such reduce-scatter");
   expect_refused(with({"parallel.ep=8", "network.collective=hierarchical"}),
                  "there is no such reduce-scatter");
-  expect_refused(with({"parallel.ep=8", "network.model=flow"}), "unsupported with network.model");
   expect_refused(with({"parallel.ep=4", "network.chunks=2"}), "there is no dispatch");
   expect_refused(with({"network.two_batch=true"}), "unsupported with this parallel.attention");
 }
@@ -637,7 +634,6 @@ TEST(TwoBatch, IsRefusedWhereItMeansNothing) {
   expect_refused({on, "network.chunks=2"}, "unsupported with network.chunks above 1");
   expect_refused({on, "parallel.ep=1"}, "there is no exchange to hide");
   expect_refused({on, "network.payload.wire=int4"}, "unsupported with network.payload.wire");
-  expect_refused({on, "network.model=flow"}, "unsupported with network.model");
   expect_refused({on, "memory.kv={placement=\"by_token\"}"}, "by_token");
 }
 

@@ -367,6 +367,32 @@ TEST(TransferQueue, AnExchangeFollowsTheEndOfOneThatWasLengthenedAndIsOver) {
 
 // Page transfers are forgotten when they arrive, which is before the next step counts their bytes;
 // loads of experts nobody forgets.
+// The same where the committed state has not come that far: the first one's true end is before the
+// second is timed.
+TEST(TransferQueue, AnExchangeFollowsTheTrueEndOfOneThatIsOverOnlyForIt) {
+  for (const Sharing sharing : {Sharing::kTask, Sharing::kPairs}) {
+    TransferQueue q(pcie(3), 3, sharing, true);
+    // 10 MB at 10 GB/s: 1 ms; a second one on the same link makes it 2 ms after it was timed.
+    const std::vector<TransferQueue::Exchange> first{exchange({{0, 1, 10'000'000}}, 0, 5)};
+    const TransferQueue::Timed a = q.run(first)[0];
+    ASSERT_EQ(a.end_ps, kMs);
+    const std::vector<TransferQueue::Exchange> joins{exchange({{0, 2, 10'000'000}}, 0, 5)};
+    static_cast<void>(q.run(joins));
+    // Its caller takes it to begin 1 ms after the first one's end: at 2 ms as it knows, 3 truly.
+    TransferQueue::Exchange next = exchange({{1, 0, 10'000'000}}, 2 * kMs + 1, 5);
+    next.after.push_back({a.id, kMs, 2 * kMs + 1});
+    if (sharing == Sharing::kPairs) {
+      next.clocks.resize(5);
+      next.clocks[1].after = {{a.id, kMs, 2 * kMs + 1}};
+    }
+    const std::vector<TransferQueue::Exchange> third{next};
+    const TransferQueue::Timed b = q.run(third)[0];
+    expect_near(q.exchange_end(a.id), 2 * kMs, "the first");
+    expect_near(b.end_ps, 4 * kMs, "as timed");
+    EXPECT_EQ(q.exchange_end(b.id), b.end_ps);
+  }
+}
+
 TEST(TransferQueue, KeepsNoEndThatNobodyAsksForAgain) {
   const cluster::RouteTable routes = pcie(4, SimTime::from_us(2));
   TransferQueue q(routes, 4, Sharing::kTask, true);

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// flow and coflow in every layout and with links that change; exchanges of groups and stages that
+// share links. One process per case: SimGrid has one session a process.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.hpp"
+#include "sim/loop/exchange_timer.hpp"
+#include "tests/sim/sim_fixture.hpp"
+
+namespace switchyard::sim {
+namespace {
+
+using test::MemoryRun;
+using Settings = std::vector<std::string>;
+
+Settings with(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+MemoryRun run(const Settings& settings, const std::string& model) {
+  Settings all{R"(workload.routing={ synthetic = "lognormal", sigma = 1.2 })", "workload.batch=48",
+               "workload.steps=3", "network.model=" + model};
+  MemoryRun r = test::run_in_memory(test::worked_scenario(with(all, settings)), nullptr);
+  for (const run::Violation& v : r.result.violations) {
+    ADD_FAILURE() << v.check << " at " << v.where << ": " << v.message;
+  }
+  return r;
+}
+
+std::int64_t duration(const MemoryRun& r, std::size_t step = 0) {
+  return r.data.steps[step].end_ps - r.data.steps[step].start_ps;
+}
+
+void expect_equal(const MemoryRun& a, const MemoryRun& b, double slack_ps) {
+  ASSERT_EQ(a.data.steps.size(), b.data.steps.size());
+  for (std::size_t i = 0; i < a.data.steps.size(); ++i) {
+    const auto want = static_cast<double>(b.data.steps[i].end_ps);
+    EXPECT_NEAR(static_cast<double>(a.data.steps[i].end_ps), want, slack_ps + 1e-9 * want) << i;
+  }
+  EXPECT_EQ(a.data.totals.bytes_sent, b.data.totals.bytes_sent);
+  EXPECT_EQ(a.data.links.bytes, b.data.links.bytes);
+}
+
+/// A fault that never comes: links may change, so the queue times every exchange.
+const std::string kNever =
+    R"(faults.events=[{ kind = "link_degraded", link = "gpu0--switch", factor = 0.5, step = 1000 }])";
+/// From step 1 on what GPU 0 sends and receives has half the rate.
+const std::string kSlowLink =
+    R"(faults.events=[{ kind = "link_degraded", link = "gpu0--switch", factor = 0.5, step = 1 }])";
+const std::string kCpu =
+    R"(parallel.router_cpu={ flops = "1 TFLOP/s", bandwidth = "100 GB/s", per_batch = "10 us" })";
+
+struct Layout {
+  const char* name;
+  Settings settings;
+};
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all{
+      {"Chunks", {"network.chunks=3"}},
+      {"ChunksByExperts", {"parallel.ep=4", "network.chunks=2", "network.chunk_by=experts"}},
+      {"TwoBatch", {"network.two_batch=true"}},
+      {"TwoBatchOfGroups", {"network.two_batch=true", "parallel.ep=4"}},
+      {"WideExperts", {"parallel.attention=tp", "parallel.dp=4", "parallel.tp=2", "parallel.ep=8"}},
+      {"SequenceParallel",
+       {"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4", "parallel.ep=4",
+        "parallel.sequence_parallel=true"}},
+      {"Router", {"hardware.file=worked_cpu.toml", "parallel.router=cpu", kCpu}},
+      {"RingOfGroups", {"parallel.ep=4", "network.algorithm=ring"}},
+      {"Stages",
+       {"parallel.attention=pp", "parallel.dp=4", "parallel.pp=2", "parallel.ep=1",
+        "parallel.micro_batches=3"}},
+      {"SlowLink", {kSlowLink}},
+      {"SlowLinkOfGroups", {kSlowLink, "parallel.ep=4"}},
+  };
+  return all;
+}
+
+class EveryLayout : public ::testing::TestWithParam<std::size_t> {};
+std::string name_of(const ::testing::TestParamInfo<std::size_t>& info) {
+  return layouts()[info.param].name;
+}
+
+}  // namespace
+
+// The reference of the queue is SimGrid itself: plain layouts are timed by it.
+TEST(FlowByTheQueue, IsTheFlowOfSimGrid) {
+  const MemoryRun simgrid = run({}, "flow");
+  const MemoryRun queue = run({kNever}, "flow");
+  // A picosecond a copy at most.
+  expect_equal(queue, simgrid, 60);
+  for (std::size_t i = 0; i < simgrid.data.layer_steps.dispatch_ps.size(); ++i) {
+    EXPECT_NEAR(static_cast<double>(queue.data.layer_steps.dispatch_ps[i]),
+                static_cast<double>(simgrid.data.layer_steps.dispatch_ps[i]), 20);
+  }
+  // And it is no closed form.
+  EXPECT_GT(std::abs(duration(simgrid) - duration(run({}, "bottleneck"))), 1000);
+}
+
+TEST(FlowByTheQueue, IsTheFlowOfSimGridInPhases) {
+  expect_equal(run({kNever, "network.algorithm=ring"}, "flow"),
+               run({"network.algorithm=ring"}, "flow"), 200);
+}
+
+TEST(CoflowByTheQueue, IsTheCoflowOfSimGrid) {
+  expect_equal(run({kNever}, "coflow"), run({}, "coflow"), 60);
+}
+
+TEST_P(EveryLayout, CoflowIsTheClosedFormWhereExchangesAreAlone) {
+  const Settings& s = layouts()[GetParam()].settings;
+  expect_equal(run(s, "coflow"), run(s, "bottleneck"), 100);
+}
+
+TEST_P(EveryLayout, FlowIsNeverFasterThanItsExchangesMayBe) {
+  const Settings& s = layouts()[GetParam()].settings;
+  const MemoryRun flow = run(s, "flow"), closed = run(s, "bottleneck");
+  EXPECT_EQ(flow.data.totals.bytes_sent, closed.data.totals.bytes_sent);
+  EXPECT_EQ(flow.data.totals.expert_kept, closed.data.totals.expert_kept);
+  EXPECT_EQ(flow.data.links.bytes, closed.data.links.bytes);
+  // GPUs go on when their own copies have come, so a step may be shorter by parts in a hundred.
+  EXPECT_GT(static_cast<double>(duration(flow)), 0.97 * static_cast<double>(duration(closed)));
+  EXPECT_LT(static_cast<double>(duration(flow)), 1.1 * static_cast<double>(duration(closed)));
+}
+INSTANTIATE_TEST_SUITE_P(Layouts, EveryLayout, ::testing::Range<std::size_t>(0, 11), name_of);
+
+// Every ordered pair carries the same bytes: max-min fairness is the closed form.
+TEST(FlowByTheQueue, IsTheClosedFormOfEvenTraffic) {
+  std::vector<std::vector<std::uint16_t>> tokens;
+  for (std::uint16_t from = 0; from < 8; ++from) {
+    for (std::uint16_t e = 0; e < 8; e += 2) {
+      tokens.push_back({e, static_cast<std::uint16_t>(e + 1)});
+    }
+  }
+  // Sequence i is at home on GPU i mod 8: every GPU asks every other for the same.
+  std::vector<std::vector<std::uint16_t>> even(32);
+  for (std::size_t g = 0; g < 8; ++g) {
+    for (std::size_t i = 0; i < 4; ++i) even[i * 8 + g] = tokens[g * 4 + i];
+  }
+  const RoutingTrace trace = test::decode_trace({even, even}, 8);
+  const auto timed = [&](const Settings& more, const std::string& model) {
+    const MemoryRun r = test::run_in_memory(
+        test::worked_scenario(with({"workload.batch=32", "network.model=" + model}, more)), &trace);
+    EXPECT_TRUE(r.result.violations.empty());
+    return duration(r);
+  };
+  const std::string slow =
+      R"(faults.events=[{ kind = "link_degraded", link = "gpu0--switch", factor = 0.5, step = 0 }])";
+  for (const Settings& s :
+       {Settings{"network.chunks=2"}, Settings{"network.two_batch=true"}, Settings{slow}}) {
+    const auto want = static_cast<double>(timed(s, "bottleneck"));
+    // With the slow link the flows beside it end sooner, and their GPUs wait for GPU 0 later.
+    EXPECT_NEAR(static_cast<double>(timed(s, "flow")), want, 100) << s[0];
+    EXPECT_NEAR(static_cast<double>(timed(s, "coflow")), want, 100) << s[0];
+  }
+}
+
+TEST(LinkFaults, ActUnderFlowAndCoflowAsUnderAuto) {
+  for (const char* model : {"auto", "coflow"}) {
+    const MemoryRun r = run({kSlowLink, "network.payload={ header = \"64 KiB\" }"}, model);
+    const MemoryRun healthy = run({"network.payload={ header = \"64 KiB\" }"}, "auto");
+    EXPECT_NEAR(static_cast<double>(duration(r, 0)), static_cast<double>(duration(healthy, 0)), 20);
+    EXPECT_GT(duration(r, 1), duration(healthy, 1));
+  }
+  const MemoryRun a = run({kSlowLink}, "auto");
+  expect_equal(run({kSlowLink}, "coflow"), a, 60);
+  const MemoryRun f = run({kSlowLink}, "flow");
+  EXPECT_GT(duration(f, 1), duration(run({kNever}, "flow"), 1));
+}
+
+// A cable that is gone takes its GPU with it; what is left exchanges under flow as under auto.
+TEST(LinkFaults, ALostCableUnderFlow) {
+  const Settings down{
+      R"(faults.events=[{ kind = "link_down", link = "gpu0--switch", step = 1, lasts = 1 }])",
+      "faults.reload=25 GB/s"};
+  const MemoryRun a = run(down, "auto"), c = run(down, "coflow"), f = run(down, "flow");
+  expect_equal(c, a, 100);
+  EXPECT_EQ(f.data.totals.bytes_sent, a.data.totals.bytes_sent);
+  EXPECT_EQ(f.data.events.size(), a.data.events.size());
+}
+
+// ---- stages share links with the exchanges inside them ----
+
+namespace {
+/// Two stages of four GPUs: hidden states of a micro-batch leave the first while it dispatches
+/// copies of the next one.
+const Settings kStages{
+    "parallel.attention=pp",    "parallel.dp=4",    "parallel.pp=2", "parallel.ep=4",
+    "parallel.micro_batches=3", "workload.batch=96"};
+}  // namespace
+
+TEST(Stages, ShareLinksUnderEveryModelThatKnowsOfThem) {
+  // Slow cables: transfers take long enough to meet the next micro-batch's exchanges.
+  const Settings slow =
+      with(kStages,
+           {R"(hardware.links=[{ from = "gpu[0-7]", to = "switch", class = "other", bandwidth = )"
+            R"("0.25 GB/s", latency = "1 us" }])"});
+  const MemoryRun closed = run(slow, "bottleneck"), a = run(slow, "auto"), c = run(slow, "coflow"),
+                  f = run(slow, "flow");
+  expect_equal(c, a, 200);
+  EXPECT_GT(duration(a), duration(closed) + 1'000'000) << "the case must arise";
+  EXPECT_EQ(f.data.totals.bytes_sent, a.data.totals.bytes_sent);
+  EXPECT_GT(static_cast<double>(duration(f)), 0.9 * static_cast<double>(duration(closed)));
+  EXPECT_LT(static_cast<double>(duration(f)), 1.2 * static_cast<double>(duration(a)));
+}
+
+// ---- groups that share links ----
+
+namespace {
+/// Two groups of two GPUs: 0 and 1, 2 and 3, on either side of one cable of 50 GB/s per direction.
+Settings one_cable(const Settings& more) {
+  return with({"parallel.ep=2", "parallel.dp=4",
+               R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
+               R"({ name = "a", kind = "switch" }, { name = "b", kind = "switch" }])",
+               R"(hardware.links=[{ from = "gpu0", to = "a", type = "cable" }, )"
+               R"({ from = "gpu2", to = "a", type = "cable" }, )"
+               R"({ from = "gpu1", to = "b", type = "cable" }, )"
+               R"({ from = "gpu3", to = "b", type = "cable" }, { from = "a", to = "b", )"
+               R"(class = "other", bandwidth = "50 GB/s", latency = "1 us" }])"},
+              more);
+}
+}  // namespace
+
+TEST(Groups, TheExchangeThatWasTimedFirstIsSlowedDownByOneThatBeginsLater) {
+  // Everything of GPUs 0 and 2 crosses the cable in both layers: 2,048 B + 1 MiB a copy, 21 us at
+  // 50 GB/s. GPU 2 is late by less than that, so the first group's dispatch, which is timed first,
+  // is joined by the second's: each loses half of what they share, and both end with the same two
+  // copies' bytes behind them.
+  const RoutingTrace trace =
+      test::decode_trace({{{4, 5}, {6, 7}, {4, 5}, {6, 7}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}}}, 8);
+  const auto timed = [&](const std::string& model, const std::string& stall) {
+    const MemoryRun r = test::run_in_memory(
+        test::worked_scenario(
+            one_cable({"network.model=" + model, "network.payload={ header = \"1 MiB\" }",
+                       R"(workload.routing={ trace = "t.h5" })",
+                       R"(faults.events=[{ kind = "host_stall", gpu = "gpu2", stall = ")" + stall +
+                           R"(", step = 0 }])"})),
+        &trace);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+    return r;
+  };
+  constexpr double kCopy = (2048 + 1048576) * 20.0;  // ps at 50 GB/s
+  constexpr double kLate = 5'000'000;
+  // Alone: far apart.
+  const MemoryRun alone = timed("auto", "10 ms");
+  EXPECT_NEAR(static_cast<double>(alone.data.layer_steps.dispatch_ps[0]), kCopy + 3e6, 2);
+  const MemoryRun met = timed("auto", "5 us");
+  // First group: [0, late) alone, then half the rate until kCopy − late more have gone.
+  const double first = kLate + 2 * (kCopy - kLate) + 3e6;
+  EXPECT_NEAR(static_cast<double>(met.data.layer_steps.dispatch_ps[0]), first, 4);
+  const MemoryRun coflow = timed("coflow", "5 us");
+  expect_equal(coflow, met, 30);
+}
+
+// Replicas step by themselves, and no pages travel; what crosses the cable of both takes longer.
+TEST(Groups, ReplicasSlowEachOtherDownOnLinksInCommon) {
+  const auto timed = [](const std::string& model, const std::string& rate) {
+    const MemoryRun r = test::run_in_memory(
+        test::worked_scenario(one_cable(
+            {"network.model=" + model, "network.payload={ header = \"1 MiB\" }",
+             R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { )"
+             R"(per_second = )" +
+                 rate +
+                 R"(, requests = 12 }, lengths = { prompt = 16, output = 6 }, )"
+                 R"(front_end = { replicas = 2, balance = "round_robin" } })"})),
+        nullptr);
+    for (const auto& v : r.result.violations) {
+      // Two take a link for themselves.
+      if (model == "bottleneck" && v.check == "floor") continue;
+      ADD_FAILURE() << model << ": " << v.check << " " << v.where << ": " << v.message;
+    }
+    return r;
+  };
+  const auto end = [](const MemoryRun& r) {
+    std::int64_t last = 0;
+    for (const run::StepScalars& s : r.data.steps) last = std::max(last, s.end_ps);
+    return last;
+  };
+  const MemoryRun a = timed("auto", "100000.0"), c = timed("coflow", "100000.0"),
+                  f = timed("flow", "100000.0");
+  EXPECT_NEAR(static_cast<double>(end(c)), static_cast<double>(end(a)), 1e-9 * 1e12);
+  // Under bottleneck neither replica knows of the other.
+  const MemoryRun closed = timed("bottleneck", "100000.0");
+  const auto mean = [](const MemoryRun& r) {
+    double sum = 0;
+    for (const run::StepScalars& s : r.data.steps)
+      sum += static_cast<double>(s.end_ps - s.start_ps);
+    return sum / static_cast<double>(r.data.steps.size());
+  };
+  EXPECT_GT(mean(a), 1.2 * mean(closed));
+  EXPECT_GT(mean(f), 1.2 * mean(closed));
+  // One request at a time: nobody is beside it.
+  EXPECT_NEAR(mean(timed("auto", "1.0")), mean(timed("bottleneck", "1.0")), 20);
+  for (const MemoryRun* r : {&a, &c, &f}) {
+    for (const run::RequestRecord& q : r->data.requests) {
+      EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+    }
+  }
+}
+
+// ---- a change of links that is refused leaves everything as it was ----
+
+TEST(Rewire, ThatIsRefusedChangesNothing) {
+  // GPUs 0 and 1 meet in switch a, 2 and 3 by the cable from b to c. Without gpu0's own cable to a
+  // its way to gpu1 is that cable, too: the rings of both groups would be one.
+  const Settings base{
+      "parallel.ep=2",
+      "parallel.dp=4",
+      "network.algorithm=ring",
+      "network.model=auto",
+      R"(workload.routing={ synthetic = "uniform" })",
+      R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
+      R"({ name = "a", kind = "switch" }, { name = "b", kind = "switch" }, )"
+      R"({ name = "c", kind = "switch" }])",
+      R"(hardware.links=[{ from = "gpu[0-1]", to = "a", type = "cable" }, )"
+      R"({ from = "gpu2", to = "b", type = "cable" }, { from = "gpu3", to = "c", type = "cable" }, )"
+      R"({ from = "gpu0", to = "b", type = "cable" }, { from = "gpu1", to = "c", type = "cable" }, )"
+      R"({ from = "b", to = "c", type = "cable" }])"};
+  const scenario::Scenario s = test::worked_scenario(base);
+  ExchangeTimer timer(s);
+  const std::vector<std::uint64_t> bytes{0, 1000, 0, 0,    1000, 0, 0,    0,
+                                         0, 0,    0, 1000, 0,    0, 1000, 0};
+  const std::vector<std::int64_t> ready(4, 0);
+  std::vector<ExchangeTiming> before, after;
+  timer.run(bytes, ready, before);
+  scenario::Scenario changed = s;
+  std::erase_if(changed.hardware.links,
+                [](const scenario::Link& l) { return l.name == "gpu0--a"; });
+  ASSERT_LT(changed.hardware.links.size(), s.hardware.links.size());
+  for (scenario::Link& l : changed.hardware.links) l.bandwidth.value /= 2;
+  try {
+    timer.rewire(changed, 0);
+    FAIL() << "the rings of both groups pass gpu0's detour";
+  } catch (const CutError& e) {
+    FAIL() << "nothing is cut: " << e.what();
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("their links meet"), std::string::npos) << e.what();
+  }
+  for (std::size_t k = 0; k < timer.links().size(); ++k) {
+    EXPECT_EQ(timer.bandwidth(k).value, timer.links()[k].bandwidth.value);
+  }
+  timer.run(bytes, ready, after);
+  ASSERT_EQ(after.size(), before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i].end_ps, before[i].end_ps);
+}
+
+}  // namespace switchyard::sim
