@@ -8,7 +8,7 @@
 #include <QHBoxLayout>
 #include <QHeaderView>
 #include <QLabel>
-#include <QStandardItemModel>
+#include <QTimer>
 
 #include "gui/text.hpp"
 
@@ -25,6 +25,45 @@ QString readable(const QString& cell) {
 
 }  // namespace
 
+ReportModel::ReportModel(QObject* parent) : QAbstractTableModel(parent) {}
+
+void ReportModel::setTable(Table table) {
+  beginResetModel();
+  m_table = std::move(table);
+  m_numbers.assign(m_table.columns.size(), false);
+  for (std::size_t c = 0; !m_table.rows.empty() && c < m_numbers.size(); ++c) {
+    const std::string& first = m_table.rows.front()[c];
+    m_numbers[c] = !first.empty() && first[0] >= '0' && first[0] <= '9';
+  }
+  endResetModel();
+}
+
+int ReportModel::rowCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_table.rows.size());
+}
+
+int ReportModel::columnCount(const QModelIndex& parent) const {
+  return parent.isValid() ? 0 : static_cast<int>(m_table.columns.size());
+}
+
+QVariant ReportModel::data(const QModelIndex& index, int role) const {
+  if (!index.isValid()) return {};
+  const auto column = static_cast<std::size_t>(index.column());
+  if (role == Qt::DisplayRole || role == Qt::ToolTipRole) {
+    return readable(qs(m_table.rows[static_cast<std::size_t>(index.row())][column]));
+  }
+  // Numbers stand to the right, also the "-" among them.
+  if (role == Qt::TextAlignmentRole && m_numbers[column]) {
+    return static_cast<int>(Qt::AlignRight | Qt::AlignVCenter);
+  }
+  return {};
+}
+
+QVariant ReportModel::headerData(int section, Qt::Orientation orientation, int role) const {
+  if (orientation != Qt::Horizontal || role != Qt::DisplayRole) return {};
+  return qs(m_table.columns[static_cast<std::size_t>(section)]);
+}
+
 HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), m_state(state) {
   m_judge = [](const RunStore& run, const std::atomic<bool>& stop) {
     return run.path().empty() ? healthOf(run.data(), run.name()) : healthOf(run.path(), &stop);
@@ -32,7 +71,7 @@ HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), 
   setDocumentMode(true);
   for (const QString& name : {tr("Signals"), tr("Alarms"), tr("Findings")}) {
     auto* table = new TableView(this);
-    table->setModel(new QStandardItemModel(table));
+    table->setModel(new ReportModel(table));
     table->setAccessibleName(name);
     addTab(table, name);
   }
@@ -129,12 +168,20 @@ void HealthView::runChanged() {
   for (Job& job : m_jobs) job.stop = true;
   m_done = m_busy = false;
   fill({});
-  if (isVisible()) start();
+  startIfSeen();
 }
 
-void HealthView::showEvent(QShowEvent* event) {
-  QTabWidget::showEvent(event);
-  start();
+void HealthView::setSeen(bool seen) {
+  m_seen = seen;
+  startIfSeen();
+}
+
+void HealthView::startIfSeen() {
+  // Docks that are laid out as tabs come up for a moment, all of them: the run is read only for the
+  // one that stays.
+  QTimer::singleShot(0, this, [this] {
+    if (m_seen) start();
+  });
 }
 
 void HealthView::start() {
@@ -142,7 +189,7 @@ void HealthView::start() {
   m_busy = true;
   HealthReport waiting;
   waiting.missing = tr("reading the run …").toStdString();
-  fill(waiting);
+  fill(std::move(waiting));
   Job& job = m_jobs.emplace_back();
   job.id = ++m_job;
   job.thread =
@@ -156,57 +203,37 @@ void HealthView::start() {
         }
         QMetaObject::invokeMethod(
             this,
-            [this, id, report = std::move(report)] {
+            [this, id, report = std::move(report)]() mutable {
               m_jobs.remove_if([id](const Job& j) { return j.id == id; });
               if (id != m_job) return;
               m_busy = false;
               m_done = true;
-              fill(report);
+              fill(std::move(report));
             },
             Qt::QueuedConnection);
       });
 }
 
-void HealthView::fill(const HealthReport& report) {
-  const std::array<const Table*, 3> tables = {&report.watched, &report.alarms, &report.findings};
+void HealthView::fill(HealthReport report) {
+  const std::size_t raised = report.alarms.rows.size();
+  const std::size_t found = report.findings.rows.size();
+  const std::array<Table*, 3> tables = {&report.watched, &report.alarms, &report.findings};
   for (int i = 0; i < 3; ++i) {
-    auto* model = static_cast<QStandardItemModel*>(table(i)->model());
-    model->clear();
-    const Table& t = *tables[static_cast<std::size_t>(i)];
+    Table& t = *tables[static_cast<std::size_t>(i)];
     if (!report.missing.empty() && t.rows.empty()) {
-      model->appendRow(new QStandardItem(qs(report.missing)));
-      model->setHorizontalHeaderLabels({tr("what")});
-    } else {
-      QStringList columns;
-      for (const std::string& c : t.columns) columns << qs(c);
-      model->setHorizontalHeaderLabels(columns);
-      for (const auto& row : t.rows) {
-        QList<QStandardItem*> items;
-        for (const std::string& cell : row) {
-          const QString text = readable(qs(cell));
-          auto* item = new QStandardItem(text);
-          item->setToolTip(text);
-          // Numbers stand to the right, also the "-" among them.
-          const std::string& first = t.rows.front()[static_cast<std::size_t>(items.size())];
-          if (!first.empty() && first[0] >= '0' && first[0] <= '9') {
-            item->setTextAlignment(Qt::AlignRight | Qt::AlignVCenter);
-          }
-          items << item;
-        }
-        model->appendRow(items);
-      }
+      t = {};
+      t.columns = {tr("what").toStdString()};
+      t.rows = {{report.missing}};
     }
+    static_cast<ReportModel*>(table(i)->model())->setTable(std::move(t));
     table(i)->fitColumns();
     table(i)->horizontalHeader()->setStretchLastSection(true);
   }
-  QString alarms =
-      report.alarms.rows.empty() ? tr("Alarms") : tr("Alarms (%1)").arg(report.alarms.rows.size());
+  QString alarms = raised == 0 ? tr("Alarms") : tr("Alarms (%1)").arg(raised);
   if (!report.rules.empty()) alarms += report.ownRules ? tr(", own rules") : tr(", default rules");
   setTabText(1, alarms);
   setTabToolTip(1, report.rules.empty() ? QString() : tr("Judged by %1").arg(qs(report.rules)));
-  setTabText(2, report.findings.rows.empty()
-                    ? tr("Findings")
-                    : tr("Findings (%1)").arg(report.findings.rows.size()));
+  setTabText(2, found == 0 ? tr("Findings") : tr("Findings (%1)").arg(found));
 }
 
 }  // namespace switchyard::gui

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Health of run A: signals, alarms, findings, and how long the experts' kernels took. Computed in a
-// worker thread when the dock is first seen. Another run drops what is under way at once: its
-// thread ends by itself, and nothing waits for it but the destructor.
+// worker thread when setSeen() says that the dock is seen. Another run drops what is under way at
+// once: its thread ends by itself, and nothing waits for it but the destructor.
 #pragma once
 #include <atomic>
 #include <functional>
 #include <list>
 #include <memory>
 #include <thread>
+#include <vector>
 
+#include <QAbstractTableModel>
 #include <QTabWidget>
 
 #include "gui/core/health.hpp"
@@ -16,9 +18,26 @@
 #include "gui/tableview.hpp"
 
 class QLabel;
-class QStandardItemModel;
 
 namespace switchyard::gui {
+
+/// A table of the report as it is: a long run may raise an alarm per step, so there is nothing per
+/// row but its texts.
+class ReportModel : public QAbstractTableModel {
+  Q_OBJECT
+ public:
+  explicit ReportModel(QObject* parent = nullptr);
+  /// Each row as long as the columns.
+  void setTable(Table table);
+  int rowCount(const QModelIndex& parent = {}) const override;
+  int columnCount(const QModelIndex& parent = {}) const override;
+  QVariant data(const QModelIndex& index, int role) const override;
+  QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
+
+ private:
+  Table m_table;
+  std::vector<bool> m_numbers;  // by column
+};
 
 class HealthView : public QTabWidget {
   Q_OBJECT
@@ -39,14 +58,14 @@ class HealthView : public QTabWidget {
   [[nodiscard]] HistogramView* expertTimes() const { return m_times; }
   /// "Slowest: e19 of layer 3, 4.2 us, 2.3 times the mean", and the hottest: its tokens per minute.
   [[nodiscard]] QString slowest() const;
-
- protected:
-  void showEvent(QShowEvent* event) override;
+  /// Whether it is on screen: a dock behind another tab is not, though Qt calls it visible.
+  void setSeen(bool seen);
 
  private:
   void runChanged();
+  void startIfSeen();
   void start();
-  void fill(const HealthReport& report);
+  void fill(HealthReport report);
   void fillTimes();
   struct Job {
     int id = 0;
@@ -59,7 +78,7 @@ class HealthView : public QTabWidget {
   QLabel* m_slowest;
   std::list<Job> m_jobs;
   int m_job = 0;
-  bool m_busy = false, m_done = false;
+  bool m_busy = false, m_done = false, m_seen = false;
 };
 
 }  // namespace switchyard::gui

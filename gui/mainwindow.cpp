@@ -295,6 +295,7 @@ void MainWindow::makeDocks() {
   m_health = new HealthView(m_state, this);
   tabifyDockWidget(m_docks[8], addDock(tr("Health"), QStringLiteral("health"), m_health,
                                        Qt::BottomDockWidgetArea));
+  connect(m_docks[9], &QDockWidget::visibilityChanged, m_health, &HealthView::setSeen);
   m_docks[4]->raise();
   restoreDefaultLayout();
 }

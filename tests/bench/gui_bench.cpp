@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The window on a long run: 256 experts in one layer on 8 GPUs, 16 links. Time to the first picture
-// (opening included), a zoom step and a cursor move of all panes, and the peak of resident memory.
+// The window on a long run: 256 experts in one layer on 8 GPUs, 16 links, two events per step. Time
+// to the first picture (opening included) and to cancel an opening, the longest time the window did
+// not react while it opened, a zoom step and a cursor move of all panes, a letter typed into Find,
+// an order of the events, and the peak of resident memory.
 //   gui_bench [STEPS = 100000] [FILE]    FILE is kept; it is made when it is not there, or when
 //                                        another version of this program made it
 //             [--panes]                  a zoom step pane by pane too
-// Targets at 100 000 steps: first picture < 1 s, zoom <= 33 ms, cursor <= 16 ms, 600 MB. They are
-// judged only with --judge (exit 1), since they mean a machine that does nothing else. In every
-// case exit 1 if a step of overflow is not seen, or a cursor move draws content again.
+// Targets at 100 000 steps stand beside the figures. They are judged only with --judge (exit 1; as
+// scripts/gui_perf runs it), since they mean a machine that does nothing else. In every case exit 1
+// if a step of overflow is not seen, a cursor move draws content again, or a cancelled opening
+// changes what is shown.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -20,7 +23,9 @@
 #include <vector>
 
 #include <QApplication>
+#include <QLineEdit>
 #include <QPixmap>
+#include <QTimer>
 
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
@@ -36,7 +41,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kExperts = 256, kGpus = 8;
 /// Of writeRun(): raise it when what it writes changes.
-constexpr int kGenerator = 1;
+constexpr int kGenerator = 2;
 
 /// What a file says about its maker; a file of another version of product or generator is stale.
 std::string maker() { return fmt::format("{} gui_bench {}", switchyard::version(), kGenerator); }
@@ -108,6 +113,14 @@ void writeRun(const std::filesystem::path& file, std::uint32_t steps) {
     }
     for (auto& b : r.link_bytes) b = 1'000'000 + (state >> 45U);
     writer.append(r);
+    // As a simulation of a tight capacity writes them: one per step, layer and kind.
+    for (const run::EventKind kind : {run::EventKind::kOverflow, run::EventKind::kReroute}) {
+      const auto expert = static_cast<std::uint32_t>((state >> 33U) % kExperts);
+      writer.data().events.push_back(
+          {x.start_ps, s, kind, 0, expert / (kExperts / kGpus), expert, run::kNone,
+           static_cast<double>(state >> 60U),
+           fmt::format("{} assignments over capacity of {} experts", state >> 60U, expert % 7)});
+    }
   }
   (void)writer.finish();
 }
@@ -155,17 +168,21 @@ int main(int argc, char** argv) {
   window.show();
   QApplication::processEvents();
 
-  const auto t0 = Clock::now();
-  int heartbeats = 0;
+  // A beat as a person's eye would see it: a timer of 16 ms in the window's thread.
   double gap = 0;
   auto last = Clock::now();
-  window.openFiles({QString::fromStdString(file.string())});
-  while (window.busy()) {
-    QApplication::processEvents(QEventLoop::AllEvents, 5);
+  QTimer heart;
+  QObject::connect(&heart, &QTimer::timeout, [&] {
     gap = std::max(gap, since(last));
     last = Clock::now();
-    ++heartbeats;
-  }
+  });
+  const auto open = [&] { window.openFiles({QString::fromStdString(file.string())}); };
+  const auto t0 = last = Clock::now();
+  heart.start(16);
+  open();
+  while (window.busy()) QApplication::processEvents(QEventLoop::WaitForMoreEvents);
+  gap = std::max(gap, since(last));
+  heart.stop();
   if (window.state()->run() == nullptr) {
     fmt::print(stderr, "{}\n", window.messageBar()->text().toStdString());
     return 1;
@@ -173,6 +190,25 @@ int main(int argc, char** argv) {
   const double opened = since(t0);
   (void)window.grab();
   const double first = since(t0);
+
+  // Opened again, and cancelled while the file is being read.
+  const RunStore* const shown = window.state()->run();
+  open();
+  bool underWay = false;
+  QObject::connect(window.loader(), &RunLoader::progressed, [&] { underWay = true; });
+  while (!underWay && window.busy()) QApplication::processEvents(QEventLoop::WaitForMoreEvents);
+  const bool early = window.busy();
+  const auto t1 = Clock::now();
+  window.cancelWork();
+  QApplication::processEvents();
+  (void)window.grab();
+  const double cancelled = since(t1);
+  while (window.loader()->threads() != 0) QApplication::processEvents();
+  const double ended = since(t1);
+  if (early && (window.busy() || window.state()->run() != shown)) {
+    fmt::print(stderr, "a cancelled opening changed what is shown\n");
+    return 1;
+  }
 
   ViewState& state = *window.state();
   std::vector<double> zooms, moves;
@@ -216,20 +252,59 @@ int main(int argc, char** argv) {
   for (int x = 0; x < image.width(); ++x) {
     for (int y = 0; y < image.height(); ++y) seen = seen || image.pixel(x, y) == red;
   }
+  // What a letter more or less, and a click on a header, do with all events.
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  std::vector<double> letters, orders;
+  for (const char* text : {"o", "ov", "ove", "over", "over 3", "over", "ove", "ov", "o", ""}) {
+    const auto t = Clock::now();
+    find->setText(QString::fromLatin1(text));
+    QApplication::processEvents();
+    letters.push_back(since(t));
+  }
+  for (const int column : {EventsModel::kExpert, EventsModel::kText, EventsModel::kStep}) {
+    const auto t = Clock::now();
+    window.eventsTable()->sortByColumn(column, Qt::DescendingOrder);
+    QApplication::processEvents();
+    orders.push_back(since(t));
+  }
+  const double letter = *std::max_element(letters.begin(), letters.end());
+  const double order = *std::max_element(orders.begin(), orders.end());
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   const double rss = static_cast<double>(usage.ru_maxrss) / 1024;
-  fmt::print("opened          {:8.1f} ms (longest gap of the event loop {:.0f} ms)\n", opened, gap);
-  fmt::print("first picture   {:8.1f} ms   target < 1000\n", first);
-  fmt::print("zoom step       {:8.1f} ms   target <= 33 (median of 60)\n", median(zooms));
-  fmt::print("cursor move     {:8.1f} ms   target <= 16 (median of 200)\n", median(moves));
-  fmt::print("resident        {:8.0f} MB   target <= 600\n", rss);
+  bool good = true;
+  const auto say = [&](const char* what, double value, const char* unit, double most,
+                       const char* how) {
+    const bool met = value <= most;
+    good = good && met;
+    fmt::print("{:<16}{:8.1f} {}   target <= {}{}{}\n", what, value, unit, most, how,
+               !judge ? ""
+               : met  ? "   met"
+                      : "   MISSED");
+  };
+  fmt::print("{:<16}{:8.1f} ms\n", "opened", opened);
+  say("first picture", first, "ms", 1000, "");
+  say("longest gap", gap, "ms", 100, " (of the 16 ms beat while it opens)");
+  if (early) {
+    say("cancel", cancelled, "ms", 200, " (the run before is drawn)");
+    fmt::print("{:<16}{:8.1f} ms (its thread has ended)\n", "", ended);
+  } else {
+    fmt::print("{:<16}     n/a: the file was open too soon to be cancelled\n", "cancel");
+    good = false;
+  }
+  say("zoom step", median(zooms), "ms", 33, " (median of 60)");
+  say("cursor move", median(moves), "ms", 16, " (median of 200)");
+  say("letter in Find", letter, "ms", 100,
+      fmt::format(" (slowest of {}, {} events)", letters.size(),
+                  window.state()->run()->events().size())
+          .c_str());
+  say("order of events", order, "ms", 1000, " (slowest of 3 columns)");
+  say("resident", rss, "MB", 600, "");
   if (mine) std::filesystem::remove(file);
   if (!seen || drawnAgain != 0) {
     fmt::print(stderr, "{}{}\n", seen ? "" : "the step of overflow is not seen ",
                drawnAgain != 0 ? "cursor moves drew content again" : "");
     return 1;
   }
-  const bool good = first < 1000 && median(zooms) <= 33 && median(moves) <= 16 && rss <= 600;
   return judge && !good ? 1 : 0;
 }
