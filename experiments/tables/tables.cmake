@@ -2,7 +2,7 @@
 # Claims and tables of the library switchyard::experiments. Claim files become part of the program,
 # so that tables work wherever it is installed.
 set(SWITCHYARD_CLAIM_ENTRIES "")
-foreach(stem account batch_activation bit_flips decode_rebalance effective_parameters fits gumbel
+foreach(stem account arithmetic batch_activation bit_flips decode_rebalance effective_parameters fits gumbel
         load_aware long_context mixed_fabric quantisation queue_limits temperature)
   set(file "${CMAKE_CURRENT_SOURCE_DIR}/claims/${stem}.toml")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
@@ -12,7 +12,7 @@ endforeach()
 set(claims_cpp "${CMAKE_CURRENT_BINARY_DIR}/embedded_claims.cpp")
 configure_file("${CMAKE_CURRENT_SOURCE_DIR}/claims/embedded.cpp.in" "${claims_cpp}" @ONLY)
 target_sources(switchyard_experiments PRIVATE
-  claims/claims.cpp "${claims_cpp}" tables/account.cpp tables/batch_activation.cpp
+  claims/claims.cpp "${claims_cpp}" tables/account.cpp tables/arithmetic.cpp tables/batch_activation.cpp
   tables/bit_flips.cpp tables/effective_parameters.cpp tables/feedback.cpp tables/fits.cpp
   tables/long_context.cpp tables/mixed_fabric.cpp tables/quantisation.cpp tables/router_noise.cpp
   tables/tables.cpp

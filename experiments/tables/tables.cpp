@@ -58,6 +58,9 @@ const std::vector<TableEntry>& table_entries() {
   static const std::vector<TableEntry> entries = {
       {"account", "C01-C05, C35, C51: parameters, bytes, KV cache and activation rates of models",
        make_account},
+      {"arithmetic",
+       "C07-C96: what presets, bounds and an article's own figures decide, with the factor between",
+       make_arithmetic},
       {"batch-activation", "C06: batch size against activation and expert variance, by the engine",
        make_batch_activation},
       {"bit-flips",

@@ -38,6 +38,7 @@ struct TableEntry {
 [[nodiscard]] std::string show(double value);
 
 std::vector<Table> make_account(const TableContext& context);
+std::vector<Table> make_arithmetic(const TableContext& context);
 std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
 std::vector<Table> make_decode_rebalance(const TableContext& context);

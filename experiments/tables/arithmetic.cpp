@@ -1,0 +1,649 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/tables/arithmetic.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
+#include "engine/model/accounting.hpp"
+#include "engine/routing/capacity.hpp"
+#include "sim/scenario/bandwidth_table.hpp"
+#include "sim/scenario/hardware.hpp"
+
+namespace switchyard::tables {
+namespace {
+
+using model::DType;
+using model::DTypeChoice;
+using model::ModelConfig;
+
+constexpr double kGB = 1e9, kTB = 1e12, kMB = 1e6, kB = 1e9, kT = 1e12, kMiB = 1048576.0;
+constexpr std::array<const char*, 10> kModels{
+    "gpt4_s0", "gpt4_s1",     "gpt4_s1_110",    "gpt4_s2",       "gpt4_s3",
+    "gpt4_s4", "deepseek_r1", "qwen2_57b_a14b", "ds_moe_16b_s3", "deepseek_moe_16b"};
+
+// Figures of the articles that are not the value of a row here.
+constexpr double kS0Tokens = 128, kS0CacheTokens = 32768;  // S0 2.3, 2.1
+constexpr double kS0Cards = 16;                            // S0 3.1
+constexpr double kS1Exchange = 220e9, kS1Nvlink = 900e9;   // S1 2.2, bytes and B/s as printed
+constexpr double kS1ExchangeMs = 310, kS1ExchangeShare = 0.42;
+constexpr double kS1StartUp = 7.4e-6;  // NCCL all-to-all floor on H100 and H200, seconds.
+constexpr double kS4Batch128 = 0.18, kS4Batch1024 = 0.06;  // S4 2.3
+
+double as_double(std::uint64_t v) { return static_cast<double>(v); }
+double fp16(double values) { return 2.0 * values; }
+
+DTypeChoice uniform(DType dtype) {
+  DTypeChoice d;
+  d.experts = d.shared = d.router = d.kv = dtype;
+  return d;
+}
+
+/// Collects values with the text of their arithmetic.
+class Sums {
+ public:
+  Sums(const ArithmeticInputs& inputs, const std::vector<claims::Claim>& claims,
+       claims::Measurements& out)
+      : inputs_(inputs), claims_(claims), out_(out) {}
+  [[nodiscard]] const ModelConfig& model(const char* name) const {
+    const auto it = inputs_.models.find(name);
+    SWITCHYARD_ASSERT(it != inputs_.models.end(), name);
+    return it->second;
+  }
+  [[nodiscard]] double printed(const char* row) const {
+    return claims::claim_by_row(claims_, row).value;
+  }
+  void add(const std::string& quantity, double value, std::string how) {
+    out_.add(quantity, value, std::move(how));
+  }
+  void undecided(const char* quantity, std::string why) {
+    out_.add_undecided(quantity, std::move(why));
+  }
+  const ArithmeticInputs& in() const { return inputs_; }
+
+ private:
+  const ArithmeticInputs& inputs_;
+  const std::vector<claims::Claim>& claims_;
+  claims::Measurements& out_;
+};
+
+/// kept_fraction of `tokens` tokens under a rule, in %: even load over E experts, or all tokens
+/// alike (`alike`: k experts get every token).
+double kept(const CapacityPolicy& policy, std::uint64_t tokens, std::uint64_t sequences,
+            const ModelConfig& m, bool alike) {
+  ScopeCounts counts;
+  counts.tokens[static_cast<std::size_t>(Phase::kPrefill)] = tokens;
+  counts.sequences[static_cast<std::size_t>(Phase::kPrefill)] = sequences;
+  counts.step_sequences = sequences;
+  const double capacity = expert_capacity(policy, counts, static_cast<std::uint32_t>(m.num_experts),
+                                          static_cast<std::uint32_t>(m.top_k));
+  const double experts = as_double(alike ? m.top_k : m.num_experts);
+  const double wanted = as_double(tokens * m.top_k);
+  return 100.0 * std::min(wanted, experts * capacity) / as_double(tokens * m.num_experts);
+}
+
+std::uint32_t limit(const CapacityPolicy& policy, std::uint64_t tokens, const ModelConfig& m,
+                    std::uint64_t sequences = 1) {
+  ScopeCounts counts;
+  counts.tokens[static_cast<std::size_t>(Phase::kPrefill)] = tokens;
+  counts.sequences[static_cast<std::size_t>(Phase::kPrefill)] = sequences;
+  counts.step_sequences = sequences;
+  return expert_capacity(policy, counts, static_cast<std::uint32_t>(m.num_experts),
+                         static_cast<std::uint32_t>(m.top_k));
+}
+
+CapacityPolicy rule(CapacityRule rule, double factor, std::uint32_t absolute = 0) {
+  CapacityPolicy p;
+  p.rule = rule;
+  p.factor = factor;
+  p.absolute = absolute;
+  return p;
+}
+
+/// C(n, k) as a double.
+double choose(double n, double k) { return k <= 0 ? 1.0 : choose(n - 1, k - 1) * n / k; }
+
+/// Distinct GPUs of a token that picks k of E experts evenly, E / gpus on each.
+double distinct_gpus(double experts, double k, double gpus) {
+  return gpus * (1.0 - choose(experts - experts / gpus, k) / choose(experts, k));
+}
+
+/// The four rows of S0's day: hours, batch, length, and the claim's row.
+struct DayRow {
+  double hours, batch, length;
+  const char* row;
+};
+// The hours are the only whole ones that give the averages 2.09, 2.61 and 2.44 % of its text.
+constexpr std::array<DayRow, 4> kDay{
+    {{6, 8, 42, "C07a"}, {5, 32, 18, "C07b"}, {2, 64, 25, "C07c"}, {8, 16, 36, "C07d"}}};
+
+void measure_s0(Sums& s) {
+  const ModelConfig& m = s.model("gpt4_s0");
+  const std::uint64_t h = m.hidden_size;
+  const std::uint64_t wide = m.expert_intermediate;
+
+  constexpr std::array<const char*, 4> kNames{"c07.complaints", "c07.product", "c07.promotion",
+                                              "c07.after-sales"};
+  for (std::size_t i = 0; i < kDay.size(); ++i) {
+    const auto sequences = static_cast<std::uint64_t>(kDay[i].batch);
+    const auto tokens = static_cast<std::uint64_t>(kDay[i].batch * kDay[i].length);
+    s.add(kNames[i], kept(rule(CapacityRule::kBatchSeqs, 1), tokens, sequences, m, false),
+          fmt::format("{} sequences of {} tokens, {} slots per expert", sequences, kDay[i].length,
+                      sequences));
+  }
+  double hours = 0, sum = 0, batch = 0, sum_batch = 0, length = 0, sum_length = 0;
+  for (const DayRow& d : kDay) {
+    const double v = s.printed(d.row);
+    hours += d.hours, sum += d.hours * v;
+    batch += d.hours * d.batch, sum_batch += d.hours * d.batch * v;
+    length += d.hours * d.batch * d.length, sum_length += d.hours * d.batch * d.length * v;
+  }
+  s.add("c63.hours", sum / hours, "rows C07a-d for 6, 5, 2 and 8 h");
+  s.add("c63.batch", sum_batch / batch, "the same, weighted by the batch too");
+  s.add("c63.length", sum_length / length, "the same, weighted by batch and length");
+  s.add("c63.covered", hours, "6 + 5 + 2 + 8 h");
+
+  const double activations = fp16(as_double(2 * (h + wide)));
+  s.add("c08.rise", 100.0 * 5 * activations / s.in().card,
+        fmt::format("5 x 2 x ({} + {}) x 2 bytes = {} MB of {} GB", h, wide,
+                    show(5 * activations / kMB), show(s.in().card / kGB)));
+  s.add("c09.ratio", 11.0 / 2.0, "11 / 2");
+
+  const auto t = static_cast<std::uint64_t>(kS0Tokens);
+  const auto hot = [&](const char* quantity, const CapacityPolicy& p, const char* how) {
+    const double c = limit(p, t, m);
+    s.add(quantity, kS0Tokens - std::min(kS0Tokens, c), fmt::format("{} - min({}, {})", t, t, how));
+  };
+  hot("c10.batch_tokens", rule(CapacityRule::kBatchTokens, 1.25), "floor(1.25 x 128)");
+  hot("c10.absolute", rule(CapacityRule::kAbsolute, 1, 64), "64");
+  hot("c10.share_1", rule(CapacityRule::kShare, 1), "ceil(1.0 x 128 x k / E)");
+  hot("c10.share_125", rule(CapacityRule::kShare, 1.25), "ceil(1.25 x 128 x k / E)");
+
+  const double load = s.printed("C12c");
+  s.add("c12.pcie", load * kGB / s.in().pcie4,
+        fmt::format("{} GB / {} GB/s", load, show(s.in().pcie4 / kGB)));
+  s.add("c12.ssd", load / 3.5, fmt::format("{} GB / 3.5 GB/s", load));
+  s.add("c12.sum", 1.2 + 40.8, "1.2 + 40.8");
+  s.add("c12.warm", 16 * 3.2, "16 x 3.2");
+  s.add("c12.touch", 1e3 * 224.0 / 25.0, "224 GB / 25 GB/s; 112 ms move 2.8 GB");
+
+  const double low = 2.1, high = 3.7;  // S0 4.3
+  s.add("c14.linear_low", low / (low + high), "2.1 / (2.1 + 3.7)");
+  s.add("c14.linear_high", high / (low + high), "3.7 / (2.1 + 3.7)");
+  s.add("c14.softmax_low", 1.0 / (1.0 + std::exp(high - low)), "1 / (1 + exp(3.7 - 2.1))");
+  s.add("c14.softmax_high", 1.0 / (1.0 + std::exp(low - high)), "1 / (1 + exp(2.1 - 3.7))");
+
+  const double cache = as_double(model::kv_bytes(m, DType::kF16, t));
+  const double copies = kS0Cards - 1;
+  const auto ms = [&](double rate) { return 1e3 * copies * cache / rate; };
+  s.add("c17.p2p", ms(s.in().pcie4) - ms(s.in().nvlink3),
+        fmt::format("15 x {} GB: {} - {} ms", show(cache / kGB), show(ms(s.in().pcie4)),
+                    show(ms(s.in().nvlink3))));
+  s.add("c17.staged", 2 * ms(s.in().pcie4) - ms(s.in().nvlink3),
+        fmt::format("2 x {} - {} ms; the claim needs {} GB/s", show(ms(s.in().pcie4)),
+                    show(ms(s.in().nvlink3)),
+                    show(copies * cache / kGB / (1.780 + 1e-3 * ms(s.in().nvlink3)))));
+  s.add("c17.busy", 0.88 * 320, "0.88 x 320 ms");
+
+  s.add("c19.factor", log2_capacity_factor(32), "1 + 0.01 x log2(32)");
+  const CapacityPolicy factor = rule(CapacityRule::kBatchSeqs, log2_capacity_factor(32));
+  const double raised = limit(factor, 32, m, 32);
+  s.add("c19.limit", raised, "floor(32 x 1.05)");
+  constexpr double kPeak = 28;  // S0 5.4
+  s.add("c19.moved", std::min(kPeak, raised) > std::min(kPeak, 32.0) ? 1 : 0,
+        "min(28, 33) = min(28, 32): no token is over either limit");
+
+  const double per_card = 262;  // S0 3.1, GB
+  s.add("c61.sixteen", per_card * 8 / 1e3, "262 GB x 8");
+  s.add("c61.thirtytwo", per_card * 32 / 1e3, "262 GB x 32");
+  s.add("c61.growth", per_card * 32 / (per_card * 16), "262 x 32 / (262 x 16); the claim takes 8");
+  s.add("c61.balance", 224.0 / 38.0, "224 / 38");
+
+  const double whole =
+      as_double(model::kv_bytes(m, DType::kF16, static_cast<std::uint64_t>(kS0CacheTokens)));
+  const auto move = [&](const char* quantity, double bytes, double rate) {
+    s.add(quantity, 1e3 * bytes / rate,
+          fmt::format("{} GB / {} GB/s", show(bytes / kGB), show(rate / kGB)));
+  };
+  move("c64.nvlink", whole / kS0Cards, s.in().nvlink3);
+  move("c64.pcie", whole / kS0Cards, s.in().pcie4);
+  move("c64.whole", whole, s.in().nvlink3);
+  const double others = (kS0Cards - 1) / kS0Cards;
+  move("c65.short", others * cache, s.in().nvlink3);
+  move("c65.long", others * whole, s.in().nvlink3);
+  s.add("c65.room", 255.2 + whole / kGB <= 280 ? 1 : 0,
+        fmt::format("255.2 + {} GB", show(whole / kGB)));
+
+  const CapacityPolicy share = rule(CapacityRule::kShare, 1);
+  s.add("c68.even", kept(share, t, 1, m, false), "C = ceil(128 x k / E): nothing is dropped");
+  s.add("c68.same", kept(share, t, 1, m, true),
+        "k experts keep C each, over 128 x E: 87.5 % are dropped");
+  const double fraction = 100.0 * as_double(m.top_k) / as_double(m.num_experts);
+  s.add("c68.drop", 100.0 * (1.0 - s.printed("C68a") / fraction),
+        fmt::format("1 - {} / {}", s.printed("C68a"), fraction));
+
+  s.add("c69.limit", std::floor(1.2 * 64), "floor(1.2 x 64)");
+  const auto slots = [&](double k) { return 100.0 * 64 * k / (64.0 * as_double(m.num_experts)); };
+  s.add("c69.slots_1", slots(1), "64 x 1 / (16 x 64), whatever the batch");
+  s.add("c69.slots_2", slots(2), "64 x 2 / (16 x 64), whatever the batch");
+  s.add("c69.top1", 100.0 / as_double(m.num_experts), "1 / 16");
+
+  constexpr double kPrompts = 10000;
+  const auto share_of = [&](double bits) { return 100.0 * (kPrompts - 1) * std::exp2(-bits); };
+  s.add("c95.digest", share_of(256), "9,999 / 2^256");
+  s.add("c95.share32", share_of(32), "9,999 / 2^32");
+  const double pairs = kPrompts * (kPrompts - 1) / 2 * std::exp2(-32.0);
+  s.add("c95.any32", -100.0 * std::expm1(-pairs),
+        fmt::format("1 - exp(-{}): that many pairs are expected", show(pairs)));
+  s.add("c96.own", 5, "+- 5 ms");
+}
+
+void measure_s1(Sums& s) {
+  const ModelConfig& m = s.model("gpt4_s1");
+  const ModelConfig& qwen = s.model("qwen2_57b_a14b");
+  const auto count = model::count_parameters(m);
+  const auto active = model::count_active(m);
+  const double layers = as_double(m.num_moe_layers());
+  const double k = as_double(m.top_k);
+
+  s.add("c24.theory", 1e3 * kS1Exchange / kS1Nvlink, "220 / 900");
+  s.add("c24.direction", 1e3 * kS1Exchange / (kS1Nvlink / 2), "220 / 450");
+  const double payload = layers * 2 * k * fp16(as_double(m.hidden_size));
+  s.add("c24.payload", payload / kGB,
+        fmt::format("{} layers x 2 x {} x {} x 2 bytes = {} MiB", layers, k, m.hidden_size,
+                    show(payload / kMiB)));
+  const double wire = payload * 7 / 8 / s.in().nvlink4;
+  const double floor = 2 * layers * kS1StartUp;
+  s.add("c24.time", 1e3 * (wire + floor),
+        fmt::format("{} us + {} x 7.4 us", show(1e6 * wire), show(2 * layers)));
+  s.add("c24.int4", kS1ExchangeMs / 4, "310 / 4");
+  s.add("c24.token", kS1ExchangeMs / kS1ExchangeShare, "310 / 0.42");
+
+  const double one = fp16(as_double(model::expert_parameters_all_layers(m)));
+  const double experts = as_double(m.num_experts);
+  const double backbone = fp16(as_double(count.dense()));
+  s.add("c25.before", experts * one / kTB, fmt::format("16 x {} GB", show(one / kGB)));
+  s.add("c25.after", (4 * one + backbone) / kTB,
+        fmt::format("4 x {} + {} GB", show(one / kGB), show(backbone / kGB)));
+  s.add("c25.after_alone", 4 * one / kTB, fmt::format("4 x {} GB", show(one / kGB)));
+  const double expert = fp16(as_double(model::expert_parameters(m)));
+  const double missing = layers * k * (experts - 4) / experts * expert;
+  const auto load = [&](const char* quantity, double bytes, double rate) {
+    s.add(quantity, 1e3 * bytes / rate,
+          fmt::format("{} GB / {} GB/s", show(bytes / kGB), show(rate / kGB)));
+  };
+  load("c25.ssd7", missing, 7e9);
+  load("c25.ssd14", missing, 14e9);
+  load("c25.pcie5", missing, 64e9);
+  load("c25.one", expert, 64e9);
+  load("c25.hidden", missing, 64e9);
+
+  s.add("c26.dense_rate", 1e3 / 89, "1000 / 89");
+  s.add("c26.sparse_rate", 1e3 / 63, "1000 / 63");
+  const double all = fp16(as_double(model::count_parameters(qwen).total()));
+  const double chosen = fp16(as_double(model::count_active(qwen).total()));
+  s.add("c26.ratio", all / chosen, fmt::format("{} / {} GB", show(all / kGB), show(chosen / kGB)));
+  s.add("c26.memory", all / 2 / kGB, fmt::format("{} / 2", show(all / kGB)));
+
+  s.add("c27.exchange", 100 * (112.6 - 78.4) / 112.6, "(112.6 - 78.4) / 112.6");
+  s.add("c27.token", 100.0 * (1420 - 1280) / 1420, "(1420 - 1280) / 1420");
+  s.add("c27.saved", 112.6 - 78.4, "112.6 - 78.4");
+  s.add("c27.fits", 112.6, "112.6");
+  s.add("c28.warm", 100.0 * (1280 - 950) / 1280, "(1280 - 950) / 1280");
+  const auto qwen_count = model::count_parameters(qwen);
+  const double int4 = as_double(model::weight_bytes(qwen_count, uniform(DType::kInt4G128)));
+  const double kv768 = as_double(model::kv_bytes(qwen, DType::kBf16, 768));
+  s.add("c28.int4", (int4 + kv768) / kGB,
+        fmt::format("{} + {} GB", show(int4 / kGB), show(kv768 / kGB)));
+  constexpr double kPcie = 26e9;  // Measured on PCIe 4 x16.
+  s.add("c28.rest", (all - 42.1 * kGB) / kPcie, fmt::format("({} - 42.1) / 26", show(all / kGB)));
+  const double routed = fp16(as_double(qwen_count.experts));
+  s.add("c28.half", routed / 2 / kPcie, fmt::format("{} / 2 / 26", show(routed / kGB)));
+
+  const double kv = as_double(model::kv_bytes(qwen, DType::kBf16, 4096));
+  s.add("c29.once", kv / kGB,
+        fmt::format("4096 x {} B; 1.5 GB are {} tokens",
+                    model::kv_bytes_per_token(qwen, DType::kBf16),
+                    show(1.5e9 / as_double(model::kv_bytes_per_token(qwen, DType::kBf16)))));
+  s.add("c29.sixteen", 16 * kv / kGB, fmt::format("16 x {} GB", show(kv / kGB)));
+  s.add("c29.copies", 24 / 1.5, "24 / 1.5");
+
+  constexpr double kWindow = 1000;
+  const double share = k / experts;
+  s.add("c31.floor", 100 * std::sqrt((1 - share) / (kWindow * share)),
+        fmt::format("sqrt((1 - k/E) / (W k/E)), E = {}, k = {}, W = {}", experts, k, kWindow));
+
+  for (const double gpus : {2.0, 4.0, 8.0, 16.0}) {
+    constexpr double kGroup = 4;  // experts
+    const double in_group = std::max(1.0, gpus * kGroup / experts);
+    const double grouped = distinct_gpus(kGroup, k, in_group);
+    const double plain = distinct_gpus(experts, k, gpus);
+    s.add(fmt::format("c32.gpus{}", gpus), grouped / plain,
+          fmt::format("{} / {} distinct GPUs", show(grouped), show(plain)));
+  }
+  s.add("c33.own", 1e3 * kS1Exchange / s.in().optical,
+        fmt::format("220 GB / {} TB/s", show(s.in().optical / kTB)));
+  s.add("c33.payload", 1e3 * (payload * 7 / 8 / s.in().optical + floor),
+        fmt::format("{} us + {} x 7.4 us; NVLink: {} us + the same",
+                    show(1e6 * payload * 7 / 8 / s.in().optical), show(2 * layers),
+                    show(1e6 * wire)));
+
+  s.add("c70.experts", 100 * (1 - share), "1 - k / E");
+  s.add("c70.whole", 100 * (1 - as_double(active.total()) / as_double(count.total())),
+        fmt::format("1 - {} / {} B", show(as_double(active.total()) / kB),
+                    show(as_double(count.total()) / kB)));
+  const double mean = 100 * (1 / experts + 2 / experts) / 2;
+  s.add("c70.mean_low", mean, "(6.25 + 12.5) / 2");
+  s.add("c70.mean_high", mean, "(6.25 + 12.5) / 2");
+  s.add("c70.least", 100 / experts, "all layers top-1");
+  s.add("c71.dense", 100 * 1.8 / 3, "1.8 / 3, one token a second");
+  s.add("c71.own", 100 * (1 - kS1Exchange / 1.8e12), "1 - 220 / 1800");
+  s.add("c71.preset", 100 * (1 - as_double(active.total()) / as_double(count.total())),
+        "1 - active / all parameters");
+  s.add("c72.eleven", 16 * 11e9 / kT, "16 x 11 B");
+  const ModelConfig& larger = s.model("gpt4_s1_110");
+  const auto larger_count = model::count_parameters(larger);
+  s.add(
+      "c72.hundredten", as_double(larger_count.experts) / kT,
+      fmt::format("16 x {} B", show(as_double(model::expert_parameters_all_layers(larger)) / kB)));
+  s.add("c72.hundred", as_double(count.experts) / kT, fmt::format("16 x {} B", show(one / 2 / kB)));
+  s.add("c72.total", as_double(larger_count.total()) / kT, "experts and backbone");
+
+  const auto layer = model::count_layer(m, 0);
+  const double dense = 31 * as_double(layer.total());
+  s.add("c73.flops", 2 * dense / 1e9,
+        fmt::format("2 x 31 x {} B", show(as_double(layer.total()) / kB)));
+  s.add("c73.own_flops", 2 * 48 / 2.0, "2 x 48 GB / 2 bytes");
+  s.add("c73.bytes", fp16(dense) / kGB,
+        fmt::format("31 x {} B x 2 bytes", show(as_double(layer.total()) / kB)));
+  s.add("c73.time", 1e3 * 48e9 / s.in().hbm_h100,
+        fmt::format("48 GB / {} TB/s", show(s.in().hbm_h100 / kTB)));
+  s.add("c74.rate", 1 / 1.2, "1 / 1.2");
+  const double buffer = 2 * 4096 * as_double(qwen.top_k * qwen.hidden_size) * 2;
+  s.add("c76.buffer", buffer / kGB,
+        fmt::format("2 x 4096 x {} x {} x 2 bytes", qwen.top_k, qwen.hidden_size));
+  s.add("c76.card", 90, "2 x 45 GB of expert weights");
+  s.add("c76.sum", 45 + 12 + 15, "45 + 12 + 15");
+  s.add("c77.own", kS1Exchange / kGB / (1e-3 * kS1ExchangeMs), "220 GB / 310 ms");
+  s.add("c77.nccl", s.in().nccl_largest / kGB,
+        "scenarios/network/nccl_alltoall_h100x8.csv, of 450 GB/s per direction");
+}
+
+void measure_s2(Sums& s) {
+  const ModelConfig& m = s.model("gpt4_s2");
+  const ModelConfig& r1 = s.model("deepseek_r1");
+  const ModelConfig& qwen = s.model("qwen2_57b_a14b");
+  const auto stated = [&](const char* key) {
+    const auto it = m.stated.find(key);
+    SWITCHYARD_ASSERT(it != m.stated.end(), key);
+    return as_double(it->second);
+  };
+  s.add("c36.dense_high", 100.0 * 500 / 2000, "500 / 2000");
+  s.add("c36.dense_low", 100.0 * 300 / 2000, "300 / 2000");
+  s.add("c36.moe", 100 * 1.8 / 2, "1.8 / 2; 1.9 / 2 is 95");
+  const auto hours = [&](const char* quantity, double rate) {
+    s.add(quantity, 1e6 / rate / 3600, fmt::format("10^6 / {} / 3600", rate));
+  };
+  hours("c37.dense", 5);
+  hours("c37.moe", 50);
+  hours("c37.moe_resident", 85);
+  s.add("c37.energy", 180.0 / 12 * 6, "180 kWh / 12 h x 6 h; its 135 kWh are 22.5 kW");
+  s.add("c37.cards", 12 * 4 * 0.3, "12 h x 4 x 0.3 kW; its 180 kWh are 50 such cards");
+  for (const double experts : {16.0, 128.0}) {
+    const double mean = 1 / experts;
+    const double rest = 0.2 / (experts - 2);
+    const double deviation = std::sqrt(
+        (2 * (0.4 - mean) * (0.4 - mean) + (experts - 2) * (rest - mean) * (rest - mean)) /
+        experts);
+    // Two hot experts of share x, the others even: CV = (x E - 1) sqrt(2 / (E - 2)).
+    const double both = 2 * (mean + 0.42 * mean * std::sqrt((experts - 2) / 2));
+    s.add(fmt::format("c38.cv{}", experts), deviation / mean,
+          fmt::format("shares 0.4, 0.4 and {} others of {}; CV 0.42 is {} % on both", experts - 2,
+                      show(rest), show(100 * both)));
+    s.add(fmt::format("c38.std{}", experts), deviation, "the same, not over the mean");
+  }
+  const double r1_active = as_double(model::count_active(r1).total());
+  const double qwen_active = fp16(as_double(model::count_active(qwen).total()));
+  const double links = 4 * s.in().pcie4;
+  s.add("c39.reload", links / r1_active,
+        fmt::format("4 x {} GB/s / {} GB", show(s.in().pcie4 / kGB), show(r1_active / kGB)));
+  s.add("c39.reload_qwen", links / qwen_active,
+        fmt::format("4 x {} GB/s / {} GB", show(s.in().pcie4 / kGB), show(qwen_active / kGB)));
+  s.add("c39.bound", 4 * s.in().hbm_a100 / r1_active,
+        fmt::format("4 x {} TB/s / {} GB", show(s.in().hbm_a100 / kTB), show(r1_active / kGB)));
+  const double r1_bytes =
+      as_double(model::weight_bytes(model::count_parameters(r1), uniform(DType::kF8E4M3)));
+  s.add("c39.fits", r1_bytes <= 4 * s.in().card ? 1 : 0,
+        fmt::format("{} GB of {} GB", show(r1_bytes / kGB), show(4 * s.in().card / kGB)));
+  const double energy = 0.3 * 8760 * 0.12;
+  const double year = energy + 10000.0 / 3;
+  s.add("c40.energy", energy, "0.3 kW x 8760 h x 0.12 $");
+  s.undecided("c40.cheaper",
+              fmt::format("the article's prices, powers and rates of H100 are lost; an A100 costs "
+                          "{} $ a year, so the claim holds where an H100 costs {} $ x (its rate / "
+                          "the A100's) a year or more",
+                          show(year), show(year / 0.85)));
+  s.add("c42.active", 0.008 * 2.5e12 / kB, "0.8 % x 2.5 T");
+  const double stated_total = stated("total");
+  s.add("c79.fp16", fp16(stated_total) / kTB, fmt::format("{} x 2 bytes", stated_total));
+  const double experts = as_double(m.num_experts) * stated("expert");
+  s.add("c80.experts", experts / kT,
+        fmt::format("{} x {} B", m.num_experts, show(stated("expert") / kB)));
+  const double total = experts + stated("embedding") + stated("attention");
+  s.add("c80.total", total / kT,
+        fmt::format("{} + {} + {} B", show(experts / kB), show(stated("embedding") / kB),
+                    show(stated("attention") / kB)));
+  const double matrix = as_double(2 * m.hidden_size * m.expert_intermediate);
+  s.add("c80.expert", matrix / kB,
+        fmt::format("{} x {} x 2; 13 B are {} such layers", m.hidden_size, m.expert_intermediate,
+                    show(13e9 / matrix)));
+  s.add("c81.ratio", 1.7e12 / 36e9, "1700 / 36");
+  s.add("c82.tensorrt", 1 / 0.32, "1 / 0.32");
+  s.add("c86.active", r1_active / kB,
+        "count_active: shared expert, attention, embeddings and head");
+  s.add("c86.total", as_double(model::count_parameters(r1).total()) / kB, "without the MTP module");
+}
+
+void measure_s3(Sums& s) {
+  const ModelConfig& m = s.model("gpt4_s3");
+  const double active = fp16(as_double(m.stated.at("active")));
+  s.add("c46.before", active / kGB, "36 B x 2 bytes: the 36 B are both experts");
+  const double shard = active / as_double(m.top_k) / 16;
+  s.add("c46.after", as_double(m.top_k) * 3 * shard / kGB,
+        fmt::format("{} experts x 3 x {} GB; 2 of them {} GB", m.top_k, show(shard / kGB),
+                    show(as_double(m.top_k) * 2 * shard / kGB)));
+  s.add("c46.own", s.printed("C46a") * 5 / 16, "144 x 5 / 16");
+  const double scratch_tokens = 32768;
+  const double experts = as_double(m.num_experts);
+  s.add("c47.scratch", scratch_tokens * experts * 4 / kMiB, "32768 x 128 x 4 bytes");
+  const double per_token =
+      as_double(2 * m.hidden_size + m.top_k * (m.hidden_size + m.expert_intermediate));
+  s.add(
+      "c47.activations", scratch_tokens * fp16(per_token) / kGB,
+      fmt::format("32768 x {} x 2 bytes; there is no backward pass to keep layers for", per_token));
+  s.add("c47.kv", scratch_tokens * as_double(model::kv_bytes_per_token(m, DType::kF16)) / kGB,
+        fmt::format("32768 x {} B", model::kv_bytes_per_token(m, DType::kF16)));
+  s.add("c47.kv_own", scratch_tokens * 2 * 96 * 8192 * 2 / kGB, "32768 x 2 x 96 x 8192 x 2 bytes");
+  const double exchange = 10, compute = 3;  // S3 3.3, ms
+  s.add("c48.hidden", exchange <= compute ? 1 : 0,
+        "at least max(10, 3) of 13 ms stay; it hides where compute takes as long");
+  s.add("c48.visible", 100 * (exchange - std::min(exchange, compute)) / exchange, "(10 - 3) / 10");
+  const auto little = [&](const char* quantity, double tokens, const char* how) {
+    s.add(quantity, 100 * tokens / 1500,
+          fmt::format("100 users x {} tokens / 1500; 2.5 s need {} tok/s", how,
+                      show(100 * tokens / 2.5)));
+  };
+  little("c49.short", 128, "128");
+  little("c49.mixed", (10.0 + 200 + 2000) / 3, "737");
+  const double mean = 1 / experts;
+  const double hot = 0.9 / 5;
+  const double cold = 0.1 / (experts - 5);
+  s.add(
+      "c50.cv",
+      std::sqrt((5 * (hot - mean) * (hot - mean) + (experts - 5) * (cold - mean) * (cold - mean)) /
+                experts) /
+          mean,
+      "shares 0.18 x 5, the rest even");
+  const double h = as_double(m.hidden_size);
+  const double product = as_double(m.num_layers) * h * 4 * h;
+  s.add("c84.product", product / kB, "32 x 67.1 M: the claim has one digit too many");
+  s.add("c84.own", experts * s.printed("C84a") * 1e9 / kT, "128 x 21.5 B");
+  s.add("c84.experts", experts * product / kT, fmt::format("128 x {} B", show(product / kB)));
+  s.add("c84.preset", as_double(model::count_parameters(m).experts) / kT,
+        "32 layers x 128 x 2 x 4096 x 16384");
+  s.add("c85.blocks", s.in().card / active,
+        fmt::format("{} / {} GB", show(s.in().card / kGB), show(active / kGB)));
+  s.add("c85.fp16", 28e9 * 2 > s.in().card ? 1 : 0, "28 B x 2 bytes of 80 GB");
+  s.add("c85.fp32", 28e9 * 4 > s.in().card ? 1 : 0, "28 B x 4 bytes of 80 GB");
+  const auto total = [&](const char* quantity, const char* name) {
+    const auto count = model::count_parameters(s.model(name));
+    s.add(quantity, as_double(count.total()) / kB, fmt::format("{}: {}", name, count.total()));
+  };
+  total("c88.printed", "ds_moe_16b_s3");
+  total("c88.real", "deepseek_moe_16b");
+}
+
+void measure_s4(Sums& s) {
+  const ModelConfig& m = s.model("gpt4_s4");
+  const auto count = model::count_parameters(m);
+  const double cards = 16;
+  const auto use = [&](const char* quantity, double share) {
+    s.add(quantity, 100 / as_double(m.num_experts) / (share / 3),
+          fmt::format("(1/{}) / ({} / 3)", m.num_experts, share));
+  };
+  use("c53.english", 0.45);
+  use("c53.chinese", 0.52);
+  use("c56.use", 0.68);
+  s.add("c54.expert", fp16(as_double(model::expert_parameters_all_layers(m))) / kGB,
+        fmt::format("{} layers x {} x 2 bytes", m.num_moe_layers(), model::expert_parameters(m)));
+  s.add("c54.layer", fp16(as_double(model::expert_parameters(m))) / kGB,
+        fmt::format("{} x 2 bytes", model::expert_parameters(m)));
+  const double kv = 32 * as_double(model::kv_bytes(m, DType::kF16, 2048));
+  s.add("c54.kv", kv / cards / kGB, fmt::format("{} GB / 16", show(kv / kGB)));
+  const double weights = as_double(model::weight_bytes(count, uniform(DType::kF16)));
+  s.add("c54.fits", weights / kGB, fmt::format("{} parameters x 2 bytes", count.total()));
+  const double scatter = 1024 * fp16(as_double(m.hidden_size));
+  s.add("c55.one", scatter / kMB,
+        fmt::format("1024 x {} x 2 bytes: {} us at {} GB/s", m.hidden_size,
+                    show(1e6 * scatter / s.in().nvlink3), show(s.in().nvlink3 / kGB)));
+  s.add("c55.two", 2 * scatter / kMB, fmt::format("2 x {} MB", show(scatter / kMB)));
+  s.add("c55.share", 100 * kS4Batch128, "routing and scatter, 18 % at batch 128 and less above");
+  s.add("c56.p95", 100 * (1 / 0.76 - 1), "1 / 0.76 - 1");
+
+  const double room = 80 - 45;  // GB; S4 5.3 begins at 45
+  const double sequence = as_double(model::kv_bytes(m, DType::kF16, 2048));
+  s.add("c60.quick", room / 2,
+        fmt::format("35 GB / 2 GB/h; 2 GB are {} sequences of 2048 tokens", show(2e9 / sequence)));
+  s.add("c60.slow", room / 1, "35 GB / 1 GB/h");
+  // Overhead over the rest of a step = per token + fixed / batch, through both points.
+  const double at128 = kS4Batch128 / (1 - kS4Batch128);
+  const double at1024 = kS4Batch1024 / (1 - kS4Batch1024);
+  const double fixed = (at128 - at1024) / (1.0 / 128 - 1.0 / 1024);
+  const double token = at128 - fixed / 128;
+  const auto odds = [&](double batch) { return token + fixed / batch; };
+  const auto share = [&](double batch) { return 100 * odds(batch) / (1 + odds(batch)); };
+  s.add("c90.implied", 100 * (1 - odds(256) / odds(32)),
+        fmt::format("overhead / rest = {} + {} / batch: {} % at 32, {} % at 256", show(token),
+                    show(fixed), show(share(32)), show(share(256))));
+
+  s.add("c93.own", 80 - 4.3 - 15.9, "80 - 4.3 - 15.9");
+  s.add("c93.sum", 11.2 + 3.8 + 0.9, "11.2 + 3.8 + 0.9");
+  const auto elastic = [&](const char* quantity, DType experts) {
+    DTypeChoice d = uniform(DType::kF16);
+    d.experts = experts;
+    const double card = as_double(model::weight_bytes(count, d)) / cards / kGB;
+    s.add(quantity, 80 - card - kv / cards / kGB - 3.8 - 0.9,
+          fmt::format("80 - {} - {} - 3.8 - 0.9", show(card), show(kv / cards / kGB)));
+  };
+  elastic("c93.fp16", DType::kF16);
+  elastic("c93.int4", DType::kInt4);
+}
+
+/// The contradicted rows, by how much claim and arithmetic differ.
+Table factors_table(const std::vector<claims::Judged>& judged) {
+  Table t;
+  t.name = "arithmetic";
+  t.title = "claims that arithmetic contradicts: what is claimed over what follows";
+  t.columns = {"row", "source", "claim", "read as", "unit", "claimed", "ours", "claimed / ours"};
+  for (const auto& j : judged) {
+    if (j.verdict != claims::Verdict::kContradicted || j.claim.yes_no()) {
+      continue;
+    }
+    const double ours = *j.measured.value;
+    t.rows.push_back(
+        {j.claim.row, j.claim.source, j.claim.text, j.claim.reading, j.claim.unit, j.claim.printed,
+         show(ours),
+         ours > 0 && j.claim.value > 0 ? fmt::format("{:.3g}", j.claim.value / ours) : "n/a"});
+  }
+  t.notes.emplace_back(
+      "an assumption that enters in proportion makes the claim true when it is this factor larger");
+  return t;
+}
+
+}  // namespace
+
+ArithmeticInputs arithmetic_inputs(const std::filesystem::path& scenarios) {
+  ArithmeticInputs inputs;
+  const auto read = [&](const char* name) {
+    inputs.models[name] =
+        model::read_model_config(scenarios / "models" / fmt::format("{}.json", name));
+  };
+  for (const char* name : kModels) {
+    read(name);
+  }
+  const auto hardware = [&](const char* name) {
+    return scenario::read_hardware(
+        (scenarios / "hardware" / fmt::format("{}.toml", name)).string());
+  };
+  const auto rate = [](const scenario::HardwareSpec& spec, scenario::LinkClass link_class) {
+    for (const scenario::Link& link : spec.links) {
+      if (link.link_class == link_class) {
+        return link.bandwidth.value;
+      }
+    }
+    throw InputError(spec.name, "it has no link of the class that the table asks for");
+  };
+  const auto a100 = hardware("hgx_a100");
+  const auto h100 = hardware("hgx_h100");
+  inputs.card = as_double(a100.gpu_type(0).memory_bytes);
+  inputs.hbm_a100 = a100.gpu_type(0).hbm.value;
+  inputs.hbm_h100 = h100.gpu_type(0).hbm.value;
+  inputs.nvlink3 = rate(a100, scenario::LinkClass::kNvlink3);
+  inputs.nvlink4 = rate(h100, scenario::LinkClass::kNvlink4);
+  inputs.pcie4 = rate(a100, scenario::LinkClass::kPcie4);
+  inputs.optical = rate(hardware("whatif_optical"), scenario::LinkClass::kOther);
+  const auto file = scenarios / "network" / "nccl_alltoall_h100x8.csv";
+  inputs.nccl_largest =
+      scenario::parse_bandwidth_table(read_file(file), file.string()).back().bandwidth.value;
+  return inputs;
+}
+
+claims::Measurements measure_arithmetic(const ArithmeticInputs& inputs,
+                                        const std::vector<claims::Claim>& claims) {
+  claims::Measurements out;
+  Sums sums(inputs, claims, out);
+  measure_s0(sums);
+  measure_s1(sums);
+  measure_s2(sums);
+  measure_s3(sums);
+  measure_s4(sums);
+  return out;
+}
+
+std::vector<Table> arithmetic_tables(const ArithmeticInputs& inputs,
+                                     const std::vector<claims::Claim>& claims) {
+  const auto judged = claims::judge(claims, measure_arithmetic(inputs, claims));
+  return {factors_table(judged), claims_table("arithmetic", judged),
+          verdicts_table("arithmetic", judged)};
+}
+
+std::vector<Table> make_arithmetic(const TableContext& context) {
+  return arithmetic_tables(arithmetic_inputs(context.scenarios), claims::claims_of("arithmetic"));
+}
+
+}  // namespace switchyard::tables

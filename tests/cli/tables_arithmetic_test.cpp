@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Table `arithmetic`: right values, verdicts, and that each verdict follows the claim and the
+// inputs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "engine/base/error.hpp"
+#include "experiments/tables/arithmetic.hpp"
+
+namespace switchyard::tables {
+namespace {
+
+namespace fs = std::filesystem;
+using claims::Claim;
+using claims::Verdict;
+
+class Arithmetic : public ::testing::Test {
+ protected:
+  ArithmeticInputs inputs_ = arithmetic_inputs(fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios");
+  std::vector<Claim> claims_ = claims::claims_of("arithmetic");
+  [[nodiscard]] claims::Measurements measure() const {
+    return measure_arithmetic(inputs_, claims_);
+  }
+  [[nodiscard]] std::vector<claims::Judged> judge() const {
+    return claims::judge(claims_, measure());
+  }
+  [[nodiscard]] std::map<std::string, Verdict> verdicts() const {
+    std::map<std::string, Verdict> out;
+    for (const auto& j : judge()) {
+      out[j.claim.row] = j.verdict;
+    }
+    return out;
+  }
+};
+
+struct Known {
+  const char* quantity;
+  double right, half_unit;
+};
+
+// Each by hand, with the arithmetic of the specification where it gives it.
+constexpr Known kKnown[] = {
+    {"c07.complaints", 2.38, 0.005},  // 1 / 42
+    {"c07.product", 5.56, 0.005},     // 1 / 18
+    {"c10.batch_tokens", 0, 1e-9},    // floor(1.25 x 128) = 160 never binds
+    {"c10.absolute", 64, 1e-9},       //
+    {"c10.share_1", 112, 1e-9},       // 128 - 16
+    {"c10.share_125", 108, 1e-9},     // 128 - 20
+    {"c14.linear_low", 0.36207, 5e-6},
+    {"c14.softmax_high", 0.83202, 5e-6},
+    {"c17.p2p", 449.6, 0.05},  // 16.106 GB / 32 - / 300
+    {"c24.direction", 488.9, 0.05},
+    {"c24.payload", 0.004194304, 1e-12},  // 4 MiB
+    {"c24.time", 0.4818, 0.0001},         // 8.2 us and 64 x 7.4 us
+    {"c25.ssd7", 42857, 1},               // 300 GB / 7 GB/s
+    {"c25.one", 97.66, 0.01},             // 6.25 GB / 64 GB/s
+    {"c29.once", 0.235, 0.0005},
+    {"c31.floor", 8.37, 0.005},
+    {"c32.gpus2", 0.652, 0.0005},
+    {"c32.gpus4", 0.556, 0.0005},
+    {"c32.gpus8", 0.862, 0.0005},
+    {"c32.gpus16", 1.0, 1e-9},
+    {"c38.cv16", 2.04, 0.005},
+    {"c38.std16", 0.128, 0.0005},
+    {"c38.cv128", 6.32, 0.005},
+    {"c38.std128", 0.049, 0.0005},
+    {"c46.after", 13.5, 1e-9},
+    {"c47.scratch", 16, 1e-9},
+    {"c49.short", 8.533, 0.0005},  // Little: 100 x 128 / 1500
+    {"c50.cv", 4.44, 0.005},
+    {"c53.english", 41.7, 0.05},
+    {"c53.chinese", 36.1, 0.05},
+    {"c54.expert", 251.3, 0.05},
+    {"c54.kv", 19.3, 0.05},
+    {"c55.one", 25.17, 0.005},
+    {"c56.use", 27.6, 0.05},
+    {"c56.p95", 31.6, 0.05},
+    {"c60.quick", 17.5, 1e-9},
+    {"c63.hours", 2.09, 0.005},
+    {"c63.batch", 2.61, 0.005},
+    {"c63.length", 2.44, 0.005},
+    {"c64.nvlink", 57.27, 0.005},  // 274.878 GB / 16 / 300 GB/s
+    {"c65.long", 859.0, 0.05},     // 15/16 of 274.878 GB / 300 GB/s
+    {"c68.drop", 84, 1e-9},
+    {"c70.whole", 77.8, 0.05},
+    {"c71.own", 87.8, 0.05},
+    {"c73.flops", 313.5, 0.05},
+    {"c76.buffer", 0.47, 0.005},
+    {"c77.own", 709.7, 0.05},
+    {"c80.total", 2.014, 0.0005},
+    {"c81.ratio", 47.2, 0.05},
+    {"c84.product", 2.147, 0.0005},
+    {"c86.active", 37.55, 0.005},
+    {"c88.printed", 406.2, 0.05},
+    {"c90.implied", 83, 0.5},
+    {"c93.fp16", -202.8, 0.05},
+    {"c95.any32", 1.16, 0.005},  // 0.0116 expected pairs
+};
+
+TEST_F(Arithmetic, GivesTheRightValues) {
+  const auto m = measure();
+  for (const Known& k : kKnown) {
+    EXPECT_NEAR(m.value(k.quantity), k.right, k.half_unit * 1.001) << k.quantity;
+  }
+}
+
+TEST_F(Arithmetic, VerdictsFollow) {
+  const auto v = verdicts();
+  for (const char* row : {"C14a", "C14b", "C19a", "C19b", "C24a", "C25a", "C36c", "C61a", "C63a",
+                          "C64a", "C69a", "C70a", "C77b", "C81a", "C85a", "C86a", "C93a", "C95a"}) {
+    EXPECT_EQ(v.at(row), Verdict::kReproduced) << row;
+  }
+  for (const char* row : {"C07a", "C08a", "C10a", "C10b", "C10c", "C14c", "C17a", "C24c", "C29a",
+                          "C31a", "C32a", "C38a", "C46a", "C48a", "C49a", "C53a", "C54a", "C60a",
+                          "C68a", "C72a", "C76a", "C79a", "C84a", "C88a", "C90a", "C93c", "C96a"}) {
+    EXPECT_EQ(v.at(row), Verdict::kContradicted) << row;
+  }
+  EXPECT_EQ(v.at("C10e"), Verdict::kOutOfScope);
+  EXPECT_EQ(v.at("C12f"), Verdict::kNeedsSilicon);
+  EXPECT_EQ(v.at("C40b"), Verdict::kNotDecided);
+}
+
+TEST_F(Arithmetic, EveryDecidedVerdictFollowsItsClaim) {
+  const auto before = judge();
+  std::size_t decided = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i].verdict != Verdict::kReproduced && before[i].verdict != Verdict::kContradicted) {
+      continue;
+    }
+    ++decided;
+    Claim claim = before[i].claim;
+    const double ours = *before[i].measured.value;
+    const auto verdict = [&](double claimed) {
+      claim.value = claimed;
+      return claims::verdict(claim, before[i].measured);
+    };
+    EXPECT_EQ(verdict(ours), Verdict::kReproduced) << claim.row;
+    const double far = std::abs(ours) + 2 * claim.half_unit + 1;
+    const bool at_least = claim.relation == claims::Relation::kAtLeast;
+    EXPECT_EQ(verdict(at_least ? ours + far : ours - far), Verdict::kContradicted) << claim.row;
+  }
+  EXPECT_GT(decided, 150U);
+}
+
+TEST_F(Arithmetic, PerturbingOurModelsAndHardwareChangesVerdicts) {
+  auto& s0 = inputs_.models.at("gpt4_s0");
+  s0.num_experts = 2;                                  // C69d: 1 / 2
+  inputs_.models.at("gpt4_s1").num_experts = 4;        // C25a: 0.8 TB
+  inputs_.models.at("deepseek_r1").num_experts = 128;  // C86b
+  inputs_.models.at("gpt4_s4").hidden_size = 6144;     // C55b: 25 MB in two copies
+  inputs_.models.at("ds_moe_16b_s3").num_experts = 2;  // C88a: 16 B
+  inputs_.card = 720e9;                                // C39d: 4 cards hold R1
+  inputs_.pcie4 = 8.78e9;                              // C17a: the rate it needs
+  inputs_.nvlink3 = 50e9;                              // C64a
+  inputs_.nccl_largest = 150e9;                        // C77b
+  inputs_.optical = 6e12;                              // C33a: 36.7 ms
+  const auto v = verdicts();
+  for (const char* row : {"C25a", "C64a", "C69d", "C77b", "C86b"}) {
+    EXPECT_EQ(v.at(row), Verdict::kContradicted) << row;
+  }
+  for (const char* row : {"C17a", "C33a", "C39d", "C55b", "C88a"}) {
+    EXPECT_EQ(v.at(row), Verdict::kReproduced) << row;
+  }
+}
+
+TEST_F(Arithmetic, EveryMeasurementIsClaimedAndContradictedRowsShowTheirFactor) {
+  std::set<std::string> asked;
+  for (const Claim& c : claims_) {
+    asked.insert(c.quantity);
+  }
+  const claims::Measurements measured = measure();
+  for (const auto& [quantity, value] : measured.all()) {
+    EXPECT_TRUE(asked.contains(quantity)) << quantity;
+  }
+  const auto tables = arithmetic_tables(inputs_, claims_);
+  ASSERT_EQ(tables.size(), 3U);
+  EXPECT_EQ(tables[0].name, "arithmetic");
+  EXPECT_EQ(tables[1].rows.size(), claims_.size());
+  const auto row = std::find_if(tables[0].rows.begin(), tables[0].rows.end(),
+                                [](const auto& r) { return r[0] == "C79a"; });
+  ASSERT_NE(row, tables[0].rows.end());
+  EXPECT_EQ(row->back(), "10");
+  for (const auto& r : tables[0].rows) {
+    EXPECT_NE(r[0], "C14a") << "a reproduced row";
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::tables
