@@ -73,6 +73,7 @@ HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), 
     auto* table = new TableView(this);
     table->setModel(new ReportModel(table));
     table->setAccessibleName(name);
+    table->setMinimumHeight(48);  // the dock must not push the panes up
     addTab(table, name);
   }
   auto* page = new QWidget(this);

@@ -51,6 +51,11 @@
 #include "gui/tour.hpp"
 
 namespace switchyard::gui {
+namespace {
+
+constexpr int kFieldPixels = 190;  // of the tool bar's fields, at most
+
+}  // namespace
 
 MessageBar::MessageBar(QWidget* parent) : QWidget(parent), m_text(new QLabel(this)) {
   auto* layout = new QHBoxLayout(this);
@@ -151,6 +156,7 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
     }
     const QSettings settings;
     const bool systemDark = QApplication::palette().color(QPalette::Window).lightness() < 128;
+    setTextSize(settings.value(QStringLiteral("textSize"), m_points).toDouble());
     setDark(settings.value(QStringLiteral("dark"), systemDark).toBool());
     restoreGeometry(settings.value(QStringLiteral("geometry")).toByteArray());
     const QByteArray layout = settings.value(QStringLiteral("layout")).toByteArray();
@@ -304,10 +310,13 @@ void MainWindow::restoreDefaultLayout() {
   if (!m_defaultLayout.isEmpty()) restoreState(m_defaultLayout, kLayoutVersion);
   for (QDockWidget* dock : m_docks) dock->setVisible(true);
   const QFontMetrics m = fontMetrics();
-  const int side =
-      std::clamp(width() * 17 / 100, m.averageCharWidth() * 47, m.averageCharWidth() * 50);
+  const int letter = m.averageCharWidth();
+  // Large letters must leave the panes half of a small screen.
+  const int side = std::min(std::clamp(width() * 17 / 100, letter * 47, letter * 50),
+                            std::max(width() * 24 / 100, 200));
   // The table of experts has more columns than the inspector.
-  const int left = std::clamp(width() * 21 / 100, side, m.averageCharWidth() * 62);
+  const int left = std::min(std::clamp(width() * 21 / 100, side, letter * 62),
+                            std::max(width() * 26 / 100, side));
   resizeDocks({m_docks[0], m_docks[2]}, {left, side}, Qt::Horizontal);
   resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
   resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);
@@ -676,6 +685,18 @@ void MainWindow::makeActions() {
     action->setObjectName(QStringLiteral("colors:%1").arg(static_cast<int>(map)));
     group->addAction(action);
   }
+  const auto resize = [this](double points) {
+    setTextSize(points);
+    if (m_persistent) QSettings().setValue(QStringLiteral("textSize"), m_points);
+  };
+  add(view, tr("Larger text"),
+      {QKeySequence(Qt::CTRL | Qt::Key_Plus), QKeySequence(Qt::CTRL | Qt::Key_Equal)},
+      tr("Make all text of the window larger"), [this, resize] { resize(m_points + 1); });
+  add(view, tr("Smaller text"), {QKeySequence(Qt::CTRL | Qt::Key_Minus)},
+      tr("Make all text of the window smaller"), [this, resize] { resize(m_points - 1); });
+  // Ctrl+0 shows the tenth dock.
+  add(view, tr("Normal text"), {QKeySequence(Qt::CTRL | Qt::SHIFT | Qt::Key_0)},
+      tr("Text of the usual size"), [resize] { resize(kTextPoints); });
   m_dark = add(view, tr("Dark theme"), {QKeySequence(Qt::CTRL | Qt::Key_D)},
                tr("Switch between the light and the dark theme"), [this] {
                  setDark(m_dark->isChecked());
@@ -733,8 +754,34 @@ void MainWindow::makeActions() {
   bar->insertSeparator(first);
 }
 
+void MainWindow::setTextSize(double points) {
+  // Not a number, as a damaged settings file may hold: the usual size.
+  m_points = points > 0 ? std::clamp(points, 7.0, 18.0) : kTextPoints;
+  QFont font = QApplication::font();
+  font.setPointSizeF(m_points);
+  QApplication::setFont(font);
+  fitText();
+}
+
+void MainWindow::fitText() {
+  const QFontMetrics m(QApplication::font());
+  for (QLabel* label : findChildren<QLabel*>()) {
+    const QVariant larger = label->property(kHeadingProperty);
+    if (larger.isValid()) label->setFont(headingFont(larger.toDouble()));
+  }
+  for (QPushButton* chip : statusBar()->findChildren<QPushButton*>()) {
+    chip->setFixedHeight(m.height() + 8);
+  }
+  m_progress->setFixedSize(m.averageCharWidth() * 24, m.height() + 4);
+  m_runsView->header()->setFixedHeight(m.height() + 8);
+  // Large letters on a small screen: the fields give way, the bar stays whole.
+  const int field = std::min(m.averageCharWidth() * 26, kFieldPixels);
+  m_goTo->setFixedWidth(field);
+  m_find->setFixedWidth(field);
+}
+
 void MainWindow::setDark(bool dark) {
-  applyTheme(dark);
+  applyTheme(dark, m_points);
   m_state->setDark(dark);
   if (m_dark != nullptr) m_dark->setChecked(dark);
 }

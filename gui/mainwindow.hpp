@@ -132,6 +132,9 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] static QString runsFolder();
 
   void setDark(bool dark);
+  /// Points of all text, within [7, 18].
+  void setTextSize(double points);
+  [[nodiscard]] double textSize() const { return m_points; }
   [[nodiscard]] QProgressBar* progressBar() const { return m_progress; }
   [[nodiscard]] QPushButton* cancelButton() const { return m_cancel; }
   /// Docks and sizes as shipped.
@@ -148,6 +151,8 @@ class MainWindow : public QMainWindow {
   void dropEvent(QDropEvent* event) override;
 
  private:
+  /// Sizes in letters of what is not laid out by its text alone.
+  void fitText();
   void makePanes();
   void makeDocks();
   void makeActions();
@@ -252,6 +257,7 @@ class MainWindow : public QMainWindow {
   ChildJob* m_job = nullptr;
   QLabel* m_work = nullptr;
   QProgressBar* m_progress = nullptr;
+  double m_points = kTextPoints;
   QPushButton* m_cancel = nullptr;
   QMenu *m_recentMenu = nullptr, *m_bookmarkMenu = nullptr;
   QAction* m_timeAxis = nullptr;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <QFontMetrics>
 #include <QImage>
@@ -12,6 +13,7 @@
 #include <QPainter>
 #include <QPainterPath>
 
+#include "engine/base/error.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -36,6 +38,17 @@ std::size_t copiesOf(const run::Inventory& inv, std::size_t layer, std::uint32_t
                      static_cast<std::ptrdiff_t>((layer * inv.experts + expert) * inv.replicas);
   return static_cast<std::size_t>(std::count_if(
       first, first + inv.replicas, [](std::uint32_t gpu) { return gpu != run::kNone; }));
+}
+
+/// "e3", "e0–3", "6 experts" of ascending numbers.
+QString expertsText(const std::vector<std::uint32_t>& which, std::uint32_t experts) {
+  if (which.empty()) return {};
+  const QString first = qs(expertName(which.front(), experts));
+  if (which.size() == 1) return first;
+  if (which.back() - which.front() + 1 == which.size()) {
+    return first + QStringLiteral("–") + qs(expertName(which.back(), experts)).mid(1);
+  }
+  return QObject::tr("%1 experts").arg(which.size());
 }
 
 /// There is more inside these pixel columns than is drawn: a zigzag from `left`, four pixels high.
@@ -86,9 +99,11 @@ HeatPane::HeatPane(ViewState* state, QWidget* parent)
 void HeatPane::refresh() {
   m_order.clear();
   m_groups.clear();
+  m_copies.clear();
   const RunStore* run = m_state->run();
   if (run == nullptr) return;
   m_order = run->expertOrder(m_state->layer());
+  findCopies();
   m_top = heatTop(*run, m_state->layer(), m_state->scale());
   m_overTop = m_state->scale() == Scale::kCapacity ? overTop(*run, m_state->layer()) : 1;
   const RowOrder order = m_state->rowOrder();
@@ -134,20 +149,89 @@ void HeatPane::refresh() {
       m_groups.push_back(g);
       continue;
     }
-    const std::uint32_t a = m_order[g.first].expert;
-    const std::uint32_t b = m_order[g.end - 1].expert;
-    const bool contiguous = b - a + 1 == g.end - g.first;
-    QString which;
-    if (g.end - g.first == 1) {
-      which = qs(expertName(a, run->experts()));
-    } else if (contiguous) {
-      which = qs(expertName(a, run->experts())) + QStringLiteral("–") +
-              qs(expertName(b, run->experts())).mid(1);
-    } else {
-      which = tr("%1 experts").arg(g.end - g.first);
-    }
+    std::vector<std::uint32_t> members;
+    for (std::size_t r = g.first; r < g.end; ++r) members.push_back(m_order[r].expert);
+    const QString which = expertsText(members, run->experts());
     g.text = order == RowOrder::kGpu ? gpuName(g.gpu) + QStringLiteral("  ") + which : which;
     m_groups.push_back(g);
+  }
+}
+
+void HeatPane::findCopies() {
+  m_copies.clear();
+  const RunStore* run = m_state->run();
+  const run::Inventory& inv = run->data().inventory;
+  const std::size_t layer = m_state->layer() == kAllLayers ? 0 : m_state->layer();
+  if (m_state->rowOrder() != RowOrder::kGpu || inv.replicas < 2 || layer >= inv.moe_layers.size()) {
+    return;
+  }
+  // Per GPU the experts whose first copy stands elsewhere.
+  std::vector<std::vector<std::uint32_t>> copies(run->gpus());
+  std::vector<std::uint8_t> first(run->gpus(), 0);
+  for (std::uint32_t e = 0; e < inv.experts; ++e) {
+    const std::uint32_t* places = inv.placement.data() + (layer * inv.experts + e) * inv.replicas;
+    if (places[0] < first.size()) first[places[0]] = 1;
+    for (std::uint32_t r = 1; r < inv.replicas; ++r) {
+      if (places[r] < copies.size() && places[r] != places[0]) copies[places[r]].push_back(e);
+    }
+  }
+  // A replica that steps by itself has steps of its own in the rows of the first one.
+  const auto why = [&](std::size_t gpu) {
+    const std::uint32_t engine = inv.gpus[gpu].engine;
+    return enginesOf(inv) > 1 && engine > 0
+               ? tr("replica %1: its steps are in the rows above").arg(engine)
+               : tr("no load per copy in this run: counted above");
+  };
+  for (std::size_t g = 0; g < copies.size(); ++g) {
+    if (first[g] || copies[g].empty()) continue;
+    m_copies.push_back({gpuName(static_cast<std::uint32_t>(g)) + QStringLiteral("  ") +
+                            tr("copies of %1").arg(expertsText(copies[g], inv.experts)),
+                        why(g)});
+  }
+  constexpr std::size_t kMostLines = 8;
+  if (m_copies.size() > kMostLines) {
+    const QString some = tr("%1 GPUs  copies only").arg(m_copies.size());
+    m_copies = {{some, tr("no load per copy in this run: counted above")}};
+  }
+}
+
+QStringList HeatPane::copyNames() const {
+  QStringList names;
+  for (const CopyLine& c : m_copies) names << c.name;
+  return names;
+}
+
+int HeatPane::copyLines(const QRect& plot) const {
+  // The rows keep most of the pane.
+  const int most = plot.height() * 2 / 5 / lineHeight();
+  return std::min(most, static_cast<int>(m_copies.size()));
+}
+
+QRect HeatPane::rowsOf(const QRect& plot) const {
+  return plot.adjusted(0, 0, 0, -copyLines(plot) * lineHeight());
+}
+
+void HeatPane::drawCopies(QPainter& painter, const QRect& plot) {
+  const Theme& theme = m_state->theme();
+  const int lines = copyLines(plot);
+  if (lines == 0) return;
+  const QRect below(plot.left(), rowsOf(plot).bottom() + 1, plot.width(), lines * lineHeight());
+  painter.fillRect(below, theme.alternate);
+  for (int i = 0; i < lines; ++i) {
+    const QRect line(below.left(), below.top() + i * lineHeight(), below.width(), lineHeight());
+    painter.setPen(theme.frame);
+    painter.drawLine(plot.left() - 12, line.top(), plot.right(), line.top());
+    const auto at = static_cast<std::size_t>(i);
+    // The last line that has room speaks for those that have none.
+    const bool more = i + 1 == lines && m_copies.size() > at + 1;
+    const QString name =
+        more ? tr("%1 more GPUs  copies only").arg(m_copies.size() - at) : m_copies[at].name;
+    label(painter, QRect(4, line.top(), gutter() - 4 - 14, lineHeight()),
+          Qt::AlignLeft | Qt::AlignVCenter,
+          fontMetrics().elidedText(name, Qt::ElideRight, gutter() - 4 - 14), theme.text);
+    label(painter, line.adjusted(6, 0, -6, 0), Qt::AlignLeft | Qt::AlignVCenter,
+          fontMetrics().elidedText(m_copies[at].says, Qt::ElideRight, line.width() - 12),
+          theme.muted);
   }
 }
 
@@ -167,7 +251,7 @@ void HeatPane::wheelEvent(QWheelEvent* event) {
     return;
   }
   const double experts = m_state->run()->experts();
-  const QRect plot = plotRect();
+  const QRect plot = rowsOf(plotRect());
   const double first = m_rowFirst;
   const double span = m_rowEnd > 0 ? m_rowEnd - m_rowFirst : 1;
   const double share = std::clamp((event->position().y() - plot.top()) / plot.height(), 0.0, 1.0);
@@ -201,10 +285,13 @@ int HeatPane::gutterNeeded() const {
   const QFontMetrics m = fontMetrics();
   int w = 0;
   for (const Group& g : m_groups) w = std::max(w, m.horizontalAdvance(g.text));
+  // A line of copies needs no value beside it.
+  int copies = 0;
+  for (const CopyLine& c : m_copies) copies = std::max(copies, m.horizontalAdvance(c.name));
   const int value = std::max({m.horizontalAdvance(QStringLiteral("1000 %")),
                               m.horizontalAdvance(valueText(m_top)),
                               m.horizontalAdvance(QStringLiteral("00.00×"))});
-  return 4 + w + 10 + value + 4 + 8 + 8;
+  return std::max(4 + w + 10 + value + 4 + 8 + 8, 4 + copies + 14 + 4);
 }
 
 QString HeatPane::title() const { return tr("Expert load"); }
@@ -300,20 +387,20 @@ void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
 }
 
 std::size_t HeatPane::rowAt(int y) const {
-  const QRect plot = plotRect();
+  const QRect plot = rowsOf(plotRect());
   const auto rows = static_cast<double>(m_order.size());
   const double row = (y - plot.top() + 0.5) * rows / plot.height();
   return static_cast<std::size_t>(std::clamp(row, 0.0, rows - 1));
 }
 
 std::uint32_t HeatPane::expertAt(int y) const {
-  const QRect plot = plotRect();
+  const QRect plot = rowsOf(plotRect());
   if (m_order.empty() || y < plot.top() || y > plot.bottom()) return run::kNone;
   return m_order[rowAt(y)].expert;
 }
 
 int HeatPane::yOfExpert(std::uint32_t expert) const {
-  const QRect plot = plotRect();
+  const QRect plot = rowsOf(plotRect());
   for (std::size_t i = 0; i < m_order.size(); ++i) {
     if (m_order[i].expert == expert) {
       return plot.top() + static_cast<int>((static_cast<double>(i) + 0.5) * plot.height() /
@@ -323,7 +410,8 @@ int HeatPane::yOfExpert(std::uint32_t expert) const {
   return -1;
 }
 
-void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
+void HeatPane::drawContent(QPainter& painter, const QRect& whole) {
+  const QRect plot = rowsOf(whole);
   const RunStore& run = *m_state->run();
   const Theme& theme = m_state->theme();
   if (m_order.empty() || run.steps() == 0) {
@@ -429,6 +517,7 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
   }
   painter.setRenderHint(QPainter::Antialiasing, false);
 
+  drawCopies(painter, whole);
   int lastBottom = -1000;
   for (const Group& g : m_groups) {
     const int y0 = plot.top() + qRound(static_cast<double>(g.first) * rowHeight);
@@ -453,7 +542,8 @@ void HeatPane::drawContent(QPainter& painter, const QRect& plot) {
   }
 }
 
-void HeatPane::drawOverlay(QPainter& painter, const QRect& plot) {
+void HeatPane::drawOverlay(QPainter& painter, const QRect& whole) {
+  const QRect plot = rowsOf(whole);
   if (m_state->expert() != run::kNone && !m_order.empty()) {
     const double rowHeight = plot.height() / static_cast<double>(m_order.size());
     for (std::size_t i = 0; i < m_order.size(); ++i) {
@@ -467,10 +557,11 @@ void HeatPane::drawOverlay(QPainter& painter, const QRect& plot) {
       painter.drawRect(row);
     }
   }
-  TimePane::drawOverlay(painter, plot);
+  TimePane::drawOverlay(painter, whole);
 }
 
-void HeatPane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
+void HeatPane::drawCursorValues(QPainter& painter, const QRect& whole, std::uint64_t step) {
+  const QRect plot = rowsOf(whole);
   const RunStore& run = *m_state->run();
   if (m_order.empty()) return;
   const HeatColumns c =
@@ -502,6 +593,11 @@ void HeatPane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint6
 QString HeatPane::describe(const QPoint& position) const {
   const RunStore* run = m_state->run();
   if (run == nullptr || !plotRect().contains(position)) return {};
+  if (const QRect rows = rowsOf(plotRect()); position.y() > rows.bottom()) {
+    const auto line = static_cast<std::size_t>((position.y() - rows.bottom() - 1) / lineHeight());
+    if (line >= m_copies.size()) return {};
+    return QStringLiteral("%1: %2").arg(m_copies[line].name, m_copies[line].says);
+  }
   const auto step = axis().stepAt(position.x(), run->steps());
   if (!step || m_order.empty()) return {};
   const ExpertPlace& place = m_order[rowAt(position.y())];
@@ -577,8 +673,10 @@ int LinePane::gutterNeeded() const {
 }
 
 QSize LinePane::minimumSizeHint() const {
-  // Header, and three lines of text beside the plot.
-  return {200, headerHeight() + stripHeight() + 3 * lineHeight() + 4};
+  // Header, and three lines of text beside the plot; of large text the two at its ends.
+  constexpr int kThreeLines = 45;
+  const int lines = std::max(2 * lineHeight(), std::min(kThreeLines, 3 * lineHeight()));
+  return {200, headerHeight() + stripHeight() + lines + 4};
 }
 
 void LinePane::setRange(double low, double high) {
@@ -696,10 +794,20 @@ void LinePane::drawLine(QPainter& painter, const QRect& plot, const std::vector<
   painter.setClipping(false);
 }
 
+namespace {
+
+/// A band over the plot's ground, as one colour.
+QColor bandColor(QColor color) {
+  color.setAlpha(80);
+  return color;
+}
+
+}  // namespace
+
 void LinePane::drawBand(QPainter& painter, const QRect& plot, const std::vector<double>& low,
                         const std::vector<double>& high, QColor color) {
   if (low.empty()) return;
-  color.setAlpha(80);
+  color = bandColor(color);
   std::vector<double> top, bottom;
   for (const double v : high) top.push_back(yOf(plot, v));
   for (const double v : low) bottom.push_back(yOf(plot, v));
@@ -848,13 +956,57 @@ void LinePane::drawOther(QPainter& painter, const QRect& plot, const std::vector
 }
 
 ImbalancePane::ImbalancePane(ViewState* state, QWidget* parent)
-    : LinePane(state, QStringLiteral("imbalance"), parent) {
+    : LinePane(state, QStringLiteral("imbalance"), parent), m_worker(new Worker(this)) {
   setAccessibleName(tr("Load imbalance over steps"));
+  connect(state, &ViewState::runChanged, this, [this] {
+    m_worker->stop();
+    m_spread.reset();
+    m_problem.clear();
+  });
+}
+
+bool ImbalancePane::hasSpread() const {
+  const RunStore* run = m_state->run();
+  return run != nullptr && run->hasLayers() && run->data().inventory.moe_layers.size() > 1;
+}
+
+void ImbalancePane::startReading() {
+  if (!hasSpread() || m_worker->busy() || m_spread || !m_problem.isEmpty()) return;
+  m_worker->run(
+      [this, run = m_state->runPointer()](const std::atomic<bool>& stop) -> std::function<void()> {
+        auto spread = std::make_shared<LayerSpread>();
+        const std::size_t layers = run->data().inventory.moe_layers.size();
+        if (run->path().empty()) {
+          spread->append(run->data().layer_steps.imbalance, layers);
+        } else {
+          // A reader of its own, as for the memory: the store is the window's.
+          const run::RunReader reader(run->path());
+          if (run->replacedOnDisk()) {
+            throw InputError(run->path().string(), "is another run now", "reload it (F5)");
+          }
+          constexpr std::uint64_t kPart = 4096;
+          for (std::uint64_t first = 0; first < reader.steps() && !stop; first += kPart) {
+            const std::uint64_t n = std::min(kPart, reader.steps() - first);
+            spread->append(reader.read_layers(first, n).imbalance, layers);
+          }
+        }
+        return [this, spread] {
+          m_spread = spread;
+          invalidate();
+        };
+      },
+      [this](const QString& text) {
+        m_problem = text;
+        invalidate();
+      });
 }
 
 QString ImbalancePane::title() const { return tr("Load imbalance"); }
 QString ImbalancePane::detail() const {
-  return tr("max GPU / mean GPU; dashed: 1 = balanced; band: up to the largest step of a pixel");
+  const QString what = tr("max GPU / mean GPU; dashed: 1 = balanced; ");
+  if (!hasSpread()) return what + tr("band: up to the largest step of a pixel");
+  if (m_problem.isEmpty()) return what + tr("band: all steps of a pixel");
+  return what + tr("no percentiles: %1").arg(m_problem);
 }
 
 std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
@@ -864,6 +1016,9 @@ std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
   if (run->data().inventory.moe_layers.size() > 1) {
     items = {{tr("mean over layers"), m_state->theme().series[0]},
              {tr("largest layer"), m_state->theme().series[1]}};
+  }
+  if (hasSpread()) {
+    items.push_back({tr("5–95 % of layers"), bandColor(m_state->theme().series[0]), Qt::NoPen});
   }
   if (m_state->other() != nullptr) items.push_back({tr("B"), m_state->theme().text, Qt::DashLine});
   return items;
@@ -876,8 +1031,32 @@ void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   const Curve layer = curveOf(c, kImbalanceMax);
   const bool many = run.data().inventory.moe_layers.size() > 1;
   const std::vector<double> other = otherSeries(plot, run::StepSeries::kImbalance);
-  const double top =
-      std::max({largest(mean.max), many ? largest(layer.mean) : 1.0, largest(other)});
+  double top = std::max({largest(mean.max), many ? largest(layer.mean) : 1.0, largest(other)});
+  // The percentiles of the steps of each pixel, from the lowest to the highest.
+  startReading();
+  std::vector<double> low, high;
+  if (m_spread && m_spread->low.size() == run.steps() && !hidden(tr("5–95 % of layers"))) {
+    const std::vector<double> edges = columnEdges(m_state->timeScale(), m_state->window(),
+                                                  static_cast<std::size_t>(plot.width()));
+    for (std::size_t x = 0; x + 1 < edges.size(); ++x) {
+      const auto first =
+          std::min(run.steps() - 1, static_cast<std::uint64_t>(std::max(0.0, edges[x] + 1e-9)));
+      const auto end = std::clamp(static_cast<std::uint64_t>(std::ceil(edges[x + 1] - 1e-9)),
+                                  first + 1, run.steps());
+      float least = std::numeric_limits<float>::max();
+      float most = 0;
+      for (std::uint64_t s = first; s < end; ++s) {
+        const auto i = static_cast<std::size_t>(s);
+        if (std::isnan(m_spread->low[i])) continue;
+        least = std::min(least, m_spread->low[i]);
+        most = std::max(most, m_spread->high[i]);
+      }
+      // Without any assignment: at the bottom, as the line.
+      low.push_back(most > 0 ? static_cast<double>(least) : 0);
+      high.push_back(static_cast<double>(most));
+    }
+    top = std::max(top, largest(high));
+  }
   if (top <= 0) {
     setRange(1, 2);
     label(painter, plot, Qt::AlignCenter, tr("no imbalance in this run: no routed experts"),
@@ -888,7 +1067,10 @@ void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   setRange(1, 1 + niceCeiling(std::max(top - 1, 0.01)));
   drawRange(painter, plot);
   const bool shown = !hidden(tr("mean over layers"));
-  if (shown) drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
+  if (shown && !hasSpread()) {
+    drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
+  }
+  drawBand(painter, plot, low, high, m_state->theme().series[0]);
   if (many && !hidden(tr("largest layer"))) {
     drawLine(painter, plot, layer.mean, m_state->theme().series[1]);
   }
@@ -909,9 +1091,17 @@ QString ImbalancePane::describe(const QPoint& position) const {
   const auto step = axis().stepAt(position.x(), run->steps());
   if (!step) return {};
   const Columns<double> c = seriesColumns(*run, oneStep(*step), 1);
-  return tr("%1: imbalance (max/mean) %2, largest layer %3")
-      .arg(stepText(*run, *step), qs(shortNumber(c.max[kImbalance])),
-           qs(shortNumber(c.max[kImbalanceMax])));
+  QString text = tr("%1: imbalance (max/mean) %2, largest layer %3")
+                     .arg(stepText(*run, *step), qs(shortNumber(c.max[kImbalance])),
+                          qs(shortNumber(c.max[kImbalanceMax])));
+  const auto i = static_cast<std::size_t>(*step);
+  if (m_spread && i < m_spread->low.size() && !std::isnan(m_spread->low[i])) {
+    const auto number = [](float v) { return qs(shortNumber(static_cast<double>(v))); };
+    text +=
+        tr("; layers p5 %1, p50 %2, p95 %3")
+            .arg(number(m_spread->low[i]), number(m_spread->middle[i]), number(m_spread->high[i]));
+  }
+  return text;
 }
 
 StepTimePane::StepTimePane(ViewState* state, QWidget* parent)
@@ -1518,21 +1708,141 @@ void TimelinePane::drawSteps(QPainter& painter, const QRect& plot, const Lanes& 
       painter.setRenderHint(QPainter::Antialiasing, false);
     }
   }
-  // The recorded chain of activities that fixed the end of the slowest step.
-  painter.setBrush(Qt::NoBrush);
-  painter.setPen(QPen(theme.accent, l.height >= 12 ? 2 : 1));
-  for (const run::CriticalEntry& e : run.data().critical_path) {
-    if (e.gpu >= run.gpus() || e.step >= steps.size()) continue;
-    const auto [x0, x1] = extent(e.step);
-    const auto duration = static_cast<double>(steps[e.step].end_ps - steps[e.step].start_ps);
-    if (x1 - x0 < kWideStep || !(duration > 0) || x1 < plot.left() || x0 > plot.right()) continue;
-    const double from =
-        x0 + static_cast<double>(e.start_ps - steps[e.step].start_ps) / duration * (x1 - x0);
-    const double width = static_cast<double>(e.duration_ps) / duration * (x1 - x0);
-    painter.drawRect(box(e.gpu, from, from + std::max(width, 2.0)).adjusted(1, 1, -1, -1));
-    ++m_drawn.criticalPieces;
-  }
+  drawCritical(painter, plot, l);
   painter.setClipping(false);
+}
+
+std::vector<TimelinePane::Critical> TimelinePane::criticalOn(const QRect& plot) const {
+  // Pieces of one GPU that touch are one; then the narrowest one goes to a neighbour until each is
+  // wide enough to be told from the next: what is lost is shorter than what is shown.
+  constexpr double kLeast = 7;
+  std::vector<Critical> all;
+  const RunStore* run = m_state->run();
+  if (run == nullptr || !run->hasSteps()) return all;
+  const auto& steps = run->data().steps;
+  const TimeAxis a = axis();
+  const bool time = m_state->timeScale() != nullptr;
+  if ((!time && a.pixelsPerStep() < kWideStep) || m_state->window().length() > kOwnSteps) {
+    return all;
+  }
+  for (const run::CriticalEntry& e : run->data().critical_path) {
+    if (e.gpu >= run->gpus() || e.step >= steps.size() || e.duration_ps <= 0) continue;
+    const run::StepScalars& s = steps[e.step];
+    const auto duration = static_cast<double>(s.end_ps - s.start_ps);
+    const double x0 = time ? a.xOfPs(static_cast<double>(s.start_ps)) : a.xOf(e.step);
+    const double x1 = time ? a.xOfPs(static_cast<double>(s.end_ps)) : a.xOf(e.step + 1.0);
+    if (x1 - x0 < kWideStep || !(duration > 0) || x1 < plot.left() || x0 > plot.right()) continue;
+    Critical c;
+    c.step = e.step;
+    c.gpu = e.gpu;
+    c.pieces = 1;
+    c.left = x0 + static_cast<double>(e.start_ps - s.start_ps) / duration * (x1 - x0);
+    c.right = c.left + static_cast<double>(e.duration_ps) / duration * (x1 - x0);
+    c.ps[static_cast<std::size_t>(e.phase)] = e.duration_ps;
+    const auto same = [&](const Critical& b) {
+      return b.step == c.step && b.gpu == c.gpu && c.left - b.right < 1;
+    };
+    if (!all.empty() && same(all.back())) {
+      all.back().take(c);
+    } else {
+      all.push_back(c);
+    }
+  }
+  while (all.size() > 1) {
+    const auto width = [](const Critical& c) { return c.right - c.left; };
+    const auto narrowest = std::min_element(all.begin(), all.end(),
+                                            [&](auto& x, auto& y) { return width(x) < width(y); });
+    if (width(*narrowest) >= kLeast) break;
+    const auto at = static_cast<std::size_t>(narrowest - all.begin());
+    // The wider neighbour of the same step.
+    const bool before = at > 0 && all[at - 1].step == all[at].step;
+    const bool after = at + 1 < all.size() && all[at + 1].step == all[at].step;
+    if (!before && !after) break;
+    const bool left = before && (!after || width(all[at - 1]) >= width(all[at + 1]));
+    std::size_t into = left ? at - 1 : at + 1;
+    const std::uint32_t gpu = all[into].gpu;
+    all[into].take(all[at]);
+    all[into].gpu = gpu;
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(at));
+    if (!left) --into;
+    // It may touch another one of its GPU now.
+    if (into + 1 < all.size() && all[into + 1].step == all[into].step &&
+        all[into + 1].gpu == all[into].gpu) {
+      all[into].take(all[into + 1]);
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(into + 1));
+    }
+    if (into > 0 && all[into - 1].step == all[into].step && all[into - 1].gpu == all[into].gpu) {
+      all[into - 1].take(all[into]);
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(into));
+    }
+  }
+  return all;
+}
+
+void TimelinePane::Critical::take(const Critical& other) {
+  left = std::min(left, other.left);
+  right = std::max(right, other.right);
+  pieces += other.pieces;
+  for (std::size_t p = 0; p < run::kPhases; ++p) ps[p] += other.ps[p];
+}
+
+std::int64_t TimelinePane::Critical::total() const {
+  return std::accumulate(ps.begin(), ps.end(), std::int64_t{0});
+}
+
+/// The chain of activities that fixed the end of the slowest step: an outline per GPU that held it,
+/// and thin lines from each to the next one.
+void TimelinePane::drawCritical(QPainter& painter, const QRect& plot, const Lanes& l) {
+  const Theme& theme = m_state->theme();
+  const std::vector<Critical> all = criticalOn(plot);
+  const auto box = [&](const Critical& c) {
+    const auto [y0, y1] = laneRows(c.gpu, l.count, plot.height(), 1);
+    return QRectF(c.left, plot.top() + y0, c.right - c.left, y1 - y0);
+  };
+  QColor halo = theme.base;
+  halo.setAlpha(200);
+  painter.setRenderHint(QPainter::Antialiasing);
+  painter.setBrush(Qt::NoBrush);
+  const auto both = [&](double width, auto&& draw) {
+    painter.setPen(QPen(halo, width + 2, Qt::SolidLine, Qt::FlatCap, Qt::MiterJoin));
+    draw();
+    painter.setPen(QPen(theme.accent, width, Qt::SolidLine, Qt::FlatCap, Qt::MiterJoin));
+    draw();
+  };
+  // Light: it is the outlines that say where the time went.
+  QColor ground = theme.base;
+  ground.setAlpha(110);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    if (all[i].step != all[i - 1].step || all[i].gpu == all[i - 1].gpu) continue;
+    const QRectF a = box(all[i - 1]);
+    const QRectF b = box(all[i]);
+    const bool down = b.top() > a.top();
+    const double x = std::round((a.right() + b.left()) / 2) + 0.5;
+    const QLineF line(x, down ? a.bottom() : a.top(), x, down ? b.top() : b.bottom());
+    painter.setPen(QPen(ground, 2));
+    painter.drawLine(line);
+    painter.setPen(QPen(theme.accent, 1));
+    painter.drawLine(line);
+  }
+  const double width = l.height >= 12 ? 1.6 : 1;
+  for (const Critical& c : all) {
+    const QRectF outline = box(c).adjusted(0.8, 0.8, -0.8, -0.8);
+    both(width, [&] { painter.drawRect(outline); });
+    ++m_drawn.criticalOutlines;
+    m_drawn.criticalPieces += c.pieces;
+  }
+  painter.setRenderHint(QPainter::Antialiasing, false);
+  // How long, where there is room for it.
+  for (const Critical& c : all) {
+    const QString text = qs(timeText(static_cast<double>(c.total())));
+    const QRectF shown = box(c).intersected(QRectF(plot));
+    const int wanted = fontMetrics().horizontalAdvance(text) + 8;
+    if (shown.width() < wanted + 6 || shown.height() < lineHeight() - 3) continue;
+    const QRect where(qRound(shown.center().x()) - wanted / 2,
+                      qRound(shown.center().y()) - lineHeight() / 2, wanted, lineHeight());
+    painter.fillRect(where.adjusted(0, 2, 0, -2), halo);
+    label(painter, where, Qt::AlignCenter, text, theme.accent);
+  }
 }
 
 void TimelinePane::drawOverlay(QPainter& painter, const QRect& plot) {
@@ -1600,6 +1910,15 @@ QString TimelinePane::describe(const QPoint& position) const {
     }
     if (t > 0) text += QStringLiteral(" %1 %2").arg(qs(run::kPhaseNames[p]), qs(timeText(t / n)));
   }
+  for (const Critical& c : criticalOn(plot)) {
+    if (per != 1 || c.gpu != lane || position.x() < c.left || position.x() > c.right) continue;
+    text += tr("; critical path %1:").arg(qs(timeText(static_cast<double>(c.total()))));
+    for (std::size_t p = 0; p < run::kPhases; ++p) {
+      if (c.ps[p] == 0) continue;
+      text += QStringLiteral(" %1 %2").arg(qs(run::kPhaseNames[p]),
+                                           qs(timeText(static_cast<double>(c.ps[p]))));
+    }
+  }
   // On an axis of time the step that began last need not be this GPU's.
   if (run->hasSteps() && enginesOf(run->data().inventory) > 1 && lane * per < run->gpus()) {
     const std::uint32_t mine = run->data().inventory.gpus[lane * per].engine;
@@ -1619,13 +1938,13 @@ MinimapPane::MinimapPane(ViewState* state, QWidget* parent)
   setToolTip(tr(
       "Whole run: overflow per step (bars), events (ticks; zigzag: several in a pixel). Drag the "
       "frame or its edges; click to centre."));
-  setFixedHeight(30);
+  setFixedHeight(sizeHint().height());
 }
 
 int MinimapPane::gutterNeeded() const {
   return fontMetrics().horizontalAdvance(tr("whole run")) + 14;
 }
-QSize MinimapPane::sizeHint() const { return {400, 30}; }
+QSize MinimapPane::sizeHint() const { return {400, std::max(30, lineHeight() + 8)}; }
 
 TimeWindow MinimapPane::shownWindow() const { return {0, static_cast<double>(m_state->steps())}; }
 

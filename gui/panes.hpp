@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The panes over steps. Their pixel columns come from core/columns.hpp.
 #pragma once
+#include <array>
 #include <optional>
 #include <vector>
 
 #include <QSet>
 
 #include "gui/timepane.hpp"
+#include "gui/worker.hpp"
 
 namespace switchyard::gui {
 
 /// Experts (rows, by default by GPU) over steps. Red cells, ticks above the plot and triangles in
-/// the gutter mark overflow, dots at the right experts with several replicas. Where experts are
-/// more than pixel rows, a row shows its largest value. Ctrl+Shift+wheel zooms the rows.
+/// the gutter mark overflow, dots at the right experts with several replicas. GPUs that hold only
+/// copies have a line below the rows: the run has no load per copy. Where experts are more than
+/// pixel rows, a row shows its largest value. Ctrl+Shift+wheel zooms the rows.
 class HeatPane : public TimePane {
   Q_OBJECT
  public:
@@ -22,6 +25,8 @@ class HeatPane : public TimePane {
   [[nodiscard]] std::uint32_t expertAt(int y) const;
   /// Middle of the expert's row.
   [[nodiscard]] int yOfExpert(std::uint32_t expert) const;
+  /// Lines of GPUs that hold only copies, as "GPU 4  copies of e0–1".
+  [[nodiscard]] QStringList copyNames() const;
   /// Rows on screen, of all experts.
   [[nodiscard]] std::size_t rows() const { return m_order.size(); }
   void showAllRows();
@@ -48,7 +53,16 @@ class HeatPane : public TimePane {
     std::size_t first = 0, end = 0;  // rows
     QString text;
   };
+  /// GPUs that hold nothing but copies: which, what of, and why there are no colours.
+  struct CopyLine {
+    QString name, says;
+  };
   void refresh();
+  void findCopies();
+  /// Lines of copies that have room below the rows, and the part of the plot that rows have.
+  [[nodiscard]] int copyLines(const QRect& plot) const;
+  [[nodiscard]] QRect rowsOf(const QRect& plot) const;
+  void drawCopies(QPainter& painter, const QRect& plot);
   [[nodiscard]] QString valueText(double value) const;
   [[nodiscard]] std::size_t rowAt(int y) const;
   /// Reds from the capacity to the largest demand: width of their bar, its text, one of them.
@@ -58,6 +72,7 @@ class HeatPane : public TimePane {
 
   std::vector<ExpertPlace> m_order;  // rows on screen
   std::vector<Group> m_groups;
+  std::vector<CopyLine> m_copies;
   double m_rowFirst = 0, m_rowEnd = 0;  // share of all rows on screen, 0 … 1; end 0: all
   double m_top = 1;
   double m_overTop = 1;  // largest demand / capacity; 1: one red
@@ -115,11 +130,16 @@ class LinePane : public TimePane {
   QPoint m_rightPressed;
 };
 
-/// imbalance = max/mean over GPUs: mean over layers, and the largest layer.
+/// imbalance = max/mean over GPUs: mean over layers, and the largest layer. Of a run with numbers
+/// per layer also the 5th to 95th percentile over its layers, from the lowest to the highest step
+/// of a pixel; they are read in the background when the pane is first drawn.
 class ImbalancePane : public LinePane {
   Q_OBJECT
  public:
   explicit ImbalancePane(ViewState* state, QWidget* parent = nullptr);
+  [[nodiscard]] bool reading() const override { return m_worker->busy(); }
+  /// Null until it is read, and for runs without.
+  [[nodiscard]] const LayerSpread* spread() const { return m_spread.get(); }
 
  protected:
   [[nodiscard]] QString title() const override;
@@ -129,6 +149,13 @@ class ImbalancePane : public LinePane {
   [[nodiscard]] QString valueText(double value) const override;
   [[nodiscard]] double valueAt(std::uint64_t step) const override;
   [[nodiscard]] QString describe(const QPoint& position) const override;
+
+ private:
+  [[nodiscard]] bool hasSpread() const;
+  void startReading();
+  Worker* m_worker;
+  std::shared_ptr<const LayerSpread> m_spread;
+  QString m_problem;
 };
 
 /// Duration of a step; in decode steps, the time per output token of the running sequences.
@@ -184,9 +211,10 @@ class LinkPane : public LinePane {
 /// long as it took in the step (sums over layers), the GPU that others waited for outlined, and, at
 /// deep zoom, an arrow where an exchange ends: from the GPU that was last to those that waited. On
 /// an axis of time the lanes of a replica show its own steps, which overlap with those of others.
-/// The pieces of the recorded critical path (of the slowest step) are outlined at their times; a
-/// mark above the lanes stands at that step at every zoom. A zigzag above the lanes: there is more
-/// inside than the pixels show, several steps, or phases thinner than a pixel (drawn as one).
+/// The recorded critical path (of the slowest step) is outlined at its times, an outline for what
+/// follows each other on one GPU, thin lines from GPU to GPU; a mark above the lanes stands at that
+/// step at every zoom. A zigzag above the lanes: there is more inside than the pixels show, several
+/// steps, or phases thinner than a pixel (drawn as one).
 class TimelinePane : public TimePane {
   Q_OBJECT
  public:
@@ -209,8 +237,21 @@ class TimelinePane : public TimePane {
   /// What the last paint drew besides shares: steps as phases, outlines, arrows, pixel columns
   /// under a zigzag.
   struct Drawn {
-    std::size_t wideSteps = 0, outlines = 0, arrows = 0, criticalPieces = 0, moreInside = 0;
+    std::size_t wideSteps = 0, outlines = 0, arrows = 0, moreInside = 0;
+    std::size_t criticalPieces = 0, criticalOutlines = 0;
   };
+  /// Part of the critical path in one outline: from one pixel to another, how long, by phase. Where
+  /// there is no room for all GPUs in turn it holds short pieces of other GPUs too.
+  struct Critical {
+    std::uint32_t step = 0, gpu = 0;
+    double left = 0, right = 0;
+    std::size_t pieces = 0;
+    std::array<std::int64_t, run::kPhases> ps{};
+    void take(const Critical& other);
+    [[nodiscard]] std::int64_t total() const;
+  };
+  /// In time order, as drawn over `plot`.
+  [[nodiscard]] std::vector<Critical> criticalOn(const QRect& plot) const;
   [[nodiscard]] const Drawn& drawn() const { return m_drawn; }
   /// Lane drawn at the height y, and its first GPU.
   [[nodiscard]] std::size_t gpuAt(int y) const;
@@ -224,6 +265,7 @@ class TimelinePane : public TimePane {
   void drawShares(QPainter& painter, const QRect& plot, const Lanes& lanes,
                   const std::vector<double>& time);
   void drawSteps(QPainter& painter, const QRect& plot, const Lanes& lanes);
+  void drawCritical(QPainter& painter, const QRect& plot, const Lanes& lanes);
   void refresh();
   /// Zigzag and the mark of the critical path.
   void drawStrip(QPainter& painter, const QRect& plot);

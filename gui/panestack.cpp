@@ -184,7 +184,17 @@ void PaneStack::alignGutters() {
 }
 
 void PaneStack::changeEvent(QEvent* event) {
-  if (event->type() == QEvent::FontChange) alignGutters();
+  if (event->type() == QEvent::FontChange) {
+    for (TimePane* pane : m_panes) {
+      if (m_splitter->indexOf(pane) >= 0) {
+        pane->setMinimumHeight(std::max(60, pane->minimumSizeHint().height()));
+      }
+    }
+    for (TimePane* pane : m_panes) {
+      if (m_splitter->indexOf(pane) < 0) pane->setFixedHeight(pane->sizeHint().height());
+    }
+    alignGutters();
+  }
   QWidget::changeEvent(event);
 }
 

@@ -12,12 +12,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "gui/mainwindow.hpp"
-#include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -56,14 +53,11 @@ void settle(QWidget& widget) {
   QCoreApplication::sendPostedEvents();
   QCoreApplication::processEvents();
   // Painting once begins what is read in the background; a picture waits for it.
-  const auto panes = widget.findChildren<MemoryPane*>();
-  if (std::none_of(panes.begin(), panes.end(),
-                   [](const MemoryPane* p) { return p->isVisible(); })) {
-    return;
-  }
   (void)widget.grab();
-  for (const MemoryPane* pane : panes) {
-    while (pane->reading()) QCoreApplication::processEvents(QEventLoop::WaitForMoreEvents, 50);
+  for (const TimePane* pane : widget.findChildren<TimePane*>()) {
+    while (pane->isVisible() && pane->reading()) {
+      QCoreApplication::processEvents(QEventLoop::WaitForMoreEvents, 50);
+    }
   }
   QCoreApplication::processEvents();
 }

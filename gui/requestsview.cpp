@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include <QEvent>
 #include <QHeaderView>
 #include <QLabel>
 #include <QPainter>
@@ -193,6 +194,11 @@ void HistogramView::paintEvent(QPaintEvent*) {
   p.drawText(below, Qt::AlignRight, qs(timeText(m_top)));
 }
 
+void LifeView::changeEvent(QEvent* event) {
+  QWidget::changeEvent(event);
+  if (event->type() == QEvent::FontChange) setMinimumHeight(sizeHint().height());
+}
+
 LifeView::LifeView(ViewState* state, QWidget* parent) : QWidget(parent), m_state(state) {
   connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
   setMinimumHeight(sizeHint().height());
@@ -275,6 +281,16 @@ void LifeView::paintEvent(QPaintEvent*) {
   p.drawRect(bar.adjusted(-1, -1, 0, 0));
 }
 
+void RequestsView::fitText() {
+  m_table->setMinimumHeight(m_table->horizontalHeader()->height() +
+                            m_table->fontMetrics().height());
+}
+
+void RequestsView::changeEvent(QEvent* event) {
+  QWidget::changeEvent(event);
+  if (event->type() == QEvent::FontChange && m_table != nullptr) fitText();
+}
+
 RequestsView::RequestsView(ViewState* state, QWidget* parent)
     : QWidget(parent),
       m_state(state),
@@ -306,8 +322,7 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
                     [model](int column) { return model->says(column); });
   m_table->setAccessibleName(tr("Requests"));
   // The life lies beside the charts: a window of 1280 x 800 has no room for it below both.
-  m_table->setMinimumHeight(m_table->horizontalHeader()->sizeHint().height() +
-                            m_table->fontMetrics().height());
+  fitText();
   auto* requests = new QVBoxLayout;
   requests->setSpacing(2);
   requests->addWidget(m_table, 1);

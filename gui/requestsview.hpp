@@ -65,6 +65,7 @@ class LifeView : public QWidget {
   [[nodiscard]] QSize sizeHint() const override;
 
  protected:
+  void changeEvent(QEvent* event) override;
   void paintEvent(QPaintEvent* event) override;
 
  private:
@@ -104,7 +105,11 @@ class RequestsView : public QWidget {
   [[nodiscard]] HistogramView* tpot() const { return m_tpot; }
   [[nodiscard]] LifeView* life() const { return m_life; }
 
+ protected:
+  void changeEvent(QEvent* event) override;
+
  private:
+  void fitText();
   void refresh();
   ViewState* m_state;
   TableView* m_table;

@@ -24,6 +24,7 @@
 #include "gui/choicebox.hpp"
 #include "gui/savename.hpp"
 #include "gui/text.hpp"
+#include "gui/theme.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -120,15 +121,11 @@ ScenarioForm::ScenarioForm(QWidget* parent)
   auto* layout = new QVBoxLayout(this);
   layout->setContentsMargins(10, 8, 10, 6);
   auto* top = new QHBoxLayout;
-  QFont bold = font();
-  bold.setBold(true);
-  bold.setPointSizeF(bold.pointSizeF() + 2);
-  m_title->setFont(bold);
+  makeHeading(m_title, 2);
   m_title->setTextFormat(Qt::PlainText);
   m_filter->setPlaceholderText(tr("Find a key"));
   m_filter->setAccessibleName(tr("Find a key"));
   m_filter->setClearButtonEnabled(true);
-  m_filter->setMaximumWidth(fontMetrics().averageCharWidth() * 30);
   m_all->setToolTip(tr("Also keys that the file leaves at their defaults"));
   top->addWidget(m_title, 1);
   top->addWidget(m_filter);
@@ -151,7 +148,6 @@ ScenarioForm::ScenarioForm(QWidget* parent)
   layout->addWidget(m_disk);
   auto* middle = new QHBoxLayout;
   m_sections->setAccessibleName(tr("Sections"));
-  m_sections->setMaximumWidth(fontMetrics().averageCharWidth() * 18);
   m_area->setWidgetResizable(true);
   m_area->setAccessibleName(tr("Keys of the section"));
   middle->addWidget(m_sections);
@@ -183,8 +179,19 @@ ScenarioForm::ScenarioForm(QWidget* parent)
   connect(m_overwrite, &QPushButton::clicked, this, [this] { save(SaveTo::kFileAsItIsNow); });
   connect(m_run, &QPushButton::clicked, this, [this] { wantRun(false); });
   connect(m_compare, &QPushButton::clicked, this, [this] { wantRun(true); });
+  fitText();
   makeCommands();
   refresh();
+}
+
+void ScenarioForm::fitText() {
+  m_filter->setMaximumWidth(fontMetrics().averageCharWidth() * 30);
+  m_sections->setMaximumWidth(fontMetrics().averageCharWidth() * 18);
+}
+
+void ScenarioForm::changeEvent(QEvent* event) {
+  QWidget::changeEvent(event);
+  if (event->type() == QEvent::FontChange) fitText();
 }
 
 void ScenarioForm::makeCommands() {

@@ -67,6 +67,7 @@ class ScenarioForm : public QWidget {
   bool eventFilter(QObject* watched, QEvent* event) override;
   void showEvent(QShowEvent* event) override;
   void hideEvent(QHideEvent* event) override;
+  void changeEvent(QEvent* event) override;
 
  signals:
   /// compare: as B beside the run that is shown.
@@ -85,6 +86,7 @@ class ScenarioForm : public QWidget {
   void rebuildLater();
   void rowEdited(const QString& key, const QString& text);
   void makeCommands();
+  void fitText();
   void wantRun(bool compare);
   /// Name of the item, with the buttons that copy and remove it.
   QWidget* itemHead(const ScenarioDocument::List& list, std::size_t index, QWidget* page);

@@ -41,7 +41,7 @@ class MemoryPane : public LinePane {
  public:
   void setReadSteps(double steps) { m_readSteps = steps; }
   /// Levels of detail are being made.
-  [[nodiscard]] bool reading() const { return m_worker->busy(); }
+  [[nodiscard]] bool reading() const override { return m_worker->busy(); }
 
  private:
   /// Categories of one GPU, then their sum.

@@ -22,11 +22,23 @@ TableView::TableView(QWidget* parent) : QTableView(parent) {
   setEditTriggers(QAbstractItemView::NoEditTriggers);
   setTabKeyNavigation(false);
   verticalHeader()->hide();
-  verticalHeader()->setDefaultSectionSize(fontMetrics().height() + 4);
-  verticalHeader()->setMinimumSectionSize(fontMetrics().height() + 4);
   horizontalHeader()->setHighlightSections(false);
   horizontalHeader()->setMinimumSectionSize(24);
+  fitText();
+}
+
+void TableView::fitText() {
+  verticalHeader()->setMinimumSectionSize(fontMetrics().height() + 4);
+  verticalHeader()->setDefaultSectionSize(fontMetrics().height() + 4);
   horizontalHeader()->setFixedHeight(fontMetrics().height() + 8);
+  m_widths.clear();
+  placeWhole();
+  if (m_fitValues) placeValues();
+}
+
+void TableView::changeEvent(QEvent* event) {
+  QTableView::changeEvent(event);
+  if (event->type() == QEvent::FontChange) fitText();
 }
 
 void TableView::fitColumns(int most) {

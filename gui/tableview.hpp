@@ -39,12 +39,14 @@ class TableView : public QTableView {
  protected:
   void showEvent(QShowEvent* event) override;
   bool event(QEvent* event) override;
+  void changeEvent(QEvent* event) override;
   void keyPressEvent(QKeyEvent* event) override;
   void contextMenuEvent(QContextMenuEvent* event) override;
   void resizeEvent(QResizeEvent* event) override;
   void paintEvent(QPaintEvent* event) override;
 
  private:
+  void fitText();
   void placeValues();
   void placeWhole();
   bool m_fitValues = false;

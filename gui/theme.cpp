@@ -8,6 +8,7 @@
 #include <QFont>
 #include <QFontDatabase>
 #include <QFontMetrics>
+#include <QLabel>
 #include <QPainter>
 #include <QProxyStyle>
 #include <QStyleFactory>
@@ -137,12 +138,24 @@ double contrast(const QColor& a, const QColor& b) {
   return (std::max(x, y) + 0.05) / (std::min(x, y) + 0.05);
 }
 
-void applyTheme(bool dark) {
+QFont headingFont(double larger) {
+  QFont font = QApplication::font();
+  font.setBold(true);
+  font.setPointSizeF(font.pointSizeF() + larger);
+  return font;
+}
+
+void makeHeading(QLabel* label, double larger) {
+  label->setProperty(kHeadingProperty, larger);
+  label->setFont(headingFont(larger));
+}
+
+void applyTheme(bool dark, double points) {
   QApplication::setStyle(dark ? static_cast<QStyle*>(new OutlinedFusion)
                               : QStyleFactory::create(QStringLiteral("Fusion")));
   QApplication::setPalette(themeFor(dark).palette());
   QFont font(kFontFamily);
-  font.setPointSizeF(9);
+  font.setPointSizeF(points);
   QApplication::setFont(font);
 }
 

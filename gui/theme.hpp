@@ -5,10 +5,13 @@
 #include <array>
 
 #include <QColor>
+#include <QFont>
 #include <QPalette>
 #include <QString>
 
 #include "sim/run/run_data.hpp"
+
+class QLabel;
 
 namespace switchyard::gui {
 
@@ -30,8 +33,16 @@ const Theme& themeFor(bool dark);
 /// WCAG 2 contrast ratio, 1 … 21.
 double contrast(const QColor& a, const QColor& b);
 
-/// Fusion, the theme's palette, DejaVu Sans 9 pt, for the whole application.
-void applyTheme(bool dark);
+/// Points of the usual text, on screens and in pictures.
+inline constexpr double kTextPoints = 9;
+
+/// Fusion, the theme's palette, DejaVu Sans of `points`, for the whole application.
+void applyTheme(bool dark, double points = kTextPoints);
+
+/// A label with this property is a heading: bold, so many points larger than the text around it.
+inline constexpr const char* kHeadingProperty = "headingPoints";
+QFont headingFont(double larger);
+void makeHeading(QLabel* label, double larger);
 
 /// Empty if text can be drawn; else one line that names the package to install.
 QString missingFonts();

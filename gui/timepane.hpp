@@ -56,6 +56,8 @@ class TimePane : public QWidget {
   /// How often the content was drawn (cursor moves must not count).
   [[nodiscard]] int contentDraws() const { return m_contentDraws; }
   void invalidate();
+  /// Something that the pane shows is being read in the background; a picture waits for it.
+  [[nodiscard]] virtual bool reading() const { return false; }
   /// What the header says behind the title, uncut: the mouse over the header shows it.
   [[nodiscard]] QString headerText() const;
 

@@ -8,16 +8,14 @@
 #include <QVBoxLayout>
 
 #include "gui/text.hpp"
+#include "gui/theme.hpp"
 
 namespace switchyard::gui {
 namespace {
 
 QLabel* heading(const QString& text, QWidget* parent, double larger = 2) {
   auto* label = new QLabel(text, parent);
-  QFont font = label->font();
-  font.setBold(true);
-  font.setPointSizeF(font.pointSizeF() + larger);
-  label->setFont(font);
+  makeHeading(label, larger);
   return label;
 }
 

@@ -45,10 +45,7 @@ WhatIf::WhatIf(QWidget* parent)
   title->setFont(bold);
   title->setContentsMargins(6, 0, 4, 0);
   addWidget(title);
-  const int narrow = fontMetrics().averageCharWidth() * 9;
-  m_factor->setFixedWidth(narrow);
   m_factor->setPlaceholderText(tr("as is"));
-  m_links->setFixedWidth(narrow);
   m_links->setPlaceholderText(tr("× 1"));
   m_policy->addItem(tr("as is"), QString());
   const QDir policies(qs((scenariosFolder() / "policies").string()));
@@ -81,7 +78,19 @@ WhatIf::WhatIf(QWidget* parent)
   connect(m_choose, &QPushButton::clicked, this, &WhatIf::chooseScenario);
   connect(m_factor, &QLineEdit::returnPressed, this, &WhatIf::runWanted);
   connect(m_links, &QLineEdit::returnPressed, this, &WhatIf::runWanted);
+  fitText();
   refresh();
+}
+
+void WhatIf::fitText() {
+  const int narrow = fontMetrics().averageCharWidth() * 9;
+  m_factor->setFixedWidth(narrow);
+  m_links->setFixedWidth(narrow);
+}
+
+void WhatIf::changeEvent(QEvent* event) {
+  QToolBar::changeEvent(event);
+  if (event->type() == QEvent::FontChange) fitText();
 }
 
 void WhatIf::setScenario(const QString& file, const QStringList& settings) {

@@ -41,7 +41,11 @@ class WhatIf : public QToolBar {
   void runWanted();
   void chooseScenario();
 
+ protected:
+  void changeEvent(QEvent* event) override;
+
  private:
+  void fitText();
   void refresh();
   QString m_file;
   QStringList m_settings;

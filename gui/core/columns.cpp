@@ -157,6 +157,24 @@ Columns<std::int64_t> phaseColumns(const RunStore& run, TimeWindow window, std::
       });
 }
 
+void LayerSpread::append(const std::vector<float>& imbalance, std::size_t layers) {
+  std::vector<float> known;
+  for (std::size_t at = 0; layers > 0 && at + layers <= imbalance.size(); at += layers) {
+    known.clear();
+    for (std::size_t l = 0; l < layers; ++l) {
+      if (!std::isnan(imbalance[at + l])) known.push_back(imbalance[at + l]);
+    }
+    std::sort(known.begin(), known.end());
+    const auto rank = [&](std::size_t percent) {
+      if (known.empty()) return std::numeric_limits<float>::quiet_NaN();
+      return known[std::max<std::size_t>(1, (percent * known.size() + 99) / 100) - 1];
+    };
+    low.push_back(rank(5));
+    middle.push_back(rank(50));
+    high.push_back(rank(95));
+  }
+}
+
 std::vector<std::size_t> busiestLinks(const RunStore& run, std::size_t most) {
   std::vector<std::size_t> links(run.links());
   std::iota(links.begin(), links.end(), std::size_t{0});

@@ -145,6 +145,14 @@ Columns<float> linkColumns(const RunStore& run, TimeWindow window, std::size_t c
 /// [G*P] ps; sums only.
 Columns<std::int64_t> phaseColumns(const RunStore& run, TimeWindow window, std::size_t columns);
 
+/// 5th, 50th and 95th percentile over the MoE layers of the imbalance of each step (nearest rank,
+/// as in the metrics); NaN where a step has none.
+struct LayerSpread {
+  std::vector<float> low, middle, high;  ///< [S]
+  /// `imbalance` [count][layers], of further steps.
+  void append(const std::vector<float>& imbalance, std::size_t layers);
+};
+
 /// The K links with the largest mean use over the run (then the largest step, then the number).
 std::vector<std::size_t> busiestLinks(const RunStore& run, std::size_t most);
 

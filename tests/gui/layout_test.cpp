@@ -7,11 +7,14 @@
 #include <QAction>
 #include <QApplication>
 #include <QClipboard>
+#include <QComboBox>
 #include <QDir>
 #include <QDockWidget>
 #include <QHeaderView>
+#include <QLabel>
 #include <QLineEdit>
 #include <QMenu>
+#include <QPushButton>
 #include <QScrollBar>
 #include <QSettings>
 #include <QTest>
@@ -233,6 +236,101 @@ TEST_F(LayoutTest, TheExpertsTableShowsWholeColumnsOnly) {
   menu.actions()[0]->trigger();
   EXPECT_TRUE(window.expertsTable()->isColumnHidden(ExpertsModel::kCopies));
   EXPECT_FALSE(window.expertsTable()->isColumnHidden(ExpertsModel::kMean));
+}
+
+/// No text of the panes lies over another one of its pane, or leaves it.
+void expectClear(const MainWindow& window, const char* when) {
+  for (const TimePane* p : window.panes()->panes()) {
+    if (!p->isVisible()) continue;
+    EXPECT_GE(p->height(), p->minimumSizeHint().height()) << p->id().toStdString() << when;
+    const auto labels = p->labels();
+    for (std::size_t a = 0; a < labels.size(); ++a) {
+      EXPECT_TRUE(p->rect().adjusted(0, -2, 0, 2).contains(labels[a].rect))
+          << p->id().toStdString() << " \"" << labels[a].text.toStdString() << "\" is cut" << when;
+      for (std::size_t b = 0; b < a; ++b) {
+        EXPECT_FALSE(
+            labels[a].rect.adjusted(1, 2, -1, -2).intersects(labels[b].rect.adjusted(1, 2, -1, -2)))
+            << p->id().toStdString() << " " << labels[a].text.toStdString() << " "
+            << labels[b].text.toStdString() << when;
+      }
+    }
+  }
+}
+
+TEST_F(LayoutTest, TextMayBeLargerAndSmaller) {
+  open(stored(demoRun(60)), QSize(1680, 1020));
+  const QImage before = window.grab().toImage();
+  const int row = window.expertsTable()->verticalHeader()->defaultSectionSize();
+  const auto action = [&](const char* text) {
+    for (QAction* a : window.findChildren<QAction*>()) {
+      if (a->text() == QLatin1String(text)) return a;
+    }
+    return static_cast<QAction*>(nullptr);
+  };
+  for (const char* text : {"Larger text", "Smaller text", "Normal text"}) {
+    ASSERT_NE(action(text), nullptr) << text;
+  }
+  for (int i = 0; i < 4; ++i) action("Larger text")->trigger();
+  QApplication::processEvents();
+  EXPECT_EQ(window.textSize(), 13);
+  EXPECT_GT(window.expertsTable()->verticalHeader()->defaultSectionSize(), row + 3);
+  // Headings are larger than that; nothing keeps letters of its own.
+  for (const QWidget* w : window.findChildren<QWidget*>()) {
+    EXPECT_GE(w->font().pointSizeF(), 13)
+        << w->metaObject()->className() << " " << w->objectName().toStdString();
+  }
+  window.grab();
+  expectClear(window, ", 13 points");
+  action("Normal text")->trigger();
+  QApplication::processEvents();
+  EXPECT_EQ(window.textSize(), 9);
+  for (int i = 0; i < 2; ++i) action("Smaller text")->trigger();
+  EXPECT_EQ(window.textSize(), 7);
+  action("Normal text")->trigger();
+  QApplication::processEvents();
+  window.restoreDefaultLayout();
+  QApplication::processEvents();
+  EXPECT_EQ(window.grab().toImage(), before);
+  window.setTextSize(100);
+  EXPECT_EQ(window.textSize(), 18);
+  window.setTextSize(std::nan(""));
+  EXPECT_EQ(window.textSize(), 9);
+}
+
+TEST_F(LayoutTest, LargeTextFitsIntoASmallWindow) {
+  window.setTextSize(14);
+  open(stored(demoRun(60)));
+  window.state()->setCursor(30);
+  window.state()->setExpert(19);
+  QApplication::processEvents();
+  EXPECT_EQ(window.size(), QSize(1280, 800));
+  window.grab();
+  expectClear(window, ", 14 points at 1280 x 800");
+  EXPECT_GE(window.panes()->width(), 600) << "the panes have room left";
+  // Words of buttons, boxes and labels are whole.
+  for (const QWidget* w : window.findChildren<QWidget*>()) {
+    if (!w->isVisible()) continue;
+    if (qobject_cast<const QPushButton*>(w) != nullptr ||
+        qobject_cast<const QComboBox*>(w) != nullptr) {
+      EXPECT_GE(w->height(), w->fontMetrics().height()) << w->metaObject()->className();
+    }
+    const auto* label = qobject_cast<const QLabel*>(w);
+    if (label != nullptr && !label->wordWrap() &&
+        label->sizePolicy().horizontalPolicy() != QSizePolicy::Ignored) {
+      EXPECT_GE(label->width() + 1, label->sizeHint().width()) << label->text().toStdString();
+    }
+  }
+  const TableView& table = *window.expertsTable();
+  int shown = 0;
+  for (int c = 0; c < ExpertsModel::kColumns; ++c) {
+    if (table.isColumnHidden(c) || c == ExpertsModel::kSpark) continue;
+    ++shown;
+    const QString name = table.model()->headerData(c, Qt::Horizontal).toString();
+    EXPECT_LE(table.fontMetrics().horizontalAdvance(name), table.columnWidth(c))
+        << name.toStdString();
+  }
+  EXPECT_GE(shown, 4);
+  window.setTextSize(9);
 }
 
 TEST_F(LayoutTest, ARunWithRequestsFitsIntoASmallWindow) {

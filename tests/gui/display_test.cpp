@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// What panes draw of layers, copies and the critical path.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <QApplication>
+#include <QSignalSpy>
+#include <QTest>
+
+#include <gtest/gtest.h>
+
+#include "gui/mainwindow.hpp"
+#include "gui/text.hpp"
+#include "tests/gui/demo_run.hpp"
+#include "tests/gui/gui_fixture.hpp"
+
+namespace switchyard::gui {
+namespace {
+
+using testing::demoRun;
+using testing::stored;
+using testing::wait;
+
+TEST(LayerSpread, IsTheNearestRankOfTheLayersThatHaveAnImbalance) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  LayerSpread spread;
+  std::vector<float> twenty(20);
+  for (std::size_t i = 0; i < 20; ++i) twenty[i] = 1 + static_cast<float>((i * 7) % 20) / 20;
+  spread.append(twenty, 20);
+  // The first, the tenth and the nineteenth of twenty.
+  EXPECT_EQ(spread.low.at(0), 1.0F);
+  EXPECT_EQ(spread.middle.at(0), 1.45F);
+  EXPECT_EQ(spread.high.at(0), 1.9F);
+  spread.append({kNone, 2, kNone, 3, kNone, kNone, kNone, kNone}, 4);
+  ASSERT_EQ(spread.low.size(), 3U);
+  EXPECT_EQ(spread.low[1], 2);
+  EXPECT_EQ(spread.middle[1], 2);
+  EXPECT_EQ(spread.high[1], 3);
+  EXPECT_TRUE(std::isnan(spread.low[2]) && std::isnan(spread.high[2]));
+  // As the metrics count.
+  std::vector<double> values(twenty.begin(), twenty.end());
+  for (const auto& [percent, value] :
+       {std::pair(5.0, spread.low[0]), std::pair(50.0, spread.middle[0]),
+        std::pair(95.0, spread.high[0])}) {
+    EXPECT_EQ(static_cast<float>(run::nearest_rank(values, percent)), value) << percent;
+  }
+}
+
+class DisplayTest : public ::testing::Test {
+ protected:
+  void open(std::shared_ptr<const RunStore> run) {
+    window.resize(1680, 1020);
+    window.showRun(std::move(run));
+    window.show();
+    QApplication::processEvents();
+    window.restoreDefaultLayout();
+    QApplication::processEvents();
+    window.grab();
+  }
+  template <class T = TimePane>
+  T* pane(const char* id) {
+    auto* p = dynamic_cast<T*>(window.panes()->pane(QString::fromLatin1(id)));
+    EXPECT_NE(p, nullptr) << id;
+    return p;
+  }
+  QString said(TimePane* p, const QPoint& at) {
+    QString text;
+    const auto link =
+        QObject::connect(p, &TimePane::hovered, [&](const QString& now) { text = now; });
+    QTest::mouseMove(p, QPoint(1, 1));
+    QTest::mouseMove(p, at);
+    QObject::disconnect(link);
+    return text;
+  }
+  QStringList texts(TimePane* p) {
+    p->grab();
+    QStringList all;
+    for (const TimePane::Label& l : p->labels()) all << l.text;
+    return all;
+  }
+  MainWindow window{false};
+};
+
+TEST_F(DisplayTest, TheBandOfTheImbalanceIsThatOfTheLayers) {
+  run::RunData data = demoRun(60);
+  // Four layers apart, the third without assignments in one step.
+  for (std::size_t s = 0; s < 60; ++s) {
+    data.steps[s].imbalance = 1.1;
+    data.steps[s].imbalance_max = 3;
+    for (std::size_t l = 0; l < 4; ++l) {
+      data.layer_steps.imbalance[s * 4 + l] = 1.5F + static_cast<float>(l) * 0.5F;
+    }
+  }
+  data.layer_steps.imbalance[20 * 4 + 2] = std::numeric_limits<float>::quiet_NaN();
+  for (const bool time : {false, true}) {
+    open(stored(data));
+    window.state()->setTimeAxis(time);
+    auto* imbalance = pane<ImbalancePane>("imbalance");
+    imbalance->grab();
+    ASSERT_TRUE(wait([&] { return !imbalance->reading(); }, 20000));
+    ASSERT_NE(imbalance->spread(), nullptr);
+    EXPECT_EQ(imbalance->spread()->low.size(), 60U);
+    EXPECT_TRUE(texts(imbalance).contains(QStringLiteral("5–95 % of layers")));
+    const QRect plot = imbalance->plotRect();
+    const int x = static_cast<int>(imbalance->axis().xOf(30.5));
+    const QString hover = said(imbalance, QPoint(x, plot.center().y()));
+    EXPECT_TRUE(hover.endsWith(QStringLiteral("layers p5 1.500, p50 2.000, p95 3.000")))
+        << hover.toStdString();
+    // Pixels between the curves have the band's colour; above and below they do not.
+    const QImage image = imbalance->grab().toImage();
+    const double top = [&] {
+      double most = 0;
+      for (const QString& t : texts(imbalance)) {
+        bool ok = false;
+        const double v = t.toDouble(&ok);
+        if (ok) most = std::max(most, v);
+      }
+      return most;
+    }();
+    ASSERT_GE(top, 3);
+    const auto y = [&](double v) {
+      return plot.bottom() - static_cast<int>((v - 1) / (top - 1) * (plot.height() - 1));
+    };
+    const QColor ground = window.state()->theme().base;
+    EXPECT_NE(image.pixelColor(x, y(1.7)), ground);
+    EXPECT_NE(image.pixelColor(x, y(2.7)), ground);
+    EXPECT_EQ(image.pixelColor(x, y(1.4)), ground);
+    if (top > 3.3) {
+      EXPECT_EQ(image.pixelColor(x, y(3.2)), ground);
+    }
+  }
+}
+
+TEST_F(DisplayTest, WithoutNumbersPerLayerThereIsNoBandOfLayers) {
+  run::RunData data = demoRun(60);
+  data.meta.detail = run::Detail::kSteps;
+  open(stored(std::move(data)));
+  auto* imbalance = pane<ImbalancePane>("imbalance");
+  EXPECT_FALSE(texts(imbalance).contains(QStringLiteral("5–95 % of layers")));
+  EXPECT_FALSE(imbalance->reading());
+  EXPECT_TRUE(imbalance->headerText().contains(QStringLiteral("largest step of a pixel")));
+}
+
+/// The demo, and the experts' first two GPUs copied on two further ones.
+run::RunData withCopies(bool replica) {
+  run::RunData data = demoRun(40);
+  run::Inventory& inv = data.inventory;
+  std::vector<std::uint32_t> places;
+  for (std::size_t l = 0; l < inv.moe_layers.size(); ++l) {
+    for (std::uint32_t e = 0; e < inv.experts; ++e) {
+      // GPUs 6 and 7 hold copies only; the first copies of e48 … e63 stand on GPU 5.
+      places.push_back(std::min(e / 8, 5U));
+      places.push_back(e < 8 ? 6U : e < 12 ? 7U : run::kNone);
+    }
+  }
+  inv.placement = places;
+  inv.replicas = 2;
+  if (replica) inv.gpus[6].engine = inv.gpus[7].engine = 1;
+  return data;
+}
+
+TEST_F(DisplayTest, GpusThatHoldOnlyCopiesHaveALine) {
+  for (const bool replica : {false, true}) {
+    open(stored(withCopies(replica)));
+    auto* heat = pane<HeatPane>("heatmap");
+    const QStringList shown = texts(heat);
+    ASSERT_EQ(heat->copyNames(), (QStringList{QStringLiteral("GPU 6  copies of e00–07"),
+                                              QStringLiteral("GPU 7  copies of e08–11")}));
+    for (const QString& name : heat->copyNames()) EXPECT_TRUE(shown.contains(name));
+    const QString why = replica ? QStringLiteral("replica 1: its steps are in the rows above")
+                                : QStringLiteral("no load per copy in this run: counted above");
+    EXPECT_EQ(shown.count(why), 2) << shown.join('|').toStdString();
+    const QRect plot = heat->plotRect();
+    EXPECT_EQ(said(heat, QPoint(plot.center().x(), plot.bottom() - 3)),
+              QStringLiteral("GPU 7  copies of e08–11: ") + why);
+    EXPECT_EQ(heat->expertAt(plot.bottom() - 3), run::kNone) << "a line of copies is no expert";
+    // The rows above are where the mouse finds them.
+    EXPECT_EQ(heat->expertAt(plot.top() + 1), 0U);
+    EXPECT_EQ(heat->expertAt(heat->yOfExpert(63)), 63U);
+    EXPECT_LT(heat->yOfExpert(63), plot.bottom() - 2 * heat->fontMetrics().height());
+    const auto labels = heat->labels();
+    for (std::size_t a = 0; a < labels.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        EXPECT_FALSE(
+            labels[a].rect.adjusted(1, 2, -1, -2).intersects(labels[b].rect.adjusted(1, 2, -1, -2)))
+            << labels[a].text.toStdString() << " " << labels[b].text.toStdString();
+      }
+    }
+    window.state()->setRowOrder(RowOrder::kId);
+    EXPECT_TRUE(heat->copyNames().isEmpty()) << "rows by number are not places";
+    window.state()->setRowOrder(RowOrder::kGpu);
+  }
+  open(stored(demoRun(40)));
+  EXPECT_TRUE(pane<HeatPane>("heatmap")->copyNames().isEmpty());
+}
+
+TEST_F(DisplayTest, TheCriticalPathHasAnOutlinePerGpuThatHeldIt) {
+  // 40 pieces of a step: GPU 2 for a while, GPU 5, GPU 2 again; a short while of GPU 7 between.
+  run::RunData data = demoRun();
+  const run::StepScalars& slow = data.steps[200];
+  const std::int64_t part = (slow.end_ps - slow.start_ps) / 40;
+  for (int i = 0; i < 40; ++i) {
+    run::CriticalEntry e;
+    e.step = 200;
+    e.gpu = i == 16 || i == 17 ? 7U : i < 22 || i >= 31 ? 2U : 5U;
+    e.phase = i % 2 == 0 ? run::Phase::kExpert : run::Phase::kDispatch;
+    e.start_ps = slow.start_ps + i * part;
+    e.duration_ps = part;
+    data.critical_path.push_back(e);
+  }
+  open(stored(std::move(data)));
+  auto* timeline = pane<TimelinePane>("timeline");
+  const auto gpus = [&] {
+    timeline->grab();
+    std::vector<std::uint32_t> out;
+    for (const auto& c : timeline->criticalOn(timeline->plotRect())) out.push_back(c.gpu);
+    return out;
+  };
+  EXPECT_TRUE(gpus().empty()) << "400 steps";
+  // 40 pixels a step: the short piece has no room of its own, its time is in its neighbour.
+  window.state()->setWindow({195, 215}, ViewState::Move::kJump);
+  EXPECT_EQ(gpus(), (std::vector<std::uint32_t>{2, 5, 2}));
+  EXPECT_EQ(timeline->drawn().criticalPieces, 40U);
+  EXPECT_EQ(timeline->drawn().criticalOutlines, 3U);
+  std::int64_t all = 0;
+  double right = 0;
+  for (const auto& c : timeline->criticalOn(timeline->plotRect())) {
+    EXPECT_GE(c.right - c.left, 7);
+    EXPECT_GE(c.left, right - 0.5) << "in turn";
+    right = c.right;
+    all += c.total();
+  }
+  EXPECT_EQ(all, 40 * part);
+  // Zoomed in it has: five outlines, and how long each was where that fits.
+  window.state()->setWindow({198, 202}, ViewState::Move::kJump);
+  EXPECT_EQ(gpus(), (std::vector<std::uint32_t>{2, 7, 2, 5, 2}));
+  const QStringList shown = texts(timeline);
+  EXPECT_TRUE(shown.contains(qs(timeText(static_cast<double>(16 * part)))))
+      << shown.join('|').toStdString();
+  EXPECT_FALSE(shown.contains(qs(timeText(static_cast<double>(4 * part))))) << "no room";
+  // A line leads from one to the next, and the mouse says what it was.
+  const auto parts = timeline->criticalOn(timeline->plotRect());
+  const QRect plot = timeline->plotRect();
+  const double lane = plot.height() / 8.0;
+  const auto x = static_cast<int>((parts[3].left + parts[2].right) / 2);
+  const QImage image = timeline->grab().toImage();
+  const auto isAccent = [&](int px, int py) {
+    const QColor c = image.pixelColor(px, py);
+    const QColor accent = window.state()->theme().accent;
+    return std::abs(c.red() - accent.red()) < 60 && std::abs(c.green() - accent.green()) < 60 &&
+           std::abs(c.blue() - accent.blue()) < 60;
+  };
+  bool line = false;
+  for (int dx = -2; dx <= 2; ++dx) {
+    line = line || isAccent(x + dx, plot.top() + static_cast<int>(4.5 * lane));
+  }
+  EXPECT_TRUE(line);
+  const QString hover =
+      said(timeline, QPoint(static_cast<int>((parts[3].left + parts[3].right) / 2),
+                            plot.top() + static_cast<int>(5.5 * lane)));
+  EXPECT_TRUE(hover.contains(QStringLiteral("critical path ") +
+                             qs(timeText(static_cast<double>(9 * part)))))
+      << hover.toStdString();
+}
+
+}  // namespace
+}  // namespace switchyard::gui
