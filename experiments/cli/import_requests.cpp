@@ -21,7 +21,7 @@ int import_requests(const ImportOptions& options) {
   }
   const scenario::RequestTrace trace =
       scenario::parse_request_trace(read_file(options.input), options.input.string(), format);
-  write_file(options.output, scenario::request_trace_csv(trace.requests));
+  write_file(options.output, scenario::request_trace_csv(trace));
   if (options.quiet) return 0;
   double prompt = 0, output = 0;
   for (const scenario::TracedRequest& r : trace.requests) {
@@ -42,7 +42,8 @@ int import_requests(const ImportOptions& options) {
       {"prompt tokens mean", fmt::format("{:.6g}", prompt / n), ""},
       {"output tokens mean", fmt::format("{:.6g}", output / n), ""}};
   if (trace.hash_ids) {
-    table.notes.push_back("hash_ids are left out: prefix caching is not modelled");
+    table.notes.push_back(
+        "hash_ids are in the file: workload.batching.prefix_caching = true uses them");
   }
   fmt::print("{}", render(table, options.format));
   return 0;

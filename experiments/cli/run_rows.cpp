@@ -41,6 +41,9 @@ Table request_rows(const run::RunReader& reader, std::uint64_t first, std::uint6
   t.columns = {"request",      "arrival [ms]",    "queue wait [ms]", "TTFT [ms]", "TPOT [ms]",
                "latency [ms]", "prompt [tokens]", "answer [tokens]", "outcome",   "replica",
                "tier",         "preemptions",     "met objective"};
+  const bool cached = std::any_of(all.begin(), all.end(),
+                                  [](const run::RequestRecord& r) { return r.cached_tokens > 0; });
+  if (cached) t.columns.emplace_back("from cache [tokens]");
   for (std::uint64_t i = first; i < end; ++i) {
     const run::RequestRecord& r = all[i];
     std::string tpot = kUnknown;
@@ -58,6 +61,7 @@ Table request_rows(const run::RunReader& reader, std::uint64_t first, std::uint6
                       !served          ? "-"
                       : r.met_slo != 0 ? "yes"
                                        : "no"});
+    if (cached) t.rows.back().push_back(fmt::to_string(r.cached_tokens));
   }
   if (end > first) {
     t.notes.push_back(

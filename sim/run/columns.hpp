@@ -86,6 +86,11 @@ void served_columns(F&& f) {
   f("preemptions", &RequestRecord::preemptions);
   f("met_slo", &RequestRecord::met_slo);
 }
+/// What requests have besides where some found tokens in a prefix cache.
+template <class F>
+void prefix_columns(F&& f) {
+  f("cached_tokens", &RequestRecord::cached_tokens);
+}
 template <class F>
 void token_columns(F&& f) {
   f("request", &TokenRecord::request);

@@ -377,6 +377,12 @@ const std::vector<MetricDefinition>& stated_metric_definitions() {
   static const std::vector<MetricDefinition> definitions = {
       {"SLO TTFT", "ms", Better::kNeither, "workload.slo.ttft or the tier's: what attainment asks"},
       {"SLO TPOT", "ms", Better::kNeither, "workload.slo.tpot or the tier's: what attainment asks"},
+      {"prefix hit rate", "", Better::kHigher,
+       "tokens found in a prefix cache / tokens of requests that began or began anew"},
+      {"prefix tokens not computed", "", Better::kHigher, "tokens found in a prefix cache"},
+      {"prefix blocks evicted", "", Better::kLower, "blocks of hash_ids that made place for pages"},
+      {"prefix KV not sent", "GB", Better::kHigher,
+       "pages that the decode rank's prefix cache had, 1 GB = 1e9 B"},
       {"mean power", "W", Better::kLower,
        "PUE x (GPUs: idle + (TDP - idle) x busy; servers: host power)"},
       {"energy", "J", Better::kLower, "mean power x span"},

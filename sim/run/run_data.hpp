@@ -208,7 +208,8 @@ struct RequestRecord {
   std::uint32_t replica = kNone;   ///< Where it was last; kNone: nowhere.
   std::int64_t scheduled_ps = -1;  ///< First step began; -1 = none.
   std::uint32_t preemptions = 0;
-  std::uint8_t met_slo = 0;  ///< 1: finished within its tier's TTFT and TPOT.
+  std::uint8_t met_slo = 0;         ///< 1: finished within its tier's TTFT and TPOT.
+  std::uint32_t cached_tokens = 0;  ///< With prefix_caching: found in a cache in place of computed.
 };
 struct TokenRecord {
   std::uint64_t request = 0;

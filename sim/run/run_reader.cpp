@@ -760,6 +760,12 @@ std::vector<RequestRecord> RunReader::read_requests() const {
       }
     });
   }
+  if (s.file.has("request/cached_tokens")) {
+    internal::prefix_columns([&](const char* column, auto member) {
+      const std::string name = fmt::format("request/{}", column);
+      s.check_plain(name, s.read_column(out, name, member, 0, n));
+    });
+  }
   return out;
 }
 

@@ -179,6 +179,8 @@ std::vector<SchemaEntry> entries() {
   block("request/scheduled", "Requests", kI64, "ps", "its first step began; -1 = none");
   block("request/preemptions", "Requests", kU32, "", "how often it lost its pages");
   block("request/met_slo", "Requests", kU8, "", "1 = finished within its tier's TTFT and TPOT");
+  block("request/cached_tokens", "Requests", kU32, "tokens",
+        "found in a prefix cache; left out where no request found any");
   block("token/request", "Tokens", kU64, "", "id of the request");
   block("token/index", "Tokens", kU32, "", "0 = first token of the answer");
   block("token/step", "Tokens", kU32, "", "step that produced it");
@@ -243,7 +245,8 @@ const h5::SchemaTable& run_schema() {
         "bin of a level may be shorter.\n\n"
         "Replicas (`gpu/engine`) step by themselves: steps ascend by their start, those of one "
         "replica do not overlap. `request/tier` and the four after it exist when requests arrive "
-        "(workload.kind = open, closed, trace).";
+        "(workload.kind = open, closed, trace), `request/cached_tokens` where a request found some "
+        "of its prompt in a prefix cache.";
     t.entries = entries();
     return t;
   }();

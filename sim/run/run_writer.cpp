@@ -292,9 +292,14 @@ void write_rows(FileWriter& file, const RunData& run) {
     file.write(fmt::format("request/{}", name), column(run.requests, member));
   });
   if (run.serving) {
-    internal::served_columns([&](const char* name, auto member) {
+    const auto write = [&](const char* name, auto member) {
       file.write(fmt::format("request/{}", name), column(run.requests, member));
-    });
+    };
+    internal::served_columns(write);
+    if (std::any_of(run.requests.begin(), run.requests.end(),
+                    [](const RequestRecord& r) { return r.cached_tokens > 0; })) {
+      internal::prefix_columns(write);
+    }
   }
   if (run.meta.detail >= Detail::kTokens) {
     internal::token_columns([&](const char* name, auto member) {

@@ -2,6 +2,7 @@
 #include "sim/scenario/request_trace.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <charconv>
@@ -13,6 +14,7 @@
 namespace switchyard::scenario {
 namespace {
 
+constexpr std::size_t kNoColumn = SIZE_MAX;
 constexpr std::uint64_t kMostTokens = 10'000'000;
 constexpr std::size_t kMostRequests = 20'000'000;
 constexpr double kLongestSeconds = 4.0e6;  // 46 days
@@ -68,6 +70,10 @@ class Reader {
           name_, "no request in the file",
           fmt::format("expected {}, {} and {}", fields_.time, fields_.prompt, fields_.output));
     }
+    if (out_.hash_ids) {
+      begins_.push_back(out_.hashes.size());
+      out_.hash_begin = std::move(begins_);
+    }
     return std::move(out_);
   }
 
@@ -104,6 +110,10 @@ class Reader {
       }
       column_[i] = found;
     }
+    for (std::size_t c = 0; c < names.size() && format_ == RequestFormat::kCsv; ++c) {
+      if (names[c] == "hash_ids") hash_column_ = c;
+    }
+    out_.hash_ids = hash_column_ != kNoColumn;
     width_ = names.size();
   }
 
@@ -115,6 +125,8 @@ class Reader {
     const std::string_view time = values[column_[0]];
     const std::uint64_t prompt = tokens(values[column_[1]], fields_.prompt);
     const std::uint64_t output = tokens(values[column_[2]], fields_.output);
+    row_hashes_.clear();
+    if (hash_column_ != kNoColumn) hashes(values[hash_column_]);
     if (format_ == RequestFormat::kAzure) {
       add(wall_clock(time), prompt, output);
     } else if (format_ == RequestFormat::kBurstGpt) {
@@ -152,13 +164,33 @@ class Reader {
     };
     const std::int64_t time = whole(fields_.time);
     const std::int64_t prompt = whole(fields_.prompt), output = whole(fields_.output);
-    out_.hash_ids = out_.hash_ids || row.contains("hash_ids");
+    row_hashes_.clear();
+    if (format_ == RequestFormat::kMooncake && row.contains("hash_ids")) {
+      out_.hash_ids = true;
+      const nlohmann::json& ids = row["hash_ids"];
+      if (!ids.is_array()) fail("hash_ids is no list of whole numbers >= 0");
+      for (const nlohmann::json& id : ids) {
+        if (!id.is_number_unsigned()) {
+          fail(fmt::format("hash_ids: {} is no whole number >= 0", id.dump()));
+        }
+        row_hashes_.push_back(id.get<std::uint64_t>());
+      }
+    }
     if (prompt < 0 || output < 0) {
       fail(fmt::format("{} = {}. Violated: >= 0", prompt < 0 ? fields_.prompt : fields_.output,
                        std::min(prompt, output)));
     }
     add(format_ == RequestFormat::kMooncake ? milliseconds(time) : nanoseconds(time),
         static_cast<std::uint64_t>(prompt), static_cast<std::uint64_t>(output));
+  }
+
+  /// "12 7 9", or nothing.
+  void hashes(std::string_view text) {
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find(' '), text.size());
+      row_hashes_.push_back(tokens(text.substr(0, end), "hash_ids"));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
   }
 
   std::uint64_t tokens(std::string_view text, std::string_view column) const {
@@ -252,6 +284,9 @@ class Reader {
     }
     out_.requests.push_back(
         {arrival, static_cast<std::uint32_t>(prompt), static_cast<std::uint32_t>(output)});
+    out_.lines.push_back(static_cast<std::uint32_t>(number_));
+    begins_.push_back(out_.hashes.size());
+    out_.hashes.insert(out_.hashes.end(), row_hashes_.begin(), row_hashes_.end());
   }
 
   std::string_view text_;
@@ -260,6 +295,9 @@ class Reader {
   Fields fields_;
   std::size_t number_ = 0, width_ = 0;
   std::array<std::size_t, 3> column_{};
+  std::size_t hash_column_ = kNoColumn;
+  std::vector<std::uint64_t> row_hashes_;
+  std::vector<std::size_t> begins_;
   std::int64_t first_second_ = -1, first_fraction_ = 0;
   RequestTrace out_;
 };
@@ -271,10 +309,15 @@ RequestTrace parse_request_trace(std::string_view text, const std::string& name,
   return Reader(text, name, format).read();
 }
 
-std::string request_trace_csv(const std::vector<TracedRequest>& requests) {
-  std::string out = "arrival_ns,prompt_tokens,output_tokens\n";
-  for (const TracedRequest& r : requests) {
-    out += fmt::format("{},{},{}\n", r.arrival.ps() / 1000, r.prompt_tokens, r.output_tokens);
+std::string request_trace_csv(const RequestTrace& trace, bool with_hashes) {
+  const bool hashes = with_hashes && trace.hash_ids;
+  std::string out = "arrival_ns,prompt_tokens,output_tokens";
+  out += hashes ? ",hash_ids\n" : "\n";
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const TracedRequest& r = trace.requests[i];
+    out += fmt::format("{},{},{}", r.arrival.ps() / 1000, r.prompt_tokens, r.output_tokens);
+    if (hashes) out += fmt::format(",{}", fmt::join(trace.hashes_of(i), " "));
+    out += '\n';
   }
   return out;
 }

@@ -47,7 +47,7 @@ void read_arrivals(Context& context, Section& workload,
   };
   if (kind == WorkloadKind::kOpen) allow({"process", "per_second", "cv"});
   if (kind == WorkloadKind::kClosed) allow({"users", "think", "think_law"});
-  if (kind == WorkloadKind::kTrace) allow({"file", "format", "speedup"});
+  if (kind == WorkloadKind::kTrace) allow({"file", "format", "speedup", "hash_block"});
   Section s = workload.section("arrivals", keys);
   if (kind == WorkloadKind::kOpen) {
     a.process = static_cast<ArrivalProcess>(s.choice("process", kProcessNames, 0));
@@ -81,13 +81,21 @@ void read_arrivals(Context& context, Section& workload,
     a.trace = std::make_shared<const RequestTrace>(parse_request_trace(text.str(), a.file, format));
     context.record("workload.arrivals.file", a.file, s.where("file"), false);
     // In the hash by content; the file's place and other columns change nothing.
-    const std::string content = request_trace_csv(a.trace->requests);
+    const std::string content = request_trace_csv(*a.trace, false);
     context.record(
         "workload.arrivals.trace",
         fmt::format("{} requests, {}", a.trace->requests.size(),
                     hash128(std::as_bytes(std::span(content.data(), content.size()))).hex()),
         s.where("file"));
     a.speedup = s.number("speedup", {0, 1e6, true}, 1.0);
+    if (s.has("hash_block")) {
+      a.hash_block = static_cast<std::uint32_t>(s.count("hash_block", 1, kMaxLength));
+      const Node* batching = workload.find("batching");
+      const Node* on = batching == nullptr ? nullptr : batching->find("prefix_caching");
+      if (on == nullptr || on->kind != Node::Kind::kBoolean || !on->boolean) {
+        s.fail("hash_block", "means nothing without workload.batching.prefix_caching = true");
+      }
+    }
     if (static_cast<double>(a.trace->requests.back().arrival.ps()) / a.speedup >
         static_cast<double>(kLongestPs)) {
       s.violated("speedup", "the last request arrives within 45 days");
@@ -120,7 +128,35 @@ std::uint64_t limit_of(Section& s, std::string_view key, std::uint64_t most) {
   return s.count(key, s.has(key) ? 1 : 0, most, 0);
 }
 
-void read_batching(Section& workload, Scenario& out) {
+/// The ids of the trace's blocks are there, and as many as its prompts have blocks.
+void read_prefixes(Context& context, Section& s, const Scenario& out) {
+  const Arrivals& a = out.workload.serving.arrivals;
+  if (!a.trace || !a.trace->hash_ids) {
+    s.fail("prefix_caching",
+           a.trace ? "the request trace has no hash_ids: nothing says which prompts begin alike"
+                   : "needs a request trace with hash_ids",
+           "use workload.kind = \"trace\" and arrivals.format = \"mooncake\", or a csv with "
+           "hash_ids");
+  }
+  const RequestTrace& t = *a.trace;
+  for (std::size_t i = 0; i < t.requests.size(); ++i) {
+    const std::uint64_t prompt = t.requests[i].prompt_tokens;
+    const std::uint64_t want = (prompt + a.hash_block - 1) / a.hash_block;
+    if (t.hashes_of(i).size() == want) continue;
+    throw InputError(fmt::format("{}:{}", a.file, t.lines[i]),
+                     fmt::format("{} hash_ids for a prompt of {} tokens. Violated: one for each "
+                                 "block of {} tokens, {} in all",
+                                 t.hashes_of(i).size(), prompt, a.hash_block, want),
+                     "workload.arrivals.hash_block says how many tokens an id stands for");
+  }
+  Hash128 hash = hash128(std::as_bytes(std::span(t.hashes)));
+  context.record(
+      "workload.arrivals.hash_ids",
+      fmt::format("{} blocks of {} tokens, {}", t.hashes.size(), a.hash_block, hash.hex()),
+      s.where("prefix_caching"));
+}
+
+void read_batching(Context& context, Section& workload, Scenario& out) {
   Batching& b = out.workload.serving.batching;
   Section s = workload.section(
       "batching", {"token_budget", "max_sequences", "chunked_prefill", "memory_share", "kv",
@@ -166,9 +202,8 @@ void read_batching(Section& workload, Scenario& out) {
              "add [[devices]] kind = \"cxl\" and its links");
     }
   }
-  if (s.has("prefix_caching") && s.boolean("prefix_caching")) {
-    s.fail("prefix_caching", "unsupported in this version");
-  }
+  b.prefix_caching = s.boolean("prefix_caching", false);
+  if (b.prefix_caching) read_prefixes(context, s, out);
 }
 
 void read_front_end(Context& context, Section& workload, Scenario& out) {
@@ -266,7 +301,7 @@ void read_serving(Context& context, Section& workload,
   }
   read_arrivals(context, workload, place, out);
   read_lengths(workload, out);
-  read_batching(workload, out);
+  read_batching(context, workload, out);
   read_front_end(context, workload, out);
   read_tiers(context, workload, out);
   out.workload.serving.max_steps = limit_of(workload, "max_steps", kMaxSteps);
@@ -316,6 +351,27 @@ void check_serving(const Section& workload, const Scenario& scenario) {
                      "requests that arrive with this memory.kv.placement are unsupported",
                      hub ? "use placement = \"hub\", \"by_token\" or \"by_expert\""
                          : "use placement = \"by_sequence\", \"by_token\" or \"by_expert\"");
+  }
+  if (scenario.workload.serving.batching.prefix_caching) {
+    const auto alone = [&](bool on, const std::string& message, const std::string& hint) {
+      const Node* key = workload.find("batching")->find("prefix_caching");
+      if (on) throw InputError(key->where(), message, hint);
+    };
+    alone(spread,
+          "workload.batching.prefix_caching is unsupported with memory.kv.placement = \"by_token\" "
+          "and \"by_expert\"",
+          "use placement = \"by_sequence\" or \"hub\"");
+    alone(std::any_of(scenario.model.layers.begin(), scenario.model.layers.end(),
+                      [](const model::LayerSpec& l) { return l.sliding_window > 0; }),
+          "workload.batching.prefix_caching is unsupported with sliding-window attention, whose "
+          "layers give the pages of a prefix away",
+          "use a model without windows");
+    const std::uint32_t block = scenario.workload.serving.arrivals.hash_block;
+    alone(block % scenario.memory.kv_block != 0,
+          fmt::format("workload.batching.prefix_caching: blocks of {} tokens are no whole number "
+                      "of pages of memory.kv.block = {} tokens",
+                      block, scenario.memory.kv_block),
+          "use a memory.kv.block that divides workload.arrivals.hash_block");
   }
   if (spread && f.prefill_replicas > 0) {
     refuse(

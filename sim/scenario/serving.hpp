@@ -2,7 +2,7 @@
 // workload.kind = "open", "closed" and "trace": requests arrive, wait, are batched and leave.
 // Keys and defaults: scenarios/README.md; how they are simulated: sim/serving/serving.hpp.
 //
-// Not modelled, and refused by name: prefix caching, speculative decoding, priorities that change
+// Not modelled, and refused by name: speculative decoding, priorities that change
 // while a request waits, autoscaling.
 #pragma once
 #include <cstdint>
@@ -33,6 +33,7 @@ struct Arrivals {
   std::string file;                           ///< Ready to open, for messages.
   std::shared_ptr<const RequestTrace> trace;  ///< Shared by the points of a sweep, read only.
   double speedup = 1;                         ///< Arrival times are divided by it. > 0.
+  std::uint32_t hash_block = 512;             ///< Tokens that an id of hash_ids stands for, > 0.
   std::uint64_t requests = 0;                 ///< 0: no limit.
   std::optional<SimTime> duration;
 };
@@ -58,6 +59,8 @@ struct Batching {
   /// Of one GPU to and from host memory, per direction; 0: over the hardware's links, beside expert
   /// loads and exchanges.
   BytesPerSecond swap_bandwidth;
+  /// Requests share the pages of equal leading blocks of their prompts; needs hash_ids.
+  bool prefix_caching = false;
   bool swap_to_pool = false;  ///< Over the links: to a CXL pool in place of the host's memory.
   [[nodiscard]] bool swaps_over_links() const {
     return preemption == Preemption::kSwap && swap_bandwidth.value == 0;

@@ -18,6 +18,7 @@
 #include "sim/run/metrics.hpp"
 #include "sim/serving/arrivals.hpp"
 #include "sim/serving/kv_links.hpp"
+#include "sim/serving/prefix_cache.hpp"
 
 namespace switchyard::sim {
 namespace {
@@ -34,10 +35,14 @@ enum class State : std::uint8_t { kFront, kWaiting, kRunning, kHandover, kTravel
 struct Request {
   std::int64_t arrival = 0, scheduled = -1, first = -1, last = -1, left = -1;
   std::uint32_t prompt = 0, output = 0, tier = 0, user = 0, turn = 0;
-  std::uint32_t generated = 0;       // tokens sampled
-  std::uint32_t computed = 0;        // tokens whose keys and values are in the cache
-  std::uint32_t in_step = 0;         // further ones that the step under way computes
-  std::uint64_t held = 0;            // tokens whose pages are allocated at `rank`
+  std::uint32_t generated = 0;  // tokens sampled
+  std::uint32_t computed = 0;   // tokens whose keys and values are in the cache
+  std::uint32_t in_step = 0;    // further ones that the step under way computes
+  std::uint64_t held = 0;       // tokens whose pages are allocated at `rank`
+  std::uint64_t shared = 0;     // of those: the first ones, whose pages the rank's cache has
+  std::uint32_t block = PrefixCache::kRoot;  // the last one of them there
+  std::uint32_t cached = 0;                  // of `computed`: found in a cache
+  std::uint32_t found = 0;                   // such tokens in its whole life
   std::vector<std::uint64_t> pages;  // bytes on each GPU of the pool; empty without a kv_round
   std::uint32_t rank = kNoRank;
   std::uint32_t epoch = 0;  // changes when its replica loses it
@@ -58,12 +63,19 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
+/// Of a request whose pages travel away.
+struct Leaving {
+  std::uint64_t tokens = 0;                  // on its own pages here
+  std::uint32_t block = PrefixCache::kRoot;  // its last one in the cache
+};
+
 struct Rank {
   std::uint32_t engine = 0, home = 0;
   std::uint32_t pool = 0, pool_end = 0;  // ranks that keep pages on the same GPUs
   std::set<Key> waiting, running;
-  std::set<std::uint32_t> resident;                // requests with pages here
-  std::map<std::uint32_t, std::uint64_t> leaving;  // request → tokens whose pages travel away
+  std::set<std::uint32_t> resident;          // requests with pages here
+  std::map<std::uint32_t, Leaving> leaving;  // by request: pages that travel away
+  PrefixCache cache;                         // with batching.prefix_caching
   // Requests whose pages travel here. They count: a whole batch is handed over before any arrives.
   std::uint32_t travelling = 0;
   bool held_back = false;  // by the watermark, when it last planned
@@ -209,6 +221,8 @@ class ServingBatch final : public BatchSource {
     for (const std::uint32_t id : requests_of(at)) {
       moved.push_back(move_away(id, choose(false, nullptr), keep_kv, keep_kv));
     }
+    while (keep_kv && ranks_[at].cache.idle() > 0) evict(ranks_[at]);
+    if (!keep_kv) lose_cache(ranks_[at]);
     return moved;
   }
 
@@ -236,10 +250,10 @@ class ServingBatch final : public BatchSource {
       }
     }
     // Pages on their way from here never arrive: where they go they are computed again.
-    const std::map<std::uint32_t, std::uint64_t> leaving = std::move(ranks_[at].leaving);
+    const std::map<std::uint32_t, Leaving> leaving = std::move(ranks_[at].leaving);
     ranks_[at].leaving.clear();
-    for (const auto& [id, tokens] : leaving) {
-      used_[gpu] -= bytes(tokens);
+    for (const auto& [id, left] : leaving) {
+      used_[gpu] -= bytes(left.tokens);
       const Request& r = requests_[id];
       // It may have been lost, or have left, since.
       if (r.state != State::kTravelling || r.rank == kNoRank) continue;
@@ -249,6 +263,7 @@ class ServingBatch final : public BatchSource {
       --ranks_[to].travelling;
       enqueue(id, to);
     }
+    lose_cache(ranks_[at]);
   }
 
   std::vector<MovedSequence> come_home(std::uint32_t gpu) override {
@@ -291,7 +306,15 @@ class ServingBatch final : public BatchSource {
         leave(id, run::RequestOutcome::kFailed);
       }
       // Those that came last make room for the others.
-      while (overdrawn(k) && !k.running.empty()) preempt(k, k.running.rbegin()->id);
+      while (overdrawn(k)) {
+        if (k.cache.idle() > 0) {
+          evict(k);
+        } else if (!k.running.empty()) {
+          preempt(k, k.running.rbegin()->id);
+        } else {
+          break;
+        }
+      }
     }
   }
 
@@ -357,9 +380,11 @@ class ServingBatch final : public BatchSource {
     for (const Rank& k : ranks_) {
       if (k.home != gpu) continue;
       for (const std::uint32_t id : k.resident) {
-        tokens.push_back(std::uint64_t{requests_[id].computed} + requests_[id].in_step);
+        const Request& r = requests_[id];
+        tokens.push_back(std::uint64_t{r.computed} + r.in_step - r.shared);
       }
-      for (const auto& [id, held] : k.leaving) tokens.push_back(held);
+      for (const auto& [id, left] : k.leaving) tokens.push_back(left.tokens);
+      if (k.cache.blocks() > 0) tokens.push_back(k.cache.blocks() * hash_block());
     }
   }
 
@@ -409,7 +434,9 @@ class ServingBatch final : public BatchSource {
             std::uint64_t{r.computed} +
             std::min<std::uint64_t>(r.known() - r.computed, w_.batching.token_budget);
         std::uint32_t full = first_of(k);  // The GPU with the least room.
-        const auto left = [&](std::uint32_t g) { return room_[g] - std::min(room_[g], used_[g]); };
+        const auto left = [&](std::uint32_t g) {
+          return room_[g] - std::min(room_[g], needed(k, g));
+        };
         for (std::uint32_t i = 1; i < span(); ++i) {
           if (left(first_of(k) + i) < left(full)) full = first_of(k) + i;
         }
@@ -462,6 +489,12 @@ class ServingBatch final : public BatchSource {
       for (std::uint32_t i = k.pool; i <= at; ++i) ranks_[i].pool_end = at + 1;
     }
     ranks_each_ = static_cast<std::uint32_t>(ranks_.size()) / f.replicas;
+    if (w_.batching.prefix_caching && bytes(2 * hash_block()) != 2 * bytes(hash_block())) {
+      throw InputError("workload.batching.prefix_caching",
+                       fmt::format("the pages of blocks of {} tokens do not add up to whole bytes",
+                                   hash_block()),
+                       "use a larger workload.arrivals.hash_block or memory.kv.block");
+    }
     if (f.prefill_replicas > 0 && !machine_.pages.send) {
       SWITCHYARD_ASSERT(machine_.routes.has_value(), "KV transfers need routes");
       links_.emplace(std::move(*machine_.routes));
@@ -505,9 +538,10 @@ class ServingBatch final : public BatchSource {
     }
     return false;
   }
-  /// Bytes on the i-th GPU of the span: those that it holds, and those of `tokens` tokens.
+  /// Bytes on the i-th GPU of the span: those that it holds (not those it shares), and those of
+  /// `tokens` tokens.
   [[nodiscard]] std::uint64_t held_on(const Request& r, std::uint32_t i) const {
-    return !spread() ? bytes(r.held) : r.pages.empty() ? 0 : r.pages[i];
+    return !spread() ? bytes(r.held - r.shared) : r.pages.empty() ? 0 : r.pages[i];
   }
   [[nodiscard]] std::uint64_t bytes_on(const Rank& k, std::uint32_t id, std::uint32_t i,
                                        std::uint64_t tokens) const {
@@ -520,13 +554,96 @@ class ServingBatch final : public BatchSource {
   void hold(std::uint32_t id, std::uint64_t tokens, bool keep = false) {
     Request& r = requests_[id];
     Rank& k = ranks_[r.rank];
-    if (spread() ? r.held != tokens : bytes(r.held) != bytes(tokens)) {
-      kv_.push_back({k.home, r.held, tokens, id, keep});
+    const std::uint64_t own = r.held - r.shared, then = own_of(r, tokens);
+    if (!spread()) make_place(k, bytes(then) - std::min(bytes(then), bytes(own)));
+    if (spread() ? r.held != tokens : bytes(own) != bytes(then)) {
+      kv_.push_back({k.home, own, then, id, keep});
     }
     reserve(id, tokens);
     if (r.held == 0 && tokens > 0) k.resident.insert(id);
     if (r.held > 0 && tokens == 0) k.resident.erase(id);
     r.held = tokens;
+    if (tokens == 0) unshare(k, r);
+  }
+  /// Of `tokens` tokens those on pages of its own.
+  [[nodiscard]] static std::uint64_t own_of(const Request& r, std::uint64_t tokens) {
+    return tokens == 0 ? 0 : tokens - r.shared;
+  }
+
+  // ---- pages of equal prompts ----
+
+  [[nodiscard]] std::uint64_t hash_block() const { return w_.arrivals.hash_block; }
+  [[nodiscard]] std::uint64_t idle_bytes(const Rank& k) const {
+    return k.cache.idle() * bytes(hash_block());
+  }
+  /// Bytes of pages that requests use; the others of the cache go when room is needed.
+  [[nodiscard]] std::uint64_t needed(const Rank& k, std::uint32_t gpu) const {
+    return gpu == k.home ? used_[gpu] - idle_bytes(k) : used_[gpu];
+  }
+  void evict(Rank& k) {
+    k.cache.evict();
+    used_[k.home] -= bytes(hash_block());
+    kv_.push_back({k.home, hash_block(), 0, run::kNone, false});
+    ++evicted_;
+  }
+  /// Pages of the cache that nobody uses make place for `more` bytes, the oldest first.
+  void make_place(Rank& k, std::uint64_t more) {
+    if (k.cache.idle() == 0 || more == 0) return;
+    const std::uint64_t before = evicted_, most = below_mark(k.home);
+    while (k.cache.idle() > 0 && used_[k.home] + more > most) evict(k);
+    if (evicted_ == before || eviction_events_++ >= kMostPreemptionEvents) return;
+    note(run::EventKind::kEviction, k.engine,
+         fmt::format("prefix cache: {} block{} of {} tokens make place", evicted_ - before,
+                     evicted_ - before == 1 ? "" : "s", hash_block()));
+    notes_.back().gpu = k.home;
+    notes_.back().value = static_cast<double>(evicted_ - before);
+  }
+  void lose_cache(Rank& k) {
+    used_[k.home] -= k.cache.blocks() * bytes(hash_block());
+    k.cache.clear();
+  }
+  void unshare(Rank& k, Request& r) {
+    k.cache.release(r.block);
+    r.block = PrefixCache::kRoot;
+    r.shared = 0;
+  }
+  /// What the rank's cache has of the tokens that request `id` has to compute; one is always left.
+  [[nodiscard]] PrefixCache::Hit find_prefix(const Rank& k, std::uint32_t id) const {
+    const Request& r = requests_[id];
+    if (!w_.batching.prefix_caching || r.computed > 0 || r.held > 0) return {};
+    const std::uint64_t most = std::min<std::uint64_t>(r.prompt, r.known() - 1) / hash_block();
+    return k.cache.find(w_.arrivals.trace->hashes_of(id), most);
+  }
+  void take_prefix(Rank& k, std::uint32_t id, const PrefixCache::Hit& hit) {
+    if (hit.blocks == 0) return;
+    Request& r = requests_[id];
+    k.cache.take(hit.last);
+    r.block = hit.last;
+    r.shared = r.held = hit.blocks * hash_block();
+    k.resident.insert(id);
+  }
+  /// The whole blocks of its prompt that a request has computed are the cache's from now on.
+  void share(std::uint32_t id) {
+    Request& r = requests_[id];
+    if (!w_.batching.prefix_caching || r.held == 0) return;
+    Rank& k = ranks_[r.rank];
+    const std::span<const std::uint64_t> ids = w_.arrivals.trace->hashes_of(id);
+    const std::uint64_t whole = std::min(r.prompt, r.computed) / hash_block() * hash_block();
+    while (r.shared < whole) {
+      const auto [block, fresh] = k.cache.extend(r.block, ids[r.shared / hash_block()]);
+      r.block = block;
+      r.shared += hash_block();
+      if (fresh) continue;
+      // Another one has computed it as well: one of the two goes.
+      used_[k.home] -= bytes(hash_block());
+      kv_.push_back({k.home, hash_block(), 0, run::kNone, false});
+    }
+  }
+  /// The tokens that a request has computed are lost.
+  void forget_tokens(Request& r) {
+    anew_ += r.computed - r.cached;
+    found_lost_ += r.cached;
+    r.computed = r.cached = 0;
   }
   /// Counts the bytes of `tokens` tokens in place of those that it has.
   void reserve(std::uint32_t id, std::uint64_t tokens) {
@@ -534,7 +651,7 @@ class ServingBatch final : public BatchSource {
     const Rank& k = ranks_[r.rank];
     if (spread() && r.pages.empty()) r.pages.assign(span(), 0);
     for (std::uint32_t i = 0; i < span(); ++i) {
-      const std::uint64_t after = bytes_on(k, id, i, tokens);
+      const std::uint64_t after = spread() ? bytes_on(k, id, i, tokens) : bytes(own_of(r, tokens));
       std::uint64_t& used = used_[first_of(k) + i];
       used = used - held_on(r, i) + after;
       if (spread()) r.pages[i] = after;
@@ -542,16 +659,21 @@ class ServingBatch final : public BatchSource {
     if (tokens == 0) r.pages = {};
   }
   enum class Limit : std::uint8_t { kRoom, kMark };
+  /// `hit`: what it would take from the cache.
   [[nodiscard]] bool fits_on(const Rank& k, std::uint32_t id, std::uint32_t i, std::uint64_t tokens,
-                             Limit limit) const {
+                             Limit limit, const PrefixCache::Hit& hit = {}) const {
     const std::uint32_t g = first_of(k) + i;
-    return used_[g] - held_on(requests_[id], i) + bytes_on(k, id, i, tokens) <=
+    const Request& r = requests_[id];
+    const std::uint64_t more = spread() ? bytes_on(k, id, i, tokens)
+                                        : bytes(tokens - r.shared - hit.blocks * hash_block()) +
+                                              hit.idle * bytes(hash_block());
+    return needed(k, g) - held_on(r, i) + more <=
            (limit == Limit::kMark ? below_mark(g) : room_[g]);
   }
-  [[nodiscard]] bool fits(const Rank& k, std::uint32_t id, std::uint64_t tokens,
-                          Limit limit) const {
+  [[nodiscard]] bool fits(const Rank& k, std::uint32_t id, std::uint64_t tokens, Limit limit,
+                          const PrefixCache::Hit& hit = {}) const {
     for (std::uint32_t i = 0; i < span(); ++i) {
-      if (!fits_on(k, id, i, tokens, limit)) return false;
+      if (!fits_on(k, id, i, tokens, limit, hit)) return false;
     }
     return true;
   }
@@ -687,8 +809,8 @@ class ServingBatch final : public BatchSource {
       if (r.state == State::kTravelling) --k.travelling;
       hold(id, 0);
       forget_swapped(id);
-      anew_ += r.computed;
-      r.computed = r.in_step = 0;
+      forget_tokens(r);
+      r.in_step = 0;
       r.waits = false;
       ++r.epoch;
       r.rank = kNoRank;
@@ -730,7 +852,8 @@ class ServingBatch final : public BatchSource {
   [[nodiscard]] bool has_room(const Rank& k, const Request& r) const {
     // Pages that move have a home (by_sequence).
     return bytes(std::uint64_t{r.prompt} + r.output - 1) <= room_[k.home] &&
-           used_[k.home] + bytes(r.held) <= (k.queue() > 0 ? below_mark(k.home) : room_[k.home]) &&
+           needed(k, k.home) + bytes(r.held) <=
+               (k.queue() > 0 ? below_mark(k.home) : room_[k.home]) &&
            k.queue() < w_.batching.max_sequences;
   }
   /// Its pages are gone, with the ledger's entries of them.
@@ -739,9 +862,10 @@ class ServingBatch final : public BatchSource {
     reserve(id, 0);
     ranks_[r.rank].resident.erase(id);
     r.held = 0;
+    unshare(ranks_[r.rank], r);
     lost_pages_ += 1;
-    anew_ += r.computed;
-    r.computed = r.in_step = 0;
+    forget_tokens(r);
+    r.in_step = 0;
     r.waits = false;
     ++r.epoch;
   }
@@ -750,8 +874,8 @@ class ServingBatch final : public BatchSource {
     Request& r = requests_[id];
     if (r.held > 0) hold(id, 0);
     forget_swapped(id);
-    anew_ += r.computed;
-    r.computed = r.in_step = 0;
+    forget_tokens(r);
+    r.in_step = 0;
     r.waits = false;
     ++r.epoch;
   }
@@ -769,7 +893,7 @@ class ServingBatch final : public BatchSource {
       r.rank = to;
       hold(id, m.tokens);
     } else if (r.held > 0) {
-      if (listed) kv_.push_back({k.home, r.held, 0, id, false});
+      if (listed) kv_.push_back({k.home, r.held - r.shared, 0, id, false});
       forget_pages(id);
       r.rank = kNoRank;
       if (w_.front_end.on_failure == scenario::OnFailure::kFail) {
@@ -893,7 +1017,7 @@ class ServingBatch final : public BatchSource {
       if (engines_[engine].open || k.gone || (fresh && sheds(engine))) continue;
       if (room != nullptr) {
         const std::uint64_t most = k.queue() > 0 ? below_mark(k.home) : room_[k.home];
-        if (used_[k.home] + bytes(room->computed) > most ||
+        if (needed(k, k.home) + bytes(room->computed) > most ||
             k.queue() >= w_.batching.max_sequences) {
           continue;
         }
@@ -971,8 +1095,7 @@ class ServingBatch final : public BatchSource {
       swap(k, id, true);
       r.swapped = true;
     } else {
-      anew_ += r.computed;
-      r.computed = 0;
+      forget_tokens(r);
     }
     if (r.waits) r.in_step = 0;  // Its token begins anew.
     r.waits = false;
@@ -1110,7 +1233,9 @@ class ServingBatch final : public BatchSource {
       Share& share = shares[at - first];
       const Key who = *k.waiting.begin();
       Request& r = requests_[who.id];
-      const std::uint32_t needs = r.known() - r.computed;
+      const PrefixCache::Hit hit = find_prefix(k, who.id);
+      const auto done = static_cast<std::uint32_t>(r.computed + hit.blocks * hash_block());
+      const std::uint32_t needs = r.known() - done;
       std::uint32_t tokens = std::min(needs, share.budget);
       if (!b.chunked_prefill && tokens < needs) {
         // A prompt beyond the budget takes a step for itself.
@@ -1118,10 +1243,10 @@ class ServingBatch final : public BatchSource {
         if (share.closed) continue;
         tokens = needs;
       }
-      const std::uint64_t total = std::uint64_t{r.computed} + tokens;
-      const bool has_room = fits(k, who.id, total, Limit::kRoom);
+      const std::uint64_t total = std::uint64_t{done} + tokens;
+      const bool has_room = fits(k, who.id, total, Limit::kRoom, hit);
       if (any_runs && has_room && !machine_.watermark.empty() &&
-          !fits(k, who.id, total, Limit::kMark)) {
+          !fits(k, who.id, total, Limit::kMark, hit)) {
         share.held_back = true;
         break;
       }
@@ -1136,6 +1261,14 @@ class ServingBatch final : public BatchSource {
         swap(k, who.id, false);
         r.swapped = false;
       }
+      if (w_.batching.prefix_caching && r.computed == 0) {
+        looked_up_ += r.known();
+        found_ += hit.blocks * hash_block();
+      }
+      take_prefix(k, who.id, hit);
+      r.cached += done - r.computed;
+      r.found += done - r.computed;
+      r.computed = done;
       k.waiting.erase(who);
       k.running.insert(who);
       r.state = State::kRunning;
@@ -1204,7 +1337,7 @@ class ServingBatch final : public BatchSource {
         const Rank& k = ranks_[i];
         for (std::uint32_t g = first_of(k); g < first_of(k) + span(); ++g) {
           if (k.gone || room_[g] == 0) continue;
-          const double use = static_cast<double>(used_[g]) / static_cast<double>(room_[g]);
+          const double use = static_cast<double>(needed(k, g)) / static_cast<double>(room_[g]);
           kv_use_ += use;
           kv_most_ = std::max(kv_most_, use);
           ++kv_samples_;
@@ -1239,6 +1372,7 @@ class ServingBatch final : public BatchSource {
       r.in_step = 0;
       // The router has said where its new tokens lie.
       if (spread() && r.held > 0) reserve(f.id, r.held);
+      share(f.id);
       if (!f.samples) continue;
       ++sampled_;
       // Not when the step is planned: a breaker may throw it away while it is under way.
@@ -1293,13 +1427,21 @@ class ServingBatch final : public BatchSource {
       const std::uint32_t from = r.rank;
       Rank& source = ranks_[from];
       source.resident.erase(id);
-      source.leaving[id] = r.held;
+      source.leaving[id] = {r.held - r.shared, r.block};
       r.rank = to;
-      r.held = 0;
+      r.held = r.shared = 0;
+      r.block = PrefixCache::kRoot;
       r.state = State::kTravelling;
       ++ranks_[to].travelling;
+      // What the cache there has need not travel.
+      if (w_.batching.prefix_caching) {
+        take_prefix(
+            ranks_[to], id,
+            ranks_[to].cache.find(w_.arrivals.trace->hashes_of(id), r.prompt / hash_block()));
+      }
+      not_sent_ += bytes(r.shared) * width_;
       hold(id, r.computed);
-      const std::uint64_t pages = bytes(r.computed);
+      const std::uint64_t pages = bytes(r.computed - r.shared);
       Travel t{id, r.epoch, from, now_, now_ + 1, 0, {}};
       if (links_) {
         t.end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
@@ -1351,8 +1493,9 @@ class ServingBatch final : public BatchSource {
     engines_[source.engine].may_work = true;
     const auto it = source.leaving.find(id);
     if (it == source.leaving.end()) return;  // Lost with the GPU.
-    kv_.push_back({source.home, it->second, 0, id, false});
-    used_[source.home] -= bytes(it->second);
+    kv_.push_back({source.home, it->second.tokens, 0, id, false});
+    used_[source.home] -= bytes(it->second.tokens);
+    source.cache.release(it->second.block);
     source.leaving.erase(it);
     // With another epoch its destination lost it on the way, and evacuate() has counted it out.
     if (requests_[id].epoch != epoch) return;
@@ -1361,6 +1504,35 @@ class ServingBatch final : public BatchSource {
   }
 
   // ---- results ----
+
+  /// What requests hold at a rank, with what travels away and the cache, is what is counted there;
+  /// a block has as many users as there are requests with it.
+  void check_caches(std::vector<std::string>& violations) const {
+    if (!w_.batching.prefix_caching) return;
+    for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
+      const Rank& k = ranks_[at];
+      std::uint64_t want = k.cache.blocks() * bytes(hash_block());
+      std::vector<std::uint32_t> users;
+      for (const std::uint32_t id : k.resident) {
+        want += bytes(requests_[id].held - requests_[id].shared);
+        users.push_back(requests_[id].block);
+      }
+      for (const auto& [id, left] : k.leaving) {
+        want += bytes(left.tokens);
+        users.push_back(left.block);
+      }
+      if (used_[k.home] != want) {
+        violations.push_back(fmt::format("GPU {}: {} B of pages counted, {} B are held", k.home,
+                                         used_[k.home], want));
+      }
+      if (!k.cache.counts(users)) {
+        violations.push_back(
+            fmt::format("GPU {}: a block of the prefix cache has other users than "
+                        "requests",
+                        k.home));
+      }
+    }
+  }
 
   void add_limits(run::RunData& data) const;
   void add_metrics(run::RunData& data, std::vector<std::string>& violations);
@@ -1404,7 +1576,8 @@ class ServingBatch final : public BatchSource {
                 sampled_ = 0, lost_samples_ = 0, tokens_out_ = 0, swapped_total_ = 0,
                 travelled_bytes_ = 0, travels_ = 0, arrived_ = 0, steps_planned_ = 0,
                 kv_samples_ = 0, by_mark_ = 0, held_steps_ = 0, mark_events_ = 0, lost_pages_ = 0,
-                no_room_ = 0, shed_ = 0, turned_away_ = 0;
+                no_room_ = 0, shed_ = 0, turned_away_ = 0, looked_up_ = 0, found_ = 0,
+                found_lost_ = 0, not_sent_ = 0, evicted_ = 0, eviction_events_ = 0;
   std::int64_t travel_ps_ = 0, busy_ps_ = 0, begin_ = -1, end_ = 0, warm_end_ = -1;
   double kv_use_ = 0, kv_most_ = 0;
   std::vector<std::int64_t> itl_ps_, itl_end_ps_;  // of tokens in the span: gap, when
@@ -1449,6 +1622,7 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
     q.replica = r.rank == kNoRank ? run::kNone : ranks_[r.rank].engine;
     q.scheduled_ps = r.scheduled;
     q.preemptions = r.preemptions;
+    q.cached_tokens = r.found;
     data.requests.push_back(q);
   }
   add_metrics(data, violations);
@@ -1469,8 +1643,9 @@ void ServingBatch::finish(std::int64_t, run::RunData& data, std::vector<std::str
   }
   if (w_.arrivals.trace) {
     say(w_.arrivals.trace->left_out, "rows of the request trace without an answer, left out");
-    if (w_.arrivals.trace->hash_ids) {
-      notes.push_back("hash_ids of the request trace are not used: no prefix caching");
+    if (w_.arrivals.trace->hash_ids && !w_.batching.prefix_caching) {
+      notes.push_back(
+          "hash_ids of the request trace are not used: workload.batching.prefix_caching = false");
     }
   }
 }
@@ -1537,10 +1712,14 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
         "requests in system over time add up to {} ps, their times to {} ps",
         static_cast<double>(area_), static_cast<double>(time_in_system_ + still_in_system)));
   }
-  if (computed + static_cast<Wide>(anew_) != static_cast<Wide>(processed_)) {
-    violations.push_back(fmt::format("{} tokens in steps, requests account for {}", processed_,
-                                     static_cast<double>(computed + static_cast<Wide>(anew_))));
+  const Wide owed = computed + static_cast<Wide>(anew_) + static_cast<Wide>(found_lost_);
+  if (owed != static_cast<Wide>(processed_) + static_cast<Wide>(found_)) {
+    violations.push_back(
+        fmt::format("{} tokens in steps and {} from caches, requests account for "
+                    "{}",
+                    processed_, found_, static_cast<double>(owed)));
   }
+  check_caches(violations);
   if (generated != static_cast<Wide>(sampled_)) {
     violations.push_back(fmt::format("{} tokens sampled, answers have {}", sampled_,
                                      static_cast<double>(generated)));
@@ -1603,6 +1782,16 @@ void ServingBatch::add_metrics(run::RunData& data, std::vector<std::string>& vio
         return r.action == scenario::AlarmAction::kShed;
       })) {
     data.metrics.push_back({"requests shed", static_cast<double>(shed_ + turned_away_), ""});
+  }
+  if (w_.batching.prefix_caching) {
+    data.metrics.push_back({"prefix hit rate",
+                            ratio(static_cast<double>(found_), static_cast<double>(looked_up_)),
+                            ""});
+    data.metrics.push_back({"prefix tokens not computed", static_cast<double>(found_), ""});
+    data.metrics.push_back({"prefix blocks evicted", static_cast<double>(evicted_), ""});
+    if (w_.front_end.prefill_replicas > 0) {
+      data.metrics.push_back({"prefix KV not sent", static_cast<double>(not_sent_) * 1e-9, "GB"});
+    }
   }
   if (!machine_.watermark.empty()) {
     data.metrics.push_back(

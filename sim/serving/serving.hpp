@@ -33,6 +33,14 @@
 // come to it. by_expert: before the router has decided, that is all new tokens of the step in every
 // layer; after the step only what came counts. So no GPU ever has more pages than it has room for.
 //
+// Prefix caching (batching.prefix_caching; prefix_cache.hpp). Whole blocks of a prompt that a
+// request of the rank has computed are the rank's from the end of that step on: others that are
+// admitted later begin behind the leading ones they have in common; at least one token is computed.
+// Of two requests that computed a block side by side one gives its pages back. A block without
+// users makes place when pages are needed, below the watermark too, before anybody is preempted.
+// Swapped pages come back as the request's own. A finished prompt goes to a decode rank without the
+// blocks that are there. A lost GPU's cache is empty; a replica that does not answer keeps its own.
+//
 // Replicas step by themselves, in the order of simulated time. With prefill replicas, a finished
 // prompt (its first token is out then) waits until a decode rank has pages and sequences for it,
 // its KV pages travel, and it goes on there. Under auto, coflow and flow pages and the exchanges of
@@ -58,7 +66,7 @@
 // sampled = Σ answers.
 //
 // Not modelled: the time of tokenising, of the front end itself and of the answer's way to the
-// user; prefix caching; host memory's size; a swap beside computation.
+// user; host memory's size; a swap beside computation.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -85,7 +93,8 @@ struct ServingMachine {
   /// Pages lie on the kv_round GPUs of the home's copy of the experts; 0: on the home.
   std::uint32_t kv_round = 0;
   /// With a kv_round: bytes that `gpu` may have to hold of request `id` when it has `tokens` > 0
-  /// tokens in the cache, of which `had` <= tokens are there; exact when these are equal.
+  /// tokens in the cache, of which `had` <= tokens are there; exact when these are equal, also for
+  /// a home in another replica. `gpu`: first of its group.
   std::function<std::uint64_t(std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
                               std::uint64_t had, std::uint64_t tokens)>
       kv_on;

@@ -462,6 +462,7 @@ TEST(RunFile, FormatMdIsTheSchemaAndTheSchemaIsTheFile) {
   RunData served = sample_run(10, Detail::kTokens);
   served.serving = true;
   served.inventory.gpus.back().engine = 1;
+  served.requests[0].cached_tokens = 512;
   write_run("schema.h5", served);
   const h5::FileReader file("schema.h5", run_schema());
   EXPECT_EQ(h5::schema_differences(run_schema(), file), std::vector<std::string>{});
@@ -487,6 +488,7 @@ TEST(RunFile, KeepsReplicasAndWhatArrivedRequestsHave) {
   q.scheduled_ps = 17;
   q.preemptions = 3;
   q.met_slo = 1;
+  q.cached_tokens = 512;
   write_run("served.h5", run);
   const RunData back = read_run("served.h5");
   EXPECT_TRUE(back.serving);
@@ -498,6 +500,7 @@ TEST(RunFile, KeepsReplicasAndWhatArrivedRequestsHave) {
   EXPECT_EQ(back.requests[0].scheduled_ps, 17);
   EXPECT_EQ(back.requests[0].preemptions, 3U);
   EXPECT_EQ(back.requests[0].met_slo, 1);
+  EXPECT_EQ(back.requests[0].cached_tokens, 512U);
   EXPECT_EQ(back.requests[1].replica, kNone);
   run.serving = false;
   run.inventory.gpus.back().engine = 0;

@@ -56,6 +56,16 @@ TEST(RequestTrace, ReadsMooncakeAndSaysThatItHasHashIds) {
   EXPECT_TRUE(t.hash_ids);
   EXPECT_EQ(t.requests[0].prompt_tokens, 6758U);
   EXPECT_EQ(t.requests[0].output_tokens, 500U);
+  // ⌈6758 / 512⌉ blocks, the first one that of every request here.
+  ASSERT_EQ(t.hashes_of(0).size(), 14U);
+  EXPECT_EQ(t.hashes_of(1)[0], 0U);
+  EXPECT_EQ(t.hashes_of(1)[1], 14U);
+  EXPECT_EQ(t.lines[5], 6U);
+  const RequestTrace back = parse_request_trace(request_trace_csv(t), "r", RequestFormat::kCsv);
+  EXPECT_TRUE(back.hash_ids);
+  EXPECT_EQ(back.hashes, t.hashes);
+  EXPECT_EQ(back.hash_begin, t.hash_begin);
+  EXPECT_FALSE(parse_request_trace(request_trace_csv(t, false), "r", RequestFormat::kCsv).hash_ids);
 }
 
 TEST(RequestTrace, ReadsLlmServingSim) {
@@ -80,8 +90,7 @@ TEST(RequestTrace, LeavesOutBurstGptsFailedRequests) {
 
 TEST(RequestTrace, WhatIsWrittenReadsBack) {
   const RequestTrace t = fixture("azure2023_conv_head.csv", RequestFormat::kAzure);
-  const RequestTrace back =
-      parse_request_trace(request_trace_csv(t.requests), "r", RequestFormat::kCsv);
+  const RequestTrace back = parse_request_trace(request_trace_csv(t), "r", RequestFormat::kCsv);
   ASSERT_EQ(back.requests.size(), t.requests.size());
   for (std::size_t i = 0; i < t.requests.size(); ++i) {
     EXPECT_EQ(back.requests[i].arrival, t.requests[i].arrival);
@@ -108,6 +117,14 @@ TEST(RequestTrace, RefusesHostileRowsWithTheirLine) {
         "{\"timestamp\": 1, \"input_length\": 1}", "[1, 2, 3]", "{", "nan",
         "{\"timestamp\": 18446744073709551615, \"input_length\": 1, \"output_length\": 1}"}) {
     EXPECT_TRUE(error(bad, RequestFormat::kMooncake).starts_with("r:1: ")) << bad;
+  }
+  for (const char* bad : {"3", "[1, -2]", "[1.5]", "[\"a\"]", "{}"}) {
+    EXPECT_TRUE(error(std::string("{\"timestamp\": 1, \"input_length\": 1, \"output_length\": 1, "
+                                  "\"hash_ids\": ") +
+                          bad + "}",
+                      RequestFormat::kMooncake)
+                    .starts_with("r:1: hash_ids"))
+        << bad;
   }
   const std::string azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
   for (const char* bad :

@@ -5,14 +5,17 @@
 #include "sim/serving/serving.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <utility>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/run/metrics.hpp"
@@ -125,6 +128,36 @@ std::string message_of(const std::function<void()>& body) {
     return e.what();
   }
   return "no error";
+}
+
+struct Asked {
+  std::int64_t ms = 0;
+  std::uint32_t prompt = 0, output = 0;
+  std::vector<std::uint64_t> ids;  // of blocks of 32 tokens, two pages
+};
+
+scenario::Scenario prefix_scenario(const std::vector<Asked>& asked,
+                                   std::vector<std::string> more = {}) {
+  std::vector<scenario::TracedRequest> requests;
+  auto trace = std::make_shared<scenario::RequestTrace>();
+  trace->hash_ids = true;
+  for (const Asked& a : asked) {
+    requests.push_back(at_ms(a.ms, a.prompt, a.output));
+    trace->hash_begin.push_back(trace->hashes.size());
+    trace->hashes.insert(trace->hashes.end(), a.ids.begin(), a.ids.end());
+  }
+  trace->hash_begin.push_back(trace->hashes.size());
+  trace->requests = requests;
+  scenario::Scenario s = trace_scenario(requests, std::move(more));
+  s.workload.serving.arrivals.trace = trace;
+  s.workload.serving.arrivals.hash_block = 32;
+  s.workload.serving.batching.prefix_caching = true;
+  return s;
+}
+
+/// One GPU has all pages.
+std::vector<std::string> on_hub() {
+  return {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"};
 }
 
 constexpr const char* kOneGpu = "parallel.ep=1";
@@ -742,6 +775,208 @@ TEST(ServingLoop, TwoRunsAreTheSame) {
   }
 }
 
+TEST(PrefixCaching, APromptBeginsBehindTheBlocksThatAreThere) {
+  // Blocks of 32 tokens; each request comes when the one before has left.
+  const auto s = prefix_scenario({{0, 96, 2, {1, 2, 3}},    // nothing is there
+                                  {100, 80, 1, {1, 2, 9}},  // 64 of 80 tokens are
+                                  {200, 96, 1, {1, 2, 3}},  // all are, but one must be computed
+                                  {300, 96, 1, {7, 2, 3}},  // another beginning: none
+                                  {400, 130, 1, {1, 2, 3, 4, 5}}},  // 96, the third block as well
+                                 on_hub());
+  const Result r = drive(s, 8, 100, ten_ms);
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> computed;  // cached before, new
+  for (const sim::StepPlan& p : r.plans) {
+    for (const sim::PlannedSequence& q : p.sequences) computed.emplace_back(q.had, q.fresh);
+  }
+  EXPECT_EQ(computed, (std::vector<std::pair<std::uint64_t, std::uint32_t>>{
+                          {0, 96}, {96, 1}, {64, 16}, {64, 32}, {0, 96}, {96, 34}}));
+  EXPECT_EQ(r.metric("prefix tokens not computed"), 64 + 64 + 96);
+  EXPECT_DOUBLE_EQ(r.metric("prefix hit rate"), 224.0 / (96 + 80 + 96 + 96 + 130));
+  EXPECT_EQ(r.metric("prefix blocks evicted"), 0);
+  EXPECT_EQ(r.metric("tokens computed anew"), 0);
+  std::vector<std::uint32_t> found;
+  for (const run::RequestRecord& q : r.data.requests) found.push_back(q.cached_tokens);
+  EXPECT_EQ(found, (std::vector<std::uint32_t>{0, 64, 64, 0, 96}));
+}
+
+TEST(PrefixCaching, BlocksThatNobodyUsesMakePlaceTheOldestFirst) {
+  // Room for four blocks of 32 tokens.
+  const auto s = prefix_scenario({{0, 64, 1, {1, 2}},
+                                  {100, 64, 1, {3, 4}},
+                                  {200, 96, 1, {1, 2, 5}},   // finds 1 and 2; 4 makes place
+                                  {300, 64, 1, {3, 6}},      // finds 3; 5 makes place
+                                  {400, 96, 1, {1, 2, 5}}},  // finds 1 and 2, not 5; 6 goes
+                                 on_hub());
+  const Result r = drive(s, 8, 8, ten_ms);
+  std::vector<std::uint32_t> found;
+  for (const run::RequestRecord& q : r.data.requests) found.push_back(q.cached_tokens);
+  EXPECT_EQ(found, (std::vector<std::uint32_t>{0, 0, 64, 32, 64}));
+  EXPECT_EQ(r.metric("prefix blocks evicted"), 3);
+  EXPECT_EQ(std::count_if(r.data.events.begin(), r.data.events.end(),
+                          [](const run::Event& e) { return e.kind == run::EventKind::kEviction; }),
+            3);
+  EXPECT_EQ(r.metric("preemptions"), 0);
+  EXPECT_EQ(r.metric("KV use max"), 0.75);  // pages in use, not what is kept as cache
+}
+
+TEST(PrefixCaching, OfABlockComputedTwiceOneIsGivenBack) {
+  const auto s =
+      prefix_scenario({{0, 64, 3, {1, 2}}, {0, 64, 3, {1, 2}}, {15, 70, 1, {1, 2, 3}}}, on_hub());
+  const Result r = drive(s, 8, 100, ten_ms);
+  ASSERT_EQ(r.plans.size(), 3U);
+  // Two prompts of four pages; then one copy of them goes and each has a page of its answer.
+  std::vector<std::int64_t> pages;
+  std::int64_t live = 0;
+  for (const sim::StepPlan& p : r.plans) {
+    for (const sim::KvChange& c : p.kv) {
+      live += static_cast<std::int64_t>((c.after + 15) / 16) -
+              static_cast<std::int64_t>((c.before + 15) / 16);
+    }
+    pages.push_back(live);
+  }
+  // The third: 64 tokens found while both run, one page of its own.
+  EXPECT_EQ(pages, (std::vector<std::int64_t>{8, 6, 7}));
+  EXPECT_EQ(r.data.requests[2].cached_tokens, 64U);
+}
+
+TEST(PrefixCaching, SharedPagesLeaveRoomForMoreRequests) {
+  std::vector<Asked> asked;
+  for (int i = 0; i < 4; ++i) asked.push_back({20 * i, 64, 30, {1, 2}});
+  auto s = prefix_scenario(asked, on_hub());
+  const Result shared = drive(s, 8, 13, ten_ms);  // 4 pages of the prompt, 2 of each answer
+  EXPECT_EQ(shared.metric("preemptions"), 0);
+  s.workload.serving.batching.prefix_caching = false;
+  const Result alone = drive(s, 8, 13, ten_ms);
+  EXPECT_GT(alone.metric("request latency p99"), shared.metric("request latency p99"));
+}
+
+TEST(PrefixCaching, WhoIsPreemptedFindsItsPromptAgain) {
+  // Seven pages: the answers outgrow what two requests have beside the shared four.
+  const auto s = prefix_scenario({{0, 64, 40, {1, 2}}, {20, 64, 40, {1, 2}}}, on_hub());
+  const Result r = drive(s, 8, 7, ten_ms);
+  EXPECT_GT(r.metric("preemptions"), 0);
+  EXPECT_GT(r.data.requests[1].cached_tokens, 32U);
+  for (const run::RequestRecord& q : r.data.requests) EXPECT_EQ(q.output_tokens, 40U);
+  // Not the prompt, the tokens of the answer were computed again.
+  EXPECT_LT(r.metric("tokens computed anew"), 64 * r.metric("preemptions"));
+}
+
+TEST(PrefixCaching, SwappedPagesComeBackAndAreSharedAgain) {
+  const auto s =
+      prefix_scenario({{0, 64, 40, {1, 2}}, {20, 64, 40, {1, 2}}, {900, 96, 1, {1, 2, 3}}},
+                      {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }",
+                       "workload.batching={ preemption = \"swap\", swap_bandwidth = \"1 GB/s\" }"});
+  const Result r = drive(s, 8, 7, ten_ms);
+  EXPECT_GT(r.metric("preemptions"), 0);
+  EXPECT_GT(r.metric("KV swapped"), 0);
+  EXPECT_EQ(r.metric("tokens computed anew"), 0);
+  EXPECT_EQ(r.data.requests[2].cached_tokens, 64U);
+}
+
+TEST(PrefixCaching, ADecodeRankTakesOnlyThePagesThatItLacks) {
+  const auto s = prefix_scenario(
+      {{0, 64, 3, {1, 2}}, {500, 64, 3, {1, 2}}, {1000, 80, 3, {1, 2, 9}}},
+      {"parallel.ep=4", "workload.front_end={ replicas = 2, prefill_replicas = 1 }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  // 16 B a page: four, none, one; found there: none, four, four.
+  EXPECT_DOUBLE_EQ(r.metric("KV transferred"), 80e-9);
+  EXPECT_DOUBLE_EQ(r.metric("prefix KV not sent"), 128e-9);
+  EXPECT_EQ(r.metric("prefix tokens not computed"), 32 + 64);
+}
+
+TEST(PrefixCaching, EveryRankHasACacheOfItsOwn) {
+  // Round robin over two replicas of four ranks: the ninth request is the first one's rank again.
+  std::vector<Asked> asked;
+  for (int i = 0; i < 9; ++i) asked.push_back({100 * i, 64, 1, {1, 2}});
+  const auto s = prefix_scenario(
+      asked, {"parallel.ep=4", "workload.front_end={ replicas = 2, balance = \"round_robin\" }"});
+  const Result r = drive(s, 8, 100, ten_ms);
+  for (std::size_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(r.data.requests[i].cached_tokens, i == 8 ? 32U : 0U) << i;
+  }
+}
+
+TEST(PrefixCaching, HoldsThroughFaultsPreemptionAndTheWholeLoop) {
+  // Prompts out of 3 families that share one to five blocks, in little memory.
+  std::vector<Asked> asked;
+  for (std::uint32_t i = 0; i < 60; ++i) {
+    const std::uint32_t blocks = 1 + i % 5, family = i % 3;
+    Asked a{static_cast<std::int64_t>(i / 6), blocks * 32 + 1 + i % 30, 3 + i % 9, {}};
+    for (std::uint32_t b = 0; b < blocks; ++b) a.ids.push_back(100 * family + b);
+    a.ids.push_back(1000 + i);
+    asked.push_back(a);
+  }
+  const std::string tight = "workload.batching={ kv = \"1 MiB\", token_budget = 64 }";
+  const std::string swap =
+      "workload.batching={ kv = \"1 MiB\", preemption = \"swap\", swap_bandwidth = \"1 GB/s\" }";
+  const std::string pd =
+      "workload.front_end={ replicas = 2, prefill_replicas = 1, health_interval = \"1 ms\" }";
+  const std::string two =
+      "workload.front_end={ replicas = 2, failures = 1, health_interval = \"1 ms\" }";
+  const auto reaction = [](const std::string& what) {
+    const std::string more = what == "migrate" ? " }] }" : " }], restart = \"2 ms\" }";
+    return "faults={ detection = \"100 us\", reload = \"10 GB/s\", reaction = \"" + what +
+           "\", events = [{ kind = \"gpu_loss\", gpu = \"gpu1\", step = 9" +
+           (what == "migrate" ? ", lasts = 20" : "") + more;
+  };
+  const std::vector<std::vector<std::string>> layouts{
+      {tight},
+      {swap},
+      {tight, "memory={ watermark = \"1 %\", watermark_action = \"preempt\" }"},
+      {tight, "parallel.ep=4", pd},
+      {tight, "parallel={ dp = 4, tp = 2, ep = 8, attention = \"tp\" }"},
+      {tight, reaction("migrate")},
+      {tight, reaction("restart")},
+      {tight, "parallel.ep=4", pd, reaction("restart")},
+      {tight, "parallel.ep=4", two, reaction("restart")},
+      {tight, "parallel={ dp = 4, pp = 2, ep = 4, attention = \"pp\" }"},
+  };
+  for (const std::vector<std::string>& layout : layouts) {
+    const std::string shown = fmt::format("{}", fmt::join(layout, " "));
+    const auto s = prefix_scenario(asked, layout);
+    const MemoryRun r = run_in_memory(s, nullptr);
+    for (const run::Violation& v : r.result.violations) {
+      ADD_FAILURE() << shown << ": " << v.check << " " << v.where << ": " << v.message;
+    }
+    std::uint32_t found = 0;
+    for (const run::RequestRecord& q : r.data.requests) {
+      EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished) << shown;
+      found += q.cached_tokens;
+    }
+    EXPECT_GT(found, 0U) << shown;
+  }
+}
+
+TEST(ServingScenario, PrefixCachingIsReadAndWhatMakesNoSenseRefused) {
+  const auto write = [](const std::string& name, const std::string& rows) {
+    switchyard::write_file(name, "arrival_ns,prompt_tokens,output_tokens,hash_ids\n" + rows);
+    return "workload={ kind = \"trace\", routing = { synthetic = \"uniform\" }, arrivals = { file "
+           "= "
+           "\"" +
+           std::filesystem::absolute(name).string() +
+           "\", hash_block = 64 }, batching = { prefix_caching = true } }";
+  };
+  const std::string good = write("good.csv", "0,100,2,1 2\n5,64,2,1\n");
+  const scenario::Scenario s = worked_scenario({good});
+  EXPECT_TRUE(s.workload.serving.batching.prefix_caching);
+  EXPECT_EQ(s.workload.serving.arrivals.hash_block, 64U);
+  const auto expect = [](std::vector<std::string> settings, const std::string& part) {
+    const std::string e = message_of([&] { (void)worked_scenario(std::move(settings)); });
+    EXPECT_NE(e.find(part), std::string::npos) << e;
+  };
+  expect({write("few.csv", "0,100,2,1 2\n5,65,2,1\n")}, "few.csv:3: 1 hash_ids for a prompt of 65");
+  expect({write("none.csv", "0,100,2,\n")}, "none.csv:2: 0 hash_ids");
+  expect({write("word.csv", "0,100,2,1 x\n")}, "word.csv:2: hash_ids = \"x\"");
+  expect({good, "workload.arrivals.hash_block=512"}, "good.csv:2: 2 hash_ids for a prompt of 100");
+  expect({good, "workload.batching.prefix_caching=false"},
+         "means nothing without workload.batching.prefix_caching");
+  expect({good, "memory.kv={ placement = \"by_token\" }"}, "by_token");
+  expect({good, "memory.kv={ block = 48 }"}, "48 tokens");
+  expect({open_workload("per_second = 1.0, requests = 1", "prompt = 1, output = 1",
+                        ", batching = { prefix_caching = true }")},
+         "needs a request trace with hash_ids");
+}
+
 TEST(ServingScenario, RefusesWhatMakesNoSense) {
   const std::string good = "per_second = 4.0, requests = 10", lengths = "prompt = 8, output = 2";
   const auto error = [](std::vector<std::string> settings) {
@@ -756,7 +991,6 @@ TEST(ServingScenario, RefusesWhatMakesNoSense) {
   expect({open_workload("per_second = nan, requests = 1", lengths)}, "0 < per_second");
   expect({open_workload("per_second = 4.0, cv = 2.0, requests = 1", lengths)}, "means nothing");
   expect({open_workload(good, lengths, ", batch = 3")}, "means nothing when requests arrive");
-  expect({open_workload(good, lengths, ", batching = { prefix_caching = true }")}, "unsupported");
   expect({open_workload(good, lengths, ", batching = { preemption = \"swap\" }")},
          "swap_bandwidth is missing: the hardware has no cpu");
   expect({"memory.watermark_action=preempt"}, "a fixed batch admits and preempts nobody");
