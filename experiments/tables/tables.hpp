@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paper-style tables. Each is a list of Tables: what we compute, the atomic rows of the claim
-// with verdicts, and the count of verdicts per claim.
+// The paper-style tables. Each is a list of Tables: what we compute and, where claims are judged,
+// their atomic rows with verdicts and the count of verdicts per claim.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -21,6 +21,7 @@ struct TableEntry {
   std::string name;  ///< "mixed-fabric"; the first Table has this name, the others start with it.
   std::string description;
   std::vector<Table> (*make)(const TableContext& context);
+  bool judges = true;  ///< It has a claim file, and verdicts.
 };
 
 /// Every table, ordered by name.
@@ -41,6 +42,7 @@ std::vector<Table> make_account(const TableContext& context);
 std::vector<Table> make_arithmetic(const TableContext& context);
 std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
+std::vector<Table> make_conflicts(const TableContext& context);
 std::vector<Table> make_decode_rebalance(const TableContext& context);
 std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_fits(const TableContext& context);
@@ -48,6 +50,7 @@ std::vector<Table> make_gumbel(const TableContext& context);
 std::vector<Table> make_load_aware(const TableContext& context);
 std::vector<Table> make_long_context(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
+std::vector<Table> make_out_of_scope(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
 std::vector<Table> make_queue_limits(const TableContext& context);
 std::vector<Table> make_temperature(const TableContext& context);

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.hpp"
 #include "experiments/tables/arithmetic.hpp"
+#include "experiments/tables/conflicts.hpp"
 
 namespace switchyard::tables {
 namespace {
@@ -186,6 +187,48 @@ TEST_F(Arithmetic, EveryMeasurementIsClaimedAndContradictedRowsShowTheirFactor) 
   for (const auto& r : tables[0].rows) {
     EXPECT_NE(r[0], "C14a") << "a reproduced row";
   }
+}
+
+TEST(Conflicts, EveryPositionStandsBesideWhatTheModelsGive) {
+  const Table t = conflicts_table(fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios");
+  std::map<std::string, std::size_t> positions;
+  const auto computed = [&](const std::string& topic, const std::string& source) {
+    for (const auto& row : t.rows) {
+      if (row[0] == topic && row[1] == source) {
+        return row[3];
+      }
+    }
+    return std::string("no such row");
+  };
+  for (const auto& row : t.rows) {
+    ++positions[row[0]];
+    EXPECT_FALSE(row[3].empty()) << row[1];
+  }
+  EXPECT_EQ(positions.size(), 7U);
+  EXPECT_EQ(positions.at("what 2 % is"), 5U) << "one of each article";
+  // k/E = 2/16; 2 x 13 B of 1.8 T; 36 of 1800; 2 x 1.3086 B x 96 of 1.8 T.
+  EXPECT_NE(computed("what 2 % is", "S0 3.2").find("12.5 %"), std::string::npos);
+  EXPECT_NE(computed("what 2 % is", "S2 2.2").find("1.444 %"), std::string::npos);
+  EXPECT_NE(computed("what 2 % is", "S3 3.1").find("2 %"), std::string::npos);
+  EXPECT_NE(computed("what 2 % is", "S4 2.2").find("13.96 %"), std::string::npos);
+  // 1 - (14/16)^8 = 65.6 %.
+  EXPECT_NE(computed("larger batch", "S0 3.2, S4 3.3").find("65.62 %"), std::string::npos);
+  EXPECT_NE(computed("KV cache", "S1 4.1").find("4398.05 GB"), std::string::npos);
+  EXPECT_NE(computed("KV growth to out of memory", "S4 5.3").find("17.5 to 35 h"),
+            std::string::npos);
+}
+
+TEST(OutOfScope, ListsTheHumanNumbersAndWhatNeedsAGpu) {
+  const auto tables = out_of_scope_tables(claims::claims_of("out-of-scope"));
+  ASSERT_EQ(tables.size(), 2U);
+  std::map<std::string, std::size_t> verdicts;
+  for (const auto& row : tables[0].rows) {
+    ++verdicts[row[5]];
+    EXPECT_FALSE(row[6].empty()) << row[0] << " says no reason";
+  }
+  EXPECT_EQ(verdicts.at("out-of-scope"), 18U);
+  EXPECT_EQ(verdicts.at("needs-silicon"), 3U);
+  EXPECT_EQ(verdicts.size(), 2U);
 }
 
 }  // namespace

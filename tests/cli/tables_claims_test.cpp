@@ -187,10 +187,14 @@ TEST(Claims, MistakesNameTheirPlace) {
 }
 
 TEST(Claims, EveryTableHasItsFileAndEveryFileItsTable) {
+  std::size_t judging = 0;
   for (const auto& entry : tables::table_entries()) {
-    EXPECT_FALSE(claims_of(entry.name).empty()) << entry.name;
+    if (entry.judges) {
+      EXPECT_FALSE(claims_of(entry.name).empty()) << entry.name;
+      ++judging;
+    }
   }
-  EXPECT_EQ(embedded_files().size(), tables::table_entries().size());
+  EXPECT_EQ(embedded_files().size(), judging);
 }
 
 }  // namespace
