@@ -95,6 +95,14 @@ SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_
       more += SimTime::from_seconds(alone.seconds() * (factor - 1));
     }
   }
+  for (const SentOn& x : sent_on_) {
+    if (x.gpu != gpu) continue;
+    const double factor = faults_->expert_factor(moe, x.expert);
+    for (const auto& wave : traffic_.waves) {
+      const SimTime alone = cost_[gpu].expert_alone(rows_of_chunk(wave[gpu], x.local, chunk));
+      more += SimTime::from_seconds(alone.seconds() * (factor - 1));
+    }
+  }
   return more;
 }
 
@@ -108,7 +116,13 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
   const auto back = [&](std::uint32_t i) {
     return grouped ? traffic_.group_combine[i] : chunk_of(traffic_.combine.front(), i, k);
   };
+  // Rows of an expert that lies elsewhere travel on behind their chunk, and back before it.
+  const bool astray = !sent_on_.empty();
   exchange(run::Phase::kDispatch, moe, {to(0)}, out.dispatch_ps, out.dispatch_floor_ps);
+  if (astray) {
+    exchange(run::Phase::kDispatch, moe, {chunk_of(there_, 0, k)}, out.dispatch_ps,
+             out.dispatch_floor_ps);
+  }
   std::vector<std::int64_t> wire = ready_;
   std::vector<Path> wire_path = path_;
   shared_experts(before);
@@ -124,6 +138,10 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
     if (i > 0) {
       beside(run::Phase::kDispatch, moe, to(i), wire, wire_path, out.dispatch_ps,
              out.dispatch_floor_ps);
+      if (astray) {
+        beside(run::Phase::kDispatch, moe, chunk_of(there_, i, k), wire, wire_path, out.dispatch_ps,
+               out.dispatch_floor_ps);
+      }
     }
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (out_[g] != 0) continue;
@@ -159,14 +177,30 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
     static_cast<void>(expert_work(moe, g));
   }
   out.expert_ps += slowest;
+  const bool fails = faults_ != nullptr && faults_->any_bad_gather();
   for (std::uint32_t i = 0; i + 1 < k; ++i) {
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (done_at[i][g] <= wire[g]) continue;
       wire[g] = done_at[i][g];
       wire_path[g] = path_at[i][g];
     }
-    beside(run::Phase::kCombine, moe, back(i), wire, wire_path, out.combine_ps,
-           out.combine_floor_ps);
+    const auto send = [&](const std::vector<std::uint64_t>& matrix) {
+      beside(run::Phase::kCombine, moe, matrix, wire, wire_path, out.combine_ps,
+             out.combine_floor_ps);
+    };
+    if (astray) send(chunk_of(back_, i, k));
+    std::vector<std::vector<std::uint64_t>> chunk{back(i)};
+    if (fails) {
+      failed_gathers(
+          moe, chunk, [&](const auto& part) { send(part.front()); },
+          [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
+            wire[g] += ps;
+            check_time(wire[g]);
+            extend(wire_path[g], {run::Phase::kWait, moe, culprit, StragglerReason::kFault}, ps);
+          },
+          i == 0);
+    }
+    send(chunk.front());
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const std::int64_t late = done[g] - ready_[g] - busy[g];  // Waiting for chunks.
@@ -180,7 +214,20 @@ void Simulator::chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>
       ready_[g] = wire[g];
     }
   }
-  exchange(run::Phase::kCombine, moe, {back(k - 1)}, out.combine_ps, out.combine_floor_ps);
+  const auto send = [&](const std::vector<std::vector<std::uint64_t>>& matrices) {
+    exchange(run::Phase::kCombine, moe, matrices, out.combine_ps, out.combine_floor_ps);
+  };
+  if (astray) send({chunk_of(back_, k - 1, k)});
+  std::vector<std::vector<std::uint64_t>> chunk{back(k - 1)};
+  if (fails) {
+    failed_gathers(
+        moe, chunk, send,
+        [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
+          wait(g, ps, culprit, StragglerReason::kFault);
+        },
+        false);
+  }
+  send(chunk);
 }
 
 }  // namespace switchyard::sim

@@ -9,6 +9,12 @@ namespace switchyard::sim {
 void Simulator::collective(std::uint32_t moe,
                            const std::vector<std::vector<std::uint64_t>>& phases) {
   std::int64_t duration = 0, floor = 0;
+  if (in_halves_) {
+    // The wires carry one exchange after another, whichever half's.
+    issue(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards);
+    await_exchange(run::Phase::kCollective);
+    return;
+  }
   exchange(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards);
 }
 

@@ -7,13 +7,14 @@
 // mis_sharding. Expert e of a layer belongs to GPU o and lies on GPU a. Dispatch and combine are
 // those of the placement. Between them o sends every row of e on to a (one copy of the dispatch
 // payload each) and gets it back (one copy of the combine payload each): two exchanges more, in the
-// layer's dispatch and combine. a computes the rows beside its own experts. The check of weights
-// finds it; the weights then travel from a to o. A reload (alarm action) brings them from the host.
+// layer's dispatch and combine, of every chunk or half where the layer has these. a computes the
+// rows beside its own experts. The check of weights finds it; the weights then travel from a to o.
+// A reload (alarm action) brings them from the host.
 //
 // gather_failure. n = tries of the rule (of several in one group of experts, the largest). The
 // group's combine runs min(n, retries + 1) times in vain: its whole exchange, then the time-out in
-// which all that take part wait. With n <= retries it then runs once more and succeeds; otherwise
-// it is given up for the group.
+// which all that take part wait; of a combine in chunks or halves each of them. With n <= retries
+// it then runs once more and succeeds; otherwise it is given up for the group.
 //
 // Not modelled: a try that ends before all bytes have moved, memory for the weights that the wrong
 // GPU was not planned to have (the ledger counts them; KV rooms of ranks do not shrink).
@@ -144,17 +145,19 @@ void Simulator::send_on(std::uint32_t moe) {
   }
 }
 
-void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
+bool Simulator::failed_gathers(std::uint32_t moe, std::vector<std::vector<std::uint64_t>>& combine,
+                               const Attempt& attempt, const Pause& pause, bool counts) {
   const std::vector<FaultClock::BadGather> bad = faults_->bad_gathers(moe);
-  if (bad.empty()) return;
-  run::LayerRecord& out = record_.layers[moe];
+  if (bad.empty()) return false;
+  bool given_up = false;
+  const run::LayerRecord& out = record_.layers[moe];
   const std::uint32_t ep = s_.parallel.copy_gpus();
   const bool inside = sharded() && !wide();
   for (std::uint32_t q = 0; q < gpus_ / ep; ++q) {
     // The group's part of the combine, and who takes part in it.
     std::vector<std::vector<std::uint64_t>> part;
     std::vector<std::uint8_t> member(gpus_, 0);
-    for (const auto& m : traffic_.combine) {
+    for (const auto& m : combine) {
       std::vector<std::uint64_t> own(m.size(), 0);
       for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
         for (std::uint32_t d = q * ep; d < (q + 1) * ep; ++d) {
@@ -179,9 +182,9 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
         culprit = b.gpu;
       }
       const std::int64_t before = out.combine_ps;
-      exchange(phase, moe, part, out.combine_ps, out.combine_floor_ps);
+      attempt(part);
       for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
-        if (member[g] != 0) wait(g, timeout, culprit, StragglerReason::kFault);
+        if (member[g] != 0) pause(g, timeout, culprit);
       }
       const std::int64_t cost = out.combine_ps - before + timeout;
       straggler_ps_[kByFault][culprit] += cost;
@@ -190,13 +193,13 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
     }
     if (tries <= s_.faults.retries) continue;
     // Nothing comes back: the group's exchange is given up.
-    for (auto& m : traffic_.combine) {
+    given_up = true;
+    for (auto& m : combine) {
       for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
         for (std::uint32_t d = q * ep; d < (q + 1) * ep; ++d) m[std::size_t{g} * gpus_ + d] = 0;
       }
     }
-    sum_traffic();
-    for (std::size_t t = 0; t < ran_tokens_->size(); ++t) {
+    for (std::size_t t = 0; counts && t < ran_tokens_->size(); ++t) {
       const std::uint32_t home = ran_tokens_->rank[t];
       if (home / ep != q) continue;
       for (std::size_t j = 0; j < slots_; ++j) {
@@ -205,6 +208,7 @@ void Simulator::failed_gathers(std::uint32_t moe, run::Phase phase) {
       }
     }
   }
+  return given_up;
 }
 
 /// One event for the gathers of a step that failed.

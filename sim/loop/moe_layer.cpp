@@ -481,7 +481,18 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     }
     if (packs) pack(run::Phase::kCombine, true);
     const run::Phase home = inside ? run::Phase::kCollective : run::Phase::kCombine;
-    if (faults_ != nullptr && faults_->any_bad_gather()) failed_gathers(moe, home);
+    if (faults_ != nullptr && faults_->any_bad_gather() &&
+        failed_gathers(
+            moe, traffic_.combine,
+            [&](const auto& part) {
+              exchange(home, moe, part, out.combine_ps, out.combine_floor_ps);
+            },
+            [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
+              wait(g, ps, culprit, StragglerReason::kFault);
+            },
+            true)) {
+      sum_traffic();
+    }
     exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
              &traffic_.combine_ports);
     if (packs) pack(run::Phase::kCombine, false);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -195,6 +196,8 @@ class Simulator {
              const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
              std::int64_t& floor, Among among = Among::kGroups, bool only_senders = false);
   void await_exchange(run::Phase phase);
+  void issue_dispatch(std::uint32_t moe, run::Phase phase);
+  void issue_combine(std::uint32_t moe, run::Phase phase);
   /// What the exchange is on the way of those that waited for it.
   Activity note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t);
   void pack(run::Phase phase, bool sender);
@@ -397,9 +400,14 @@ class Simulator {
   bool bring_home(std::uint32_t layer, std::uint32_t expert, bool over_links);
   /// Rows of experts that lie elsewhere go from their own GPU's work to that GPU's.
   void send_on(std::uint32_t moe);
-  /// Tries of the layer's combine that fail, before the one that does not. What is given up is
-  /// taken out of traffic_.combine.
-  void failed_gathers(std::uint32_t moe, run::Phase phase);
+  using Attempt = std::function<void(const std::vector<std::vector<std::uint64_t>>& part)>;
+  using Pause = std::function<void(std::uint32_t gpu, std::int64_t ps, std::uint32_t culprit)>;
+  /// Tries of the layer's combine, or of one part of it, that fail, before the one that does not:
+  /// `attempt` times each, `pause` has a GPU wait for the time-out. What is given up is taken out
+  /// of `combine`: true if anything is. `counts`: the assignments that then come to nothing are
+  /// counted, once a layer.
+  bool failed_gathers(std::uint32_t moe, std::vector<std::vector<std::uint64_t>>& combine,
+                      const Attempt& attempt, const Pause& pause, bool counts);
   void end_gathers(std::uint64_t step);
   void check_fault_places() const;
   /// A damaged expert that no GPU holds is none.
@@ -574,8 +582,12 @@ class Simulator {
     std::vector<std::int64_t> before_dispatch;
     std::vector<std::int64_t> begin, arrival;  // [G] of the exchange under way
     std::vector<Path> path;                    // [G] to the arrival
+    std::vector<std::vector<std::uint64_t>> reduce, scatter, gather;
+    std::vector<SentOn> sent_on;
+    std::vector<std::uint64_t> there, back, relay_bytes;
   };
   Half other_;
+  bool in_halves_ = false;  // The layers of two halves are under way.
   // [G] of an exchange that runs beside work: when it begins and arrives; when the wire is free.
   std::vector<std::int64_t> begin_, arrival_, wire_, wire_in_;
   std::vector<Path> arrival_path_, wire_path_, wire_in_path_;  // [G]

@@ -9,15 +9,21 @@
 //
 // front = weighted sum of the layer before, attention, router, shared experts (and dense layers);
 // work begins when the one before has ended and its half's exchange has arrived; an exchange when
-// its half's work has ended on all participants and the wires are free. Kernels of the layers have
-// 1 − comm_sms of the SMs and, but for their launches, take so much longer. Head and embedding are
-// of the whole batch. A step in which one half would have no token is not divided.
+// its half's work has ended on all participants and the wires are free. Collectives of
+// tensor-parallel groups (after attention, after the experts) take their turn on the wires, too,
+// and their GPUs wait for them; without a dispatch (ep <= tp) the all-reduce after the experts of
+// one half runs beside the other half's work. Packing and unpacking (network.payload.wire) is work
+// of the half. Tries of a combine that fail (gather_failure) stand on the wires, with their
+// time-outs; rows of an expert that lies elsewhere (mis_sharding) travel on at the end of its
+// half's dispatch and come back at the begin of its combine. Kernels of the layers have 1 −
+// comm_sms of the SMs and, but for their launches, take so much longer. Head and embedding are of
+// the whole batch. A step in which one half would have no token is not divided.
 //
 // What a GPU shows: its work, and as dispatch or combine the exchanges it had to wait for from
 // their begin on; before, it waits. Each half is a batch to the policy (capacities, windows), reads
 // the weights it touches, and has its own buffers in memory.
 //
-// Not modelled: dispatch and combine at the same time, more than two parts, tensor-parallel groups.
+// Not modelled: dispatch and combine at the same time, more than two parts, a hub.
 #include <algorithm>
 
 #include "sim/loop/step_loop.hpp"
@@ -40,6 +46,13 @@ void Simulator::swap_half() {
   begin_.swap(other_.begin);
   arrival_.swap(other_.arrival);
   arrival_path_.swap(other_.path);
+  reduce_.swap(other_.reduce);
+  scatter_.swap(other_.scatter);
+  gather_.swap(other_.gather);
+  sent_on_.swap(other_.sent_on);
+  there_.swap(other_.there);
+  back_.swap(other_.back);
+  relay_bytes_.swap(other_.relay_bytes);
 }
 
 /// An exchange on the wires' clock; nobody waits here. It begins when the work of all participants
@@ -123,15 +136,68 @@ void Simulator::await_exchange(run::Phase phase) {
   }
 }
 
+/// Dispatch of the half under way: issued, with what rows that lie elsewhere need.
+void Simulator::issue_dispatch(std::uint32_t moe, run::Phase phase) {
+  run::LayerRecord& out = record_.layers[moe];
+  if (s_.network.payload.wire != scenario::WireFormat::kNative) pack(run::Phase::kDispatch, true);
+  if (!sent_on_.empty()) traffic_.dispatch.push_back(there_);
+  issue(phase, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
+  if (!sent_on_.empty()) traffic_.dispatch.pop_back();
+}
+
+/// The same of its combine, after the tries of it that fail.
+void Simulator::issue_combine(std::uint32_t moe, run::Phase phase) {
+  run::LayerRecord& out = record_.layers[moe];
+  std::vector<std::vector<std::uint64_t>>& combine = traffic_.combine;
+  if (s_.network.payload.wire != scenario::WireFormat::kNative) pack(run::Phase::kCombine, true);
+  const bool astray = !sent_on_.empty();
+  if (faults_ == nullptr || !faults_->any_bad_gather()) {
+    if (astray) combine.insert(combine.begin(), back_);
+    issue(phase, moe, combine, out.combine_ps, out.combine_floor_ps);
+    if (astray) combine.erase(combine.begin());
+    return;
+  }
+  // When a GPU is through with what came before the combine that does not fail.
+  std::vector<std::int64_t> until(gpus_, 0);
+  std::vector<Path> until_path(gpus_);
+  if (astray) {
+    issue(phase, moe, {back_}, out.combine_ps, out.combine_floor_ps);
+    until = arrival_;
+    until_path = arrival_path_;
+  }
+  const Attempt attempt = [&](const auto& part) {
+    issue(phase, moe, part, out.combine_ps, out.combine_floor_ps);
+  };
+  const Pause pause = [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
+    wire_[g] += ps;
+    check_time(wire_[g]);
+    extend(wire_path_[g], {run::Phase::kWait, moe, culprit, StragglerReason::kFault}, ps);
+    until[g] = wire_[g];
+    until_path[g] = wire_path_[g];
+  };
+  if (failed_gathers(moe, combine, attempt, pause, true)) sum_traffic();
+  issue(phase, moe, combine, out.combine_ps, out.combine_floor_ps);
+  // Who takes part in nothing any more has waited all the same.
+  for (std::uint32_t g = 0; g < gpus_; ++g) {
+    if (until[g] <= arrival_[g]) continue;
+    begin_[g] = arrival_[g] = until[g];
+    arrival_path_[g] = until_path[g];
+  }
+}
+
 bool Simulator::two_batch() {
-  compose_part(1, 2, 0);
-  bool halves = tokens_.size() > 0;
+  const auto compose = [this](std::uint32_t half, std::uint32_t halves) {
+    compose_part(half, halves, 0);
+    compose_reduce();
+    return tokens_.size() > 0;
+  };
+  other_.relay_bytes.assign(gpus_, 0);
+  bool halves = compose(1, 2);
   arrival_.assign(gpus_, 0);
   swap_half();
-  compose_part(0, 2, 0);
-  halves = halves && tokens_.size() > 0;
+  halves = compose(0, 2) && halves;
   if (!halves) {
-    compose_part(0, 1, 0);
+    compose(0, 1);
     return false;
   }
   arrival_.assign(gpus_, 0);
@@ -140,10 +206,18 @@ bool Simulator::two_batch() {
   wire_path_.assign(gpus_, Path{});
   wire_in_path_.assign(gpus_, Path{});
   slowdown_ = 1 / (1 - s_.network.comm_sms);
+  in_halves_ = true;
+  const bool inside = sharded() && !wide();  // The group's collectives in place of all-to-alls.
+  const bool packs = s_.network.payload.wire != scenario::WireFormat::kNative;
+  const run::Phase out_phase = inside ? run::Phase::kCollective : run::Phase::kDispatch;
+  const run::Phase home_phase = inside ? run::Phase::kCollective : run::Phase::kCombine;
   std::uint32_t moe = 0, unfinished = run::kNone;
   const auto finish = [&] {
-    await_exchange(run::Phase::kCombine);
-    if (unfinished != run::kNone) moe_finish(unfinished);
+    if (unfinished == run::kNone) return;
+    at_layer_ = unfinished;
+    await_exchange(home_phase);
+    if (packs) pack(run::Phase::kCombine, false);
+    moe_finish(unfinished);
   };
   for (std::size_t layer = 0; layer < s_.model.layers.size(); ++layer) {
     const bool is_moe = s_.model.is_moe(layer);
@@ -159,9 +233,7 @@ bool Simulator::two_batch() {
         for (std::uint32_t g = 0; g < gpus_; ++g) {
           work(g, run::Phase::kDense, cost_[g].shared(rows_of_[g]));
         }
-        run::LayerRecord& out = record_.layers[moe];
-        issue(run::Phase::kDispatch, moe, traffic_.dispatch, out.dispatch_ps,
-              out.dispatch_floor_ps);
+        issue_dispatch(moe, out_phase);
       }
       swap_half();
     }
@@ -169,14 +241,14 @@ bool Simulator::two_batch() {
     if (!is_moe) continue;
     for (int half = 0; half < 2; ++half) {
       at_layer_ = moe;
-      await_exchange(run::Phase::kDispatch);
+      await_exchange(out_phase);
+      if (packs) pack(run::Phase::kDispatch, false);
       std::int64_t slowest = 0;
       for (std::uint32_t g = 0; g < gpus_; ++g) {
         slowest = std::max(slowest, work(g, run::Phase::kExpert, expert_work(moe, g)));
       }
-      run::LayerRecord& out = record_.layers[moe];
-      out.expert_ps += slowest;
-      issue(run::Phase::kCombine, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps);
+      record_.layers[moe].expert_ps += slowest;
+      issue_combine(moe, home_phase);
       swap_half();
     }
     unfinished = moe++;
@@ -186,8 +258,9 @@ bool Simulator::two_batch() {
     swap_half();
   }
   slowdown_ = 1;
+  in_halves_ = false;
   at_layer_ = run::kNone;
-  compose_part(0, 1, 0);
+  compose(0, 1);
   return true;
 }
 

@@ -68,15 +68,16 @@ void check_loss(const Section& s, const Scenario& out) {
          "reaction = \"migrate\" and one group of GPUs: nobody is left", restart);
 }
 
-/// What cuts a layer's combine or its experts into parts, or leaves out the owner of an expert.
+/// What leaves out the owner of an expert.
 void check_exchange_fault(const Section& s, const FaultRule& r, const Scenario& out) {
   const Parallel& p = out.parallel;
   const auto refuse = [&](bool on, const std::string& what, const std::string& hint) {
     if (on) s.fail("kind", fmt::format("unsupported with {}", what), hint);
   };
-  refuse(out.network.chunks > 1 || out.network.two_batch,
-         "network.chunks and network.two_batch: the exchange is in parts", "use one part");
   if (r.kind != FaultKind::kMisSharding) return;
+  refuse(out.network.chunks > 1 && out.network.chunk_by == ChunkBy::kExperts,
+         "network.chunk_by = \"experts\": the expert is in no group of the GPU that has it",
+         "use chunk_by = \"rows\"");
   refuse(p.attention == AttentionPlacement::kTp && p.ep <= p.tp,
          "attention = \"tp\" and ep not above tp: nothing is dispatched", "use attention = \"dp\"");
   refuse(p.rebalance.signal != RebalanceSignal::kOff, "parallel.rebalance",

@@ -1433,11 +1433,14 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     };
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers",
            "there is no exchange to hide");
-    refuse(out.parallel.attention != AttentionPlacement::kDp, "this parallel.attention",
-           "use attention = \"dp\"");
-    refuse(out.parallel.ep == 1, "ep = 1: there is no exchange to hide", "set parallel.ep");
+    refuse(out.parallel.attention == AttentionPlacement::kHub,
+           "attention = \"hub\": the others have no attention to hide exchanges behind",
+           "use attention = \"dp\" or \"tp\"");
+    refuse(out.parallel.pp > 1, "parallel.pp: micro-batches overlap already",
+           "state parallel.micro_batches");
+    refuse(out.parallel.ep == 1 && out.parallel.tp == 1, "ep = 1: there is no exchange to hide",
+           "set parallel.ep");
     refuse(n.chunks > 1, "network.chunks above 1", "use one of the two");
-    refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire", "use wire = \"native\"");
   }
   if (s.has("comm_sms")) {
     n.comm_sms = s.percent("comm_sms");

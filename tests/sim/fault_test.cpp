@@ -548,10 +548,6 @@ TEST(FaultKeys, AreRefusedWithTheirPlace) {
   EXPECT_NE(refusal(R"({kind="hot_gpu",gpu="gpu3",step=1,factor=0.5})", {"faults.retries=2"})
                 .find("faults.retries = 2: means nothing without a gather_failure"),
             std::string::npos);
-  EXPECT_NE(
-      refusal(R"({kind="gather_failure",gpu="gpu3",timeout="1 us",step=1})", {"network.chunks=2"})
-          .find("the exchange is in parts"),
-      std::string::npos);
   EXPECT_NE(refusal(R"({kind="mis_sharding",expert=1,gpu="gpu3",step=1},)" + kLoss)
                 .find("mis_sharding beside gpu_loss"),
             std::string::npos);
@@ -661,8 +657,71 @@ TEST(FaultsOfHalves, GoWithTwoBatchOverlap) {
   const MemoryRun thin =
       run_of(R"({kind="link_degraded",link="gpu5--switch",factor=0.001,step=2,lasts=1})", halves);
   EXPECT_GT(duration(thin, 2), duration(thin, 1));
-  EXPECT_NE(refusal(R"({kind="gather_failure",gpu="gpu3",timeout="1 us",step=1})", halves)
-                .find("the exchange is in parts"),
+}
+
+namespace {
+const std::vector<std::vector<std::string>> kParts{{"network.two_batch=true"},
+                                                   {"network.chunks=2"}};
+}  // namespace
+
+TEST(FaultsOfParts, AGatherFailsInEachChunkOrHalf) {
+  const std::string fails =
+      R"({kind="gather_failure",gpu="gpu2",layer=1,timeout="50 us",tries=2,step=3,lasts=1})";
+  for (std::vector<std::string> set : kParts) {
+    set.emplace_back("network.dispatch=per_expert");
+    const MemoryRun healthy = run_of("", set), r = run_of(fails, set);
+    EXPECT_EQ(metric(r, "failed gathers"), 2 * 2) << set[0];
+    EXPECT_EQ(metric(r, "assignments lost in gathers"), 0);
+    const auto combine = [](const MemoryRun& m, std::size_t step) {
+      return m.data.layer_steps.combine_ps[step * 2 + 1];
+    };
+    EXPECT_EQ(combine(r, 3), 3 * combine(healthy, 3)) << set[0];
+    EXPECT_EQ(combine(r, 4), combine(healthy, 4));
+    // Four tries, one after another on the wires; the first ones may begin beside experts.
+    EXPECT_GE(duration(r, 3) + combine(healthy, 3) + healthy.data.layer_steps.expert_ps[3 * 2 + 1],
+              duration(healthy, 3) + 4 * 50 * kUs)
+        << set[0];
+    EXPECT_LE(duration(r, 3), duration(healthy, 3) + 4 * 50 * kUs + 2 * combine(healthy, 3));
+    EXPECT_EQ(duration(r, 4), duration(healthy, 4));
+    EXPECT_EQ(r.data.steps[3].straggler_gpu, 2U);
+    EXPECT_EQ(r.data.steps[3].straggler_reason, run::StragglerReason::kFault);
+  }
+}
+
+TEST(FaultsOfParts, AGatherThatIsGivenUpLosesTheSameAssignments) {
+  const std::string fails =
+      R"({kind="gather_failure",gpu="gpu2",timeout="50 us",tries=5,step=3,lasts=1})";
+  const MemoryRun whole = run_of(fails, {"faults.retries=1", "network.dispatch=per_expert"});
+  EXPECT_GT(metric(whole, "assignments lost in gathers"), 0);
+  for (std::vector<std::string> set : kParts) {
+    set.insert(set.end(), {"faults.retries=1", "network.dispatch=per_expert"});
+    const MemoryRun r = run_of(fails, set);
+    EXPECT_EQ(metric(r, "failed gathers"), 2 * 2 * 2) << set[0];
+    EXPECT_EQ(metric(r, "assignments lost in gathers"),
+              metric(whole, "assignments lost in gathers"));
+    EXPECT_EQ(r.data.steps[3].bytes_sent, whole.data.steps[3].bytes_sent) << set[0];
+  }
+}
+
+TEST(FaultsOfParts, RowsOfAnExpertElsewhereTravelWithTheirChunkOrHalf) {
+  const std::vector<std::string> often{"faults.check_every=4"};
+  const std::string lies = R"({kind="mis_sharding",expert=3,layer=0,gpu="gpu6",step=1})";
+  const MemoryRun whole = run_of(lies, often);
+  for (std::vector<std::string> set : kParts) {
+    const MemoryRun healthy = run_of("", set);
+    set.insert(set.end(), often.begin(), often.end());
+    const MemoryRun r = run_of(lies, set);
+    EXPECT_EQ(metric(r, "assignments sent on"), metric(whole, "assignments sent on")) << set[0];
+    for (std::uint32_t s = 0; s < 8; ++s) {
+      EXPECT_EQ(r.data.steps[s].bytes_sent, whole.data.steps[s].bytes_sent) << set[0] << s;
+    }
+    EXPECT_GT(duration(r, 2), duration(healthy, 2)) << set[0];
+    EXPECT_EQ(duration(r, 6), duration(healthy, 6)) << set[0];
+    // Its rows are computed where it lies.
+    EXPECT_GT(phase(r, 2, 6, Phase::kExpert), phase(healthy, 2, 6, Phase::kExpert)) << set[0];
+  }
+  EXPECT_NE(refusal(lies, {"network.chunks=2", "network.chunk_by=experts"})
+                .find("the expert is in no group"),
             std::string::npos);
 }
 

@@ -65,6 +65,9 @@ const std::vector<Layout>& layouts() {
       {"ChunksByExperts", {"parallel.ep=4", "network.chunks=2", "network.chunk_by=experts"}},
       {"TwoBatch", {"network.two_batch=true"}},
       {"TwoBatchOfGroups", {"network.two_batch=true", "parallel.ep=4"}},
+      {"TwoBatchOfTensorParallelism",
+       {"network.two_batch=true", "parallel.attention=tp", "parallel.dp=4", "parallel.tp=2",
+        "parallel.ep=8"}},
       {"WideExperts", {"parallel.attention=tp", "parallel.dp=4", "parallel.tp=2", "parallel.ep=8"}},
       {"SequenceParallel",
        {"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4", "parallel.ep=4",
@@ -125,7 +128,7 @@ TEST_P(EveryLayout, FlowIsNeverFasterThanItsExchangesMayBe) {
   EXPECT_GT(static_cast<double>(duration(flow)), 0.97 * static_cast<double>(duration(closed)));
   EXPECT_LT(static_cast<double>(duration(flow)), 1.1 * static_cast<double>(duration(closed)));
 }
-INSTANTIATE_TEST_SUITE_P(Layouts, EveryLayout, ::testing::Range<std::size_t>(0, 11), name_of);
+INSTANTIATE_TEST_SUITE_P(Layouts, EveryLayout, ::testing::Range<std::size_t>(0, 12), name_of);
 
 // Every ordered pair carries the same bytes: max-min fairness is the closed form.
 TEST(FlowByTheQueue, IsTheClosedFormOfEvenTraffic) {
