@@ -161,7 +161,8 @@ void check_groups(const scenario::Scenario& s) {
 }
 
 /// Where each GPU loads experts from, and the queue of copies over GPUs, hosts and SSDs.
-void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool ssd, bool pool, State& s) {
+void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool ssd, bool pool,
+                               std::uint32_t card, State& s) {
   const auto gpus = static_cast<std::uint32_t>(graph.gpus().size());
   s.endpoint_device = graph.gpus();
   for (const cluster::DeviceKind kind :
@@ -172,6 +173,7 @@ void ExchangeTimer::find_hosts(const cluster::ClusterGraph& graph, bool ssd, boo
       if (graph.devices()[d].kind == kind && !unused) s.endpoint_device.push_back(d);
     }
   }
+  if (card != UINT32_MAX) s.endpoint_device.push_back(card);
   cluster::RouteTable routes = graph.routes(s.endpoint_device);
   const auto nearest = [&](std::uint32_t gpu, cluster::DeviceKind kind) {
     std::uint32_t best = UINT32_MAX;
@@ -238,14 +240,19 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
               : model == network::Model::kBottleneck ? Sharing::kRefused
                                                      : Sharing::kTask;
-  if (memory.residency.on() || memory.loading.on() || swaps) {
+  const bool routers = s.kept && scenario.parallel.router != scenario::RouterPlacement::kGpu;
+  if (memory.residency.on() || memory.loading.on() || swaps || routers) {
     const scenario::ResidencySpec& r = memory.residency;
     const bool cxl = r.on() && r.store == scenario::ExpertStore::kCxl;
     const bool ssd = memory.loading.from == scenario::LoadingSpec::From::kSsd ||
                      (r.on() && !cxl && r.host_slots < scenario.model.num_experts);
     const bool pool = cxl || (swaps && scenario.workload.serving.batching.swap_to_pool);
-    find_hosts(graph, ssd, pool, s);
-    s.loads_go_on = memory.residency.on() || swaps;
+    find_hosts(graph, ssd, pool,
+               routers && scenario.parallel.router == scenario::RouterPlacement::kCard
+                   ? scenario.parallel.router_card
+                   : UINT32_MAX,
+               s);
+    s.loads_go_on = memory.residency.on() || swaps || routers;
   }
   const std::size_t all = graph.gpus().size();
   if (s.kept && !s.copies) {
@@ -706,6 +713,70 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       s.anchors[g].assign(1, own);
       s.known[g] = t.end_ps[g];
     }
+  }
+}
+
+void ExchangeTimer::run_trip(std::span<const network::Transfer> up,
+                             std::span<const network::Transfer> down, std::int64_t compute_ps,
+                             std::span<const std::uint32_t> devices,
+                             std::span<const std::int64_t> ready_ps,
+                             std::span<const std::uint32_t> gpus, std::span<std::int64_t> end_ps) {
+  State& s = *state_;
+  const std::size_t all = ready_ps.size(), endpoints = s.endpoint_device.size();
+  const auto endpoint = [&](std::uint32_t x) {
+    if (x < all) return x;
+    const auto at = std::find(s.endpoint_device.begin(), s.endpoint_device.end(), devices[x - all]);
+    return static_cast<std::uint32_t>(at - s.endpoint_device.begin());
+  };
+  const auto exchange = [&](std::span<const network::Transfer> transfers) {
+    TransferQueue::Exchange e;
+    network::Phase& phase = e.phases.emplace_back();
+    for (const network::Transfer& x : transfers) {
+      phase.push_back({endpoint(x.src), endpoint(x.dst), x.bytes});
+    }
+    e.ready_ps.assign(endpoints, 0);
+    return e;
+  };
+  if (!s.pages) s.copies->advance(*std::min_element(ready_ps.begin(), ready_ps.end()));
+  // Everybody has tokens to send, or waits for those of its group's others.
+  ExchangeTiming who;
+  who.participates.assign(all, 0);
+  std::int64_t begin = 0;
+  for (const std::uint32_t g : gpus) {
+    who.participates[g] = 1;
+    begin = std::max(begin, ready_ps[g]);
+  }
+  TransferQueue::Exchange out = exchange(up);
+  std::copy(ready_ps.begin(), ready_ps.end(), out.ready_ps.begin());
+  out.begin_ps = begin;
+  s.chain(who, ready_ps, out);
+  if (!out.clocks.empty()) out.clocks.resize(endpoints);
+  const TransferQueue::Timed there = s.copies->run({&out, 1})[0];
+
+  TransferQueue::Exchange home = exchange(down);
+  home.begin_ps = std::max(begin, there.end_ps) + compute_ps;
+  home.ready_ps.assign(endpoints, home.begin_ps);
+  const TransferQueue::Exchange::After after{there.id, compute_ps, home.begin_ps};
+  if (s.by_pairs(home)) {
+    home.clocks.resize(endpoints);
+    for (const std::uint32_t g : gpus) home.clocks[g].after.assign(1, after);
+    // A GPU that sent nothing waits all the same.
+    for (TransferQueue::Exchange::Clock& c : home.clocks) c.floor_ps = begin + compute_ps;
+  } else {
+    home.after.assign(1, after);
+    home.floor_ps = begin + compute_ps;
+  }
+  const TransferQueue::Timed back = s.copies->run({&home, 1})[0];
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const std::uint32_t g = gpus[i];
+    const std::int64_t own = s.by_pairs(home) ? State::end_of_pairs(home, back, g) : back.end_ps;
+    // Whoever gets nothing goes on with the last.
+    const bool gets = own > 0;
+    end_ps[i] = gets ? own : back.end_ps;
+    forget(s.anchors[g]);
+    s.anchors[g].assign(
+        1, {Anchor::Of::kExchange, back.id, 0, s.by_pairs(home) && gets ? g : TransferQueue::kAll});
+    s.known[g] = end_ps[i];
   }
 }
 

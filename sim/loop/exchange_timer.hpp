@@ -112,6 +112,14 @@ class ExchangeTimer {
   /// `bytes` > 0 from one GPU to another from `now_ps` on, after what that GPU sends already.
   TransferQueue::Id send_pages(std::uint32_t from, std::uint32_t to, std::uint64_t bytes,
                                std::int64_t now_ps);
+  /// Where ends move: transfers between GPUs and devices beyond them, in the queue: `up` from GPUs
+  /// ready at `ready_ps` [G], then `compute_ps` after the last has arrived `down`. Endpoints: GPU
+  /// ranks, and G + i for devices[i] (the router's unit). `end_ps`: of `gpus` (ascending), under
+  /// flow of each one's own, otherwise of all.
+  void run_trip(std::span<const network::Transfer> up, std::span<const network::Transfer> down,
+                std::int64_t compute_ps, std::span<const std::uint32_t> devices,
+                std::span<const std::int64_t> ready_ps, std::span<const std::uint32_t> gpus,
+                std::span<std::int64_t> end_ps);
   /// The GPUs [first, beyond) begin a step: nothing before it matters to it.
   void begin_step(std::uint32_t first, std::uint32_t beyond);
   /// What a GPU's clock follows: `off_ps` after the end of an exchange or a copy, or after 0.
@@ -159,7 +167,8 @@ class ExchangeTimer {
 
  private:
   struct State;
-  static void find_hosts(const cluster::ClusterGraph& graph, bool ssd, bool pool, State& s);
+  static void find_hosts(const cluster::ClusterGraph& graph, bool ssd, bool pool,
+                         std::uint32_t card, State& s);
   std::unique_ptr<State> state_;
 };
 

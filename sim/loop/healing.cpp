@@ -289,6 +289,7 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
     }
     now.hardware.links = std::move(up);
     try {
+      if (router_units_) router_units_->rewire(now);
       exchange_.rewire(now, earliest());
       if (transfer_routes_ && exchange_.carries_pages()) {
         transfer_routes_ = exchange_.copies()->routes();

@@ -340,14 +340,22 @@ void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
            slots_ * kSlotBytes)) {
     check_time(b.end_ps);
     most = std::max(most, b.end_ps - b.begin_ps);
-    Path joint = path_[b.last_ready];
-    extend(joint, {run::Phase::kRouter, moe, b.last_ready, StragglerReason::kNone},
-           b.end_ps - b.begin_ps);
-    for (const std::uint32_t g : b.gpus) {
+    const Path path_of_last = path_[b.last_ready];
+    Path joint;
+    std::int64_t joint_end = -1;
+    for (std::size_t i = 0; i < b.gpus.size(); ++i) {
       // The GPU waits; what it waits for is on the path as the router.
-      gpu_phase_[g][at(run::Phase::kWait)] += b.end_ps - ready_[g];
+      const std::uint32_t g = b.gpus[i];
+      const std::int64_t end = b.gpu_end_ps[i];
+      if (end != joint_end) {
+        joint = path_of_last;
+        extend(joint, {run::Phase::kRouter, moe, b.last_ready, StragglerReason::kNone},
+               end - b.begin_ps);
+        joint_end = end;
+      }
+      gpu_phase_[g][at(run::Phase::kWait)] += end - ready_[g];
       path_[g] = joint;
-      ready_[g] = b.end_ps;
+      ready_[g] = end;
     }
   }
   longest += most;

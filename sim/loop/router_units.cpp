@@ -2,10 +2,10 @@
 #include "sim/loop/router_units.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "engine/base/error.hpp"
+#include "sim/loop/exchange_timer.hpp"
 #include "sim/network/from_scenario.hpp"
 
 namespace switchyard::sim {
@@ -41,17 +41,48 @@ RouterUnits::RouterUnits(const scenario::Scenario& s, std::function<SimTime(std:
     served[best].push_back(g);
   }
   // Only units with GPUs are endpoints from here on.
-  std::vector<std::uint32_t> kept(gpus_);
-  std::iota(kept.begin(), kept.end(), 0U);
   for (std::size_t u = 0; u < devices.size(); ++u) {
     if (served[u].empty()) continue;
-    kept.push_back(static_cast<std::uint32_t>(gpus_ + u));
     units_.push_back({devices[u], graph.devices()[devices[u]].name, served[u], 0, 0});
   }
-  const cluster::RouteTable used = routes.subset(kept);
+  for (const cluster::DirectedLink& l : graph.links()) names_.push_back(l.name);
+  const cluster::RouteTable used = routes_of(graph);
   links_ = std::make_unique<network::BottleneckModel>(used);
-  carried_.assign(used.links(), 0);
+  sets_ = sets_of(used);
+  carried_.assign(names_.size(), 0);
   scratch_.assign(used.links(), 0);
+}
+
+cluster::RouteTable RouterUnits::routes_of(const cluster::ClusterGraph& graph) const {
+  std::vector<std::uint32_t> endpoints = graph.gpus();
+  for (const Unit& u : units_) endpoints.push_back(u.device);
+  return graph.routes(endpoints);
+}
+
+void RouterUnits::rewire(const scenario::Scenario& changed) {
+  const cluster::ClusterGraph graph = network::cluster_of(changed);
+  std::vector<std::uint32_t> link_of;
+  for (const cluster::DirectedLink& l : graph.links()) {
+    const auto same = std::find(names_.begin(), names_.end(), l.name);
+    SWITCHYARD_ASSERT(same != names_.end(), l.name);
+    link_of.push_back(static_cast<std::uint32_t>(same - names_.begin()));
+  }
+  cluster::RouteTable used;
+  try {
+    used = routes_of(graph);
+  } catch (const InputError& e) {
+    throw CutError(e.where(), e.message(), e.hint());
+  }
+  auto model = std::make_unique<network::BottleneckModel>(used);
+  sets_ = sets_of(used);
+  links_ = std::move(model);
+  link_of_ = std::move(link_of);
+  scratch_.assign(used.links(), 0);
+}
+
+std::vector<std::vector<std::uint32_t>> RouterUnits::sets_of(
+    const cluster::RouteTable& used) const {
+  std::vector<std::vector<std::uint32_t>> sets;
   std::vector<std::set<std::uint32_t>> of;
   for (std::uint32_t u = 0; u < units_.size(); ++u) {
     std::set<std::uint32_t> mine;
@@ -61,7 +92,7 @@ RouterUnits::RouterUnits(const scenario::Scenario& s, std::function<SimTime(std:
       }
     }
     of.push_back(std::move(mine));
-    sets_.push_back({u});
+    sets.push_back({u});
   }
   const auto meet = [&](const std::vector<std::uint32_t>& x, const std::vector<std::uint32_t>& y) {
     for (const std::uint32_t a : x) {
@@ -73,17 +104,18 @@ RouterUnits::RouterUnits(const scenario::Scenario& s, std::function<SimTime(std:
     }
     return false;
   };
-  for (std::size_t i = 0; i < sets_.size();) {
+  for (std::size_t i = 0; i < sets.size();) {
     std::size_t j = i + 1;
-    while (j < sets_.size() && !meet(sets_[i], sets_[j])) ++j;
-    if (j == sets_.size()) {
+    while (j < sets.size() && !meet(sets[i], sets[j])) ++j;
+    if (j == sets.size()) {
       ++i;
       continue;
     }
-    sets_[i].insert(sets_[i].end(), sets_[j].begin(), sets_[j].end());
-    sets_.erase(sets_.begin() + static_cast<std::ptrdiff_t>(j));
+    sets[i].insert(sets[i].end(), sets[j].begin(), sets[j].end());
+    sets.erase(sets.begin() + static_cast<std::ptrdiff_t>(j));
     i = 0;
   }
+  return sets;
 }
 
 const std::vector<RouterUnits::Batch>& RouterUnits::run(std::span<const std::int64_t> ready_ps,
@@ -113,22 +145,27 @@ const std::vector<RouterUnits::Batch>& RouterUnits::run(std::span<const std::int
       if (ready_ps[g] > ready_ps[b.last_ready]) b.last_ready = g;
     }
     b.begin_ps = ready_ps[b.last_ready];
-    const auto transfer = [&](bool out) {
-      transfers_.clear();
-      for (const std::uint32_t u : set) {
-        for (const std::uint32_t g : units_[u].gpus) {
-          const std::uint64_t bytes = out ? up[g] * up_bytes : down[g] * down_bytes;
-          if (bytes == 0) continue;
-          transfers_.push_back({out ? g : gpus_ + u, out ? gpus_ + u : g, bytes});
-          bytes_ += bytes;
-        }
+    Trip trip;
+    trip.compute_ps = computes;
+    for (const std::uint32_t u : set) {
+      for (const std::uint32_t g : units_[u].gpus) {
+        const std::uint64_t out = up[g] * up_bytes, home = down[g] * down_bytes;
+        if (out > 0) trip.up.push_back({g, gpus_ + u, out});
+        if (home > 0) trip.down.push_back({gpus_ + u, g, home});
+        bytes_ += out + home;
       }
-      const network::BottleneckTime t = links_->evaluate(transfers_, scratch_);
-      for (std::size_t k = 0; k < scratch_.size(); ++k) carried_[k] += scratch_[k];
+    }
+    const auto transfer = [&](const std::vector<network::Transfer>& transfers) {
+      const network::BottleneckTime t = links_->evaluate(transfers, scratch_);
+      for (std::size_t k = 0; k < scratch_.size(); ++k) {
+        carried_[link_of_.empty() ? k : link_of_[k]] += scratch_[k];
+      }
       return t.duration.ps();
     };
-    b.end_ps = b.begin_ps + transfer(true) + computes;
-    b.end_ps += transfer(false);
+    b.end_ps = b.begin_ps + transfer(trip.up) + computes;
+    b.end_ps += transfer(trip.down);
+    b.gpu_end_ps.assign(b.gpus.size(), b.end_ps);
+    if (time_) time_(trip, ready_ps, b);
     batches_.push_back(std::move(b));
   }
   return batches_;

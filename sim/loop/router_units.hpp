@@ -12,7 +12,10 @@
 // The tokens of a unit begin to travel when the last of its GPUs is ready; compute begins when the
 // last has arrived, decisions leave when all are made. Units whose routes share a link (and all of
 // them while they do) are timed as one. Transfers are closed form: path latency + max over links of
-// bytes / bandwidth. Their bytes are on the links, not in what GPUs send to each other.
+// bytes / bandwidth. Where exchanges are kept in the queue of transfers (exchange_timer.hpp: flow,
+// coflow, groups that share links) these are, too: there they share links with the exchanges of
+// other groups, and under flow each GPU's tokens begin when it is ready and its decisions arrive by
+// themselves. Their bytes are on the links, not in what GPUs send to each other.
 //
 // Not modelled: other work of the CPU beside the router, several units that agree on capacities
 // (the decision takes no time beyond the gate), a GPU that runs the card's attention, energy and
@@ -26,6 +29,7 @@
 #include <vector>
 
 #include "engine/base/units.hpp"
+#include "sim/cluster/cluster_graph.hpp"
 #include "sim/network/bottleneck.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -41,7 +45,21 @@ class RouterUnits {
     std::vector<std::uint32_t> gpus;  ///< Who takes part, ascending; never empty.
     std::uint32_t last_ready = 0;     ///< The GPU that begin_ps is of; lowest among equals.
     std::int64_t begin_ps = 0, end_ps = 0;
+    std::vector<std::int64_t> gpu_end_ps;  ///< [gpus above] when its decisions are there.
   };
+  /// Tokens to units and decisions back, of one set. Endpoints of transfers: GPU ranks, and
+  /// gpus + i for units()[i].
+  struct Trip {
+    std::vector<network::Transfer> up, down;
+    std::int64_t compute_ps = 0;  ///< Between the last that goes up and the first down.
+  };
+  /// Times a trip in place of the closed form: sets end_ps and gpu_end_ps of the batch.
+  using TimeTrip =
+      std::function<void(const Trip& trip, std::span<const std::int64_t> ready_ps, Batch& batch)>;
+  void time_by(TimeTrip time) { time_ = std::move(time); }
+  /// Routes over the links of `changed`: some of those it was built with, under the same names, at
+  /// other bandwidths. A GPU keeps its unit. CutError, without effect: it does not reach it.
+  void rewire(const scenario::Scenario& changed);
   /// up[g] tokens go from GPU g to its unit, the slots of down[g] tokens come back. Adds what the
   /// links carry until take_links().
   const std::vector<Batch>& run(std::span<const std::int64_t> ready_ps,
@@ -62,14 +80,22 @@ class RouterUnits {
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
+  /// Endpoints: GPUs, then units.
+  [[nodiscard]] cluster::RouteTable routes_of(const cluster::ClusterGraph& graph) const;
+  /// Units whose routes share a link.
+  [[nodiscard]] std::vector<std::vector<std::uint32_t>> sets_of(
+      const cluster::RouteTable& routes) const;
+
   std::vector<Unit> units_;
   std::vector<std::vector<std::uint32_t>> sets_;  // Of units that are timed as one.
   std::uint32_t gpus_ = 0;
   std::function<SimTime(std::uint64_t)> gate_;
   std::unique_ptr<network::BottleneckModel> links_;  // Endpoints: GPUs, then units.
-  std::vector<std::uint64_t> carried_, scratch_;     // [links]
+  std::vector<std::string> names_;                   // [links of the cluster]
+  std::vector<std::uint32_t> link_of_;               // Of links_ → of the cluster; empty: same.
+  std::vector<std::uint64_t> carried_, scratch_;     // [links of the cluster], [links_]
   std::uint64_t bytes_ = 0;
-  std::vector<network::Transfer> transfers_;
+  TimeTrip time_;  // Empty: the closed form.
   std::vector<Batch> batches_;
 };
 

@@ -285,6 +285,17 @@ void Simulator::make_router_units() {
     };
   }
   router_units_ = std::make_unique<RouterUnits>(s_, std::move(gate));
+  if (exchange_.ends_move()) {
+    std::vector<std::uint32_t> devices;
+    for (const RouterUnits::Unit& u : router_units_->units()) devices.push_back(u.device);
+    router_units_->time_by([this, devices](const RouterUnits::Trip& trip,
+                                           std::span<const std::int64_t> ready,
+                                           RouterUnits::Batch& batch) {
+      exchange_.run_trip(trip.up, trip.down, trip.compute_ps, devices, ready, batch.gpus,
+                         batch.gpu_end_ps);
+      batch.end_ps = *std::max_element(batch.gpu_end_ps.begin(), batch.gpu_end_ps.end());
+    });
+  }
   if (card) return;
   for (const RouterUnits::Unit& u : router_units_->units()) {
     const std::uint64_t room = s_.hardware.devices[u.device].memory_bytes;

@@ -153,8 +153,13 @@ void TransferQueue::max_min(const std::vector<Task*>& active) {
   // A staged path holds a shared medium twice: the flow has the weight 2 there.
   const auto weight = [](const Task& t, const Use& u) { return u.bytes / t.path_bytes; };
   for (const std::uint32_t l : links_) weight_[l] = 0;
-  for (const Task* t : active) {
-    for (const Use& u : *t->use) weight_[u.link] += weight(*t, u);
+  on_link_.resize(routes_.links());
+  for (const std::uint32_t l : links_) on_link_[l].clear();
+  for (std::uint32_t i = 0; i < active.size(); ++i) {
+    for (const Use& u : *active[i]->use) {
+      weight_[u.link] += weight(*active[i], u);
+      on_link_[u.link].push_back(i);
+    }
   }
   for (std::size_t open = active.size(); open > 0;) {
     double least = std::numeric_limits<double>::infinity();
@@ -165,12 +170,9 @@ void TransferQueue::max_min(const std::vector<Task*>& active) {
         narrow = l;
       }
     }
-    for (std::size_t i = 0; i < active.size(); ++i) {
+    for (const std::uint32_t i : on_link_[narrow]) {
       const Task& t = *active[i];
-      if (fixed_[i] != 0 || std::none_of(t.use->begin(), t.use->end(),
-                                         [&](const Use& u) { return u.link == narrow; })) {
-        continue;
-      }
+      if (fixed_[i] != 0) continue;
       fixed_[i] = 1;
       --open;
       rate_[i] = least / t.path_bytes;

@@ -221,7 +221,8 @@ class TransferQueue {
   std::vector<double> rest_, weight_;  // [links] bandwidth left, tasks that want more of it
   std::vector<double> rate_, step_;    // [active]
   std::vector<std::uint8_t> fixed_;    // [active]
-  std::vector<std::uint32_t> links_;   // Those in use.
+  std::vector<std::vector<std::uint32_t>> on_link_;  // [links] active flows, ascending
+  std::vector<std::uint32_t> links_;                 // Those in use.
 };
 
 }  // namespace switchyard::sim

@@ -63,9 +63,10 @@ void check_loss(const Section& s, const Scenario& out) {
   refuse(p.attention == AttentionPlacement::kHub,
          "reaction = \"migrate\" and attention = \"hub\": nobody can take the hub's place",
          restart);
-  refuse(out.hardware.gpu_count() < 2 ||
-             (p.attention == AttentionPlacement::kTp && p.tp == out.hardware.gpu_count()),
-         "reaction = \"migrate\" and one group of GPUs: nobody is left", restart);
+  refuse(out.hardware.gpu_count() < 2 || (p.attention == AttentionPlacement::kTp &&
+                                          std::max(p.tp, p.ep) == out.hardware.gpu_count()),
+         "reaction = \"migrate\" and one group of GPUs that need each other: nobody is left",
+         restart);
 }
 
 /// What leaves out the owner of an expert.

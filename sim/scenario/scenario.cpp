@@ -2028,34 +2028,12 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
 }
 
 void check_layout_with_faults(const Context& context, const Node& root, const Scenario& out) {
-  const Parallel& p = out.parallel;
-  // Faults that leave every GPU, expert and exchange in place go with any layout; a router off the
-  // GPUs has links of its own, which would not feel a slower cable.
-  const auto any_but = [&](std::initializer_list<FaultKind> kinds) {
-    return std::any_of(out.faults.events.begin(), out.faults.events.end(), [&](const FaultRule& r) {
-      return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
-    });
-  };
   const KvPlacement kv = out.memory.kv_placement;
   if (out.faults.on() && (kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert)) {
     throw InputError(context.where("memory.kv.placement", root.where()),
                      fmt::format("memory.kv.placement = \"{}\" is unsupported with faults",
                                  kv == KvPlacement::kByToken ? "by_token" : "by_expert"),
                      "leave one of the two out");
-  }
-  using K = FaultKind;
-  const std::string supported = "supported: slow_gpu, hot_gpu, host_stall, kv_leak";
-  if (p.router != RouterPlacement::kGpu &&
-      any_but({K::kSlowGpu, K::kHotGpu, K::kHostStall, K::kKvLeak})) {
-    throw InputError(context.where("parallel.router", root.where()),
-                     "a router off the GPUs is unsupported with these faults", supported);
-  }
-  if (p.tp > 1 && p.ep > p.tp &&
-      any_but({K::kSlowGpu, K::kHotGpu, K::kHostStall, K::kKvLeak, K::kLinkDegraded})) {
-    throw InputError(
-        context.where("parallel.ep", root.where()),
-        fmt::format("ep = {} and tp = {} is unsupported with these faults", p.ep, p.tp),
-        supported + ", link_degraded");
   }
 }
 

@@ -182,7 +182,7 @@ TEST(Refusals, OfFaultsAndAlarms) {
        "nobody can take the hub's place"},
       {{fault(R"(kind = "gpu_loss", gpu = "gpu1", step = 0)"), "faults.reload=\"1 GB/s\"",
         "parallel.attention=tp", "parallel.dp=1", "parallel.tp=8"},
-       "one group of GPUs: nobody is left"},
+       "one group of GPUs that need each other: nobody is left"},
       {{"monitor.alarms=1"}, "write [[monitor.alarms]]"},
       {{"monitor.alarms=[{ signal = \"memory\", above = \"95 %\", action = \"shed\" }]"},
        "needs requests that arrive"},

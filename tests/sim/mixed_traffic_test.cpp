@@ -304,6 +304,45 @@ TEST(Groups, ReplicasSlowEachOtherDownOnLinksInCommon) {
   }
 }
 
+// GPUs without peer-to-peer copies: what group 2, 3 exchanges goes through the CPU, which is where
+// the tokens of GPU 0 go to be routed.
+TEST(RouterTrips, ShareAPcieSegmentWithTheExchangesOfAnotherGroup) {
+  const scenario::Scenario s = test::worked_scenario(
+      {"hardware.file=worked_cpu.toml", "parallel.router=cpu", kCpu, "parallel.ep=2",
+       "parallel.dp=4", "network.model=flow", R"(workload.routing={ synthetic = "uniform" })",
+       R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
+       R"({ name = "s", kind = "pcie_switch" }, { name = "cpu0", kind = "cpu" }])",
+       R"(hardware.links=[{ from = "gpu[0-3]", to = "s", class = "pcie4", bandwidth = "10 GB/s", )"
+       R"(latency = "1 us", p2p = false }, { from = "s", to = "cpu0", class = "pcie4", )"
+       R"(bandwidth = "10 GB/s", latency = "1 us", p2p = false }])"});
+  const std::vector<std::uint32_t> units{5}, who{0};  // Device 5: cpu0.
+  const std::vector<std::int64_t> ready(4, 0);
+  const std::vector<network::Transfer> up{{0, 4, 500'000}}, down{{4, 0, 100}};
+  const auto trip = [&](ExchangeTimer& timer) {
+    std::vector<std::int64_t> end(1);
+    timer.run_trip(up, down, 7'000'000, units, ready, who, end);
+    return end[0];
+  };
+  constexpr std::int64_t kHops = 2'000'000;
+  ExchangeTimer alone(s);
+  // 50 us up, 7 us there, 10 ns down.
+  EXPECT_NEAR(static_cast<double>(trip(alone)), 50e6 + 7e6 + 10'000 + 2.0 * kHops, 3);
+  ExchangeTimer timer(s);
+  std::vector<std::uint64_t> bytes(16, 0);
+  bytes[2 * 4 + 3] = 1'000'000;  // 100 us through the CPU, on the way there and back.
+  std::vector<ExchangeTiming> timings;
+  timer.begin_step(0, 4);
+  timer.run(bytes, ready, timings);
+  ASSERT_EQ(timings.size(), 1U);
+  EXPECT_NEAR(static_cast<double>(timings[0].duration_ps), 100e6 + 4e6, 1e6);
+  // Half the rate to the CPU while both are there: the trip's tokens take twice as long, and the
+  // exchange, which was timed before, ends as much later.
+  EXPECT_NEAR(static_cast<double>(trip(timer)), 100e6 + 7e6 + 10'000 + 2.0 * kHops, 5e6);
+  const auto clocks = timer.end_step(0, 4, timings[0].end_ps);
+  EXPECT_NEAR(static_cast<double>(timer.step_end(clocks[3])),
+              static_cast<double>(timings[0].end_ps[3]) + 50e6, 5e6);
+}
+
 // ---- a change of links that is refused leaves everything as it was ----
 
 TEST(Rewire, ThatIsRefusedChangesNothing) {
