@@ -96,7 +96,14 @@ void CapacityView::paintEvent(QPaintEvent*) {
   const QRect r = plot();
   int x = r.left();
   p.setPen(theme.text);
-  const QString what = tr("tokens per step, %1").arg(m_when);
+  int wanted = 16 + m.horizontalAdvance(tr("capacity"));
+  for (const auto& part : parts) wanted += 25 + m.horizontalAdvance(part.first);
+  const QString whole = tr("tokens per step, %1").arg(m_when);
+  // The names of the colours go before the words.
+  const int room = width() - x - wanted - 18 - 4;
+  const QString what = m.horizontalAdvance(whole) <= room
+                           ? whole
+                           : m.elidedText(m_when, Qt::ElideRight, std::max(0, room));
   p.drawText(QRect(x, 2, width(), m.height()), Qt::AlignLeft | Qt::AlignVCenter, what);
   x += m.horizontalAdvance(what) + 18;
   for (const auto& [name, color] : parts) {

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <csignal>
 
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <QCoreApplication>
 #include <QFileInfo>
 #include <QJsonDocument>
@@ -20,6 +23,11 @@ constexpr int kPatienceMs = 1500;  // between the interrupt and the kill
 }  // namespace
 
 ChildJob::ChildJob(QObject* parent) : QObject(parent) {
+  // However the window ends, the simulation goes with it, and removes its temporary file.
+  m_process.setChildProcessModifier([window = ::getpid()] {
+    ::prctl(PR_SET_PDEATHSIG, SIGINT);
+    if (::getppid() != window) ::_exit(1);  // it went before that
+  });
   m_patience.setSingleShot(true);
   m_patience.setInterval(kPatienceMs);
   connect(&m_patience, &QTimer::timeout, &m_process, &QProcess::kill);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <limits>
+#include <numeric>
 
 #include <QHBoxLayout>
 #include <QHeaderView>
@@ -64,14 +66,48 @@ QVariant ReportModel::headerData(int section, Qt::Orientation orientation, int r
   return qs(m_table.columns[static_cast<std::size_t>(section)]);
 }
 
-HealthView::HealthView(ViewState* state, QWidget* parent) : QTabWidget(parent), m_state(state) {
-  m_judge = [](const RunStore& run, const std::atomic<bool>& stop) {
-    return run.path().empty() ? healthOf(run.data(), run.name()) : healthOf(run.path(), &stop);
+void ReportModel::sort(int column, Qt::SortOrder order) {
+  if (column < 0 || column >= columnCount()) return;
+  const auto c = static_cast<std::size_t>(column);
+  // Numbers by their value, in the report's own units; what is none is below them.
+  std::vector<double> value(m_table.rows.size(), -std::numeric_limits<double>::infinity());
+  for (std::size_t r = 0; m_numbers[c] && r < value.size(); ++r) {
+    bool ok = false;
+    const double v = qs(m_table.rows[r][c]).section(QLatin1Char(' '), 0, 0).toDouble(&ok);
+    if (ok) value[r] = v;
+  }
+  std::vector<std::size_t> rows(value.size());
+  std::iota(rows.begin(), rows.end(), std::size_t{0});
+  const auto less = [&](std::size_t a, std::size_t b) {
+    return m_numbers[c] ? value[a] < value[b] : m_table.rows[a][c] < m_table.rows[b][c];
   };
+  std::stable_sort(rows.begin(), rows.end(), [&](std::size_t a, std::size_t b) {
+    return order == Qt::AscendingOrder ? less(a, b) : less(b, a);
+  });
+  beginResetModel();
+  std::vector<std::vector<std::string>> sorted;
+  sorted.reserve(rows.size());
+  for (const std::size_t r : rows) sorted.push_back(std::move(m_table.rows[r]));
+  m_table.rows = std::move(sorted);
+  endResetModel();
+}
+
+HealthView::HealthView(ViewState* state, QWidget* parent)
+    : QTabWidget(parent), m_state(state), m_reading(new ReadingBar(this)) {
+  setCornerWidget(m_reading, Qt::TopRightCorner);
+  m_reading->hide();
+  connect(m_reading, &ReadingBar::cancelled, this, &HealthView::cancel);
+  connect(m_reading, &ReadingBar::wanted, this, [this] {
+    m_stopped = false;
+    start();
+  });
   setDocumentMode(true);
   for (const QString& name : {tr("Signals"), tr("Alarms"), tr("Findings")}) {
     auto* table = new TableView(this);
     table->setModel(new ReportModel(table));
+    // In the order of the report until a header is clicked.
+    table->sortByColumn(-1, Qt::AscendingOrder);
+    table->setSortingEnabled(true);
     table->setAccessibleName(name);
     table->setMinimumHeight(48);  // the dock must not push the panes up
     addTab(table, name);
@@ -167,7 +203,8 @@ void HealthView::runChanged() {
   fillTimes();
   ++m_job;  // what is under way is of another run
   for (Job& job : m_jobs) job.stop = true;
-  m_done = m_busy = false;
+  m_done = m_busy = m_stopped = false;
+  m_reading->setDone();
   fill({});
   startIfSeen();
 }
@@ -186,19 +223,23 @@ void HealthView::startIfSeen() {
 }
 
 void HealthView::start() {
-  if (m_done || m_busy || m_state->run() == nullptr) return;
+  if (m_done || m_busy || m_stopped || m_state->run() == nullptr) return;
   m_busy = true;
+  const auto permille = std::make_shared<std::atomic<int>>(0);
+  m_reading->setReading(permille);
   HealthReport waiting;
   waiting.missing = tr("reading the run …").toStdString();
   fill(std::move(waiting));
   Job& job = m_jobs.emplace_back();
   job.id = ++m_job;
-  job.thread =
-      std::jthread([this, &job, id = job.id, run = m_state->runPointer(), judge = m_judge] {
+  job.thread = std::jthread(
+      [this, &job, id = job.id, run = m_state->runPointer(), judge = m_judge, permille] {
         HealthReport report;
         // Whatever goes wrong in here is a line in the dock, never the end of the window.
         try {
-          report = judge(*run, job.stop);
+          report = judge                 ? judge(*run, job.stop)
+                   : run->path().empty() ? healthOf(run->data(), run->name())
+                                         : healthOf(run->path(), &job.stop, permille.get());
         } catch (const std::exception& e) {
           report.missing = e.what();
         }
@@ -209,10 +250,23 @@ void HealthView::start() {
               if (id != m_job) return;
               m_busy = false;
               m_done = true;
+              m_reading->setDone();
               fill(std::move(report));
             },
             Qt::QueuedConnection);
       });
+}
+
+void HealthView::cancel() {
+  if (!m_busy) return;
+  ++m_job;  // its result is not heard of
+  for (Job& job : m_jobs) job.stop = true;
+  m_busy = false;
+  m_stopped = true;
+  HealthReport stopped;
+  stopped.missing = tr("stopped; Read, beside the tabs, reads the run").toStdString();
+  fill(std::move(stopped));
+  m_reading->setStopped();
 }
 
 void HealthView::fill(HealthReport report) {
@@ -226,7 +280,10 @@ void HealthView::fill(HealthReport report) {
       t.columns = {tr("what").toStdString()};
       t.rows = {{report.missing}};
     }
-    static_cast<ReportModel*>(table(i)->model())->setTable(std::move(t));
+    auto* model = static_cast<ReportModel*>(table(i)->model());
+    model->setTable(std::move(t));
+    const QHeaderView& header = *table(i)->horizontalHeader();
+    model->sort(header.sortIndicatorSection(), header.sortIndicatorOrder());
     table(i)->fitColumns();
     table(i)->horizontalHeader()->setStretchLastSection(true);
   }

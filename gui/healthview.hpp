@@ -14,6 +14,7 @@
 #include <QTabWidget>
 
 #include "gui/core/health.hpp"
+#include "gui/readingbar.hpp"
 #include "gui/requestsview.hpp"
 #include "gui/tableview.hpp"
 
@@ -32,6 +33,7 @@ class ReportModel : public QAbstractTableModel {
   int rowCount(const QModelIndex& parent = {}) const override;
   int columnCount(const QModelIndex& parent = {}) const override;
   QVariant data(const QModelIndex& index, int role) const override;
+  void sort(int column, Qt::SortOrder order = Qt::AscendingOrder) override;
   QVariant headerData(int section, Qt::Orientation orientation, int role) const override;
 
  private:
@@ -47,6 +49,8 @@ class HealthView : public QTabWidget {
 
   explicit HealthView(ViewState* state, QWidget* parent = nullptr);
   ~HealthView() override;
+  /// How far the reading is, with Cancel; stands beside the tabs.
+  [[nodiscard]] ReadingBar* readingBar() const { return m_reading; }
   /// In place of healthOf(): for tests. What it throws is shown as the reason why there is nothing.
   void setJudge(Judge judge) { m_judge = std::move(judge); }
   /// Threads that have not ended yet.
@@ -65,6 +69,7 @@ class HealthView : public QTabWidget {
   void runChanged();
   void startIfSeen();
   void start();
+  void cancel();
   void fill(HealthReport report);
   void fillTimes();
   struct Job {
@@ -73,12 +78,14 @@ class HealthView : public QTabWidget {
     std::jthread thread;
   };
   ViewState* m_state;
-  Judge m_judge;
+  Judge m_judge;  ///< Null: healthOf().
+  ReadingBar* m_reading;
   HistogramView* m_times;
   QLabel* m_slowest;
   std::list<Job> m_jobs;
   int m_job = 0;
   bool m_busy = false, m_done = false, m_seen = false;
+  bool m_stopped = false;  ///< By a person: not read again until that is asked for.
 };
 
 }  // namespace switchyard::gui

@@ -96,8 +96,8 @@ int start(int argc, char** argv) {
                                  QStringLiteral("NAME"));
   const QCommandLineOption panel(
       QStringLiteral("panel"),
-      QStringLiteral("all or one of ") +
-          switchyard::gui::PaneStack::panelNames().join(QStringLiteral(", ")),
+      QStringLiteral("all or one of ") + switchyard::gui::panels().join(QStringLiteral(", ")) +
+          QStringLiteral("; the last four show the steps of --window, else of --cursor"),
       QStringLiteral("NAME"), QStringLiteral("all"));
   const QCommandLineOption base(
       {QStringLiteral("d"), QStringLiteral("compare")},

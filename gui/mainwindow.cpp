@@ -12,6 +12,7 @@
 #include <QCloseEvent>
 #include <QComboBox>
 #include <QDesktopServices>
+#include <QDir>
 #include <QDockWidget>
 #include <QDropEvent>
 #include <QFileDialog>
@@ -40,11 +41,15 @@
 #include <QVBoxLayout>
 
 #include "engine/base/error.hpp"
+#include "engine/base/file_hash.hpp"
+#include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
 #include "gui/choicebox.hpp"
+#include "gui/core/scenariodocument.hpp"
 #include "gui/palette.hpp"
 #include "gui/recent.hpp"
 #include "gui/render.hpp"
+#include "gui/runsfolder.hpp"
 #include "gui/savename.hpp"
 #include "gui/stepspanes.hpp"
 #include "gui/text.hpp"
@@ -222,6 +227,12 @@ void MainWindow::makeDocks() {
   m_runsView->setContextMenuPolicy(Qt::CustomContextMenu);
   connect(m_runsView, &QWidget::customContextMenuRequested, this,
           [this](const QPoint& at) { runsMenu(m_runsView->viewport()->mapToGlobal(at)); });
+  m_copyRunRow = new QAction(tr("Copy"), m_runsView);
+  m_copyRunRow->setShortcut(QKeySequence::Copy);
+  m_copyRunRow->setShortcutContext(Qt::WidgetShortcut);
+  m_copyRunRow->setStatusTip(tr("Copy the chosen row and what is below it, as tab-separated text"));
+  connect(m_copyRunRow, &QAction::triggered, this, &MainWindow::copyRunRow);
+  m_runsView->addAction(m_copyRunRow);
   addDock(tr("Run"), QStringLiteral("runs"), m_runsView, Qt::LeftDockWidgetArea);
 
   m_experts = new ExpertsModel(m_state, this);
@@ -539,13 +550,19 @@ void MainWindow::makeActions() {
            << add(view, tr("Cursor right"), {QKeySequence(Qt::Key_Right)},
                   tr("Move the cursor to the next step"), [moveCursor] { moveCursor(1); });
   m_runActions << add(
-      view, tr("Fit selection"), {QKeySequence(Qt::Key_F)}, tr("Zoom to the selected steps"),
-      [this] {
+      view, tr("Fit selection"), {QKeySequence(Qt::Key_F)},
+      tr("Zoom to the selected steps, or to the chosen phase"), [this] {
         if (const auto s = m_state->selection()) {
           m_state->setWindow({static_cast<double>(s->first), static_cast<double>(s->end)},
                              ViewState::Move::kJump);
+        } else if (m_state->cursor() && m_state->gpu() != run::kNone) {
+          // A click on a phase chose its GPU and its step.
+          const auto step = static_cast<double>(*m_state->cursor());
+          m_state->setWindow({step - (kMinWindowSteps - 1) / 2, step + (kMinWindowSteps + 1) / 2},
+                             ViewState::Move::kJump);
         } else {
-          statusBar()->showMessage(tr("no steps are selected: drag over a pane"), 4000);
+          statusBar()->showMessage(
+              tr("nothing is chosen: drag over a pane, or click on a GPU's phase"), 4000);
         }
       });
   m_runActions << add(view, tr("Whole run"), {QKeySequence(Qt::Key_0)}, tr("Show all steps"),
@@ -624,6 +641,10 @@ void MainWindow::makeActions() {
     QDesktopServices::openUrl(
         QUrl::fromLocalFile(QFileInfo(qs(m_state->run()->path().string())).absolutePath()));
   });
+  runs->addSeparator();
+  add(runs, tr("Runs kept on &disk…"), {},
+      tr("What was simulated here: how large it is, open it again, delete it"),
+      [this] { showRunsFolder(); });
   connect(runs, &QMenu::aboutToShow, this, &MainWindow::updateRunActions);
   connect(m_state, &ViewState::otherChanged, this, &MainWindow::updateRunActions);
   const auto heat = [this] {
@@ -824,7 +845,7 @@ void MainWindow::runChanged() {
   fillBookmarks();
   m_readingBookmarks = false;
   offerLatency();
-  setWindowTitle(run != nullptr ? tr("%1 — Switchyard").arg(qs(run->name())) : tr("Switchyard"));
+  updateTitle();
   fillRuns();
   findScenario();
   m_eventsView->fitColumns();
@@ -1116,15 +1137,8 @@ void MainWindow::metricMenu(const QPoint& at) {
 
 QString MainWindow::commandLine() const { return commandLine(m_state->run()); }
 
-QString MainWindow::commandLine(const RunStore* run) const {
+QStringList MainWindow::commandWords(const RunStore* run) const {
   if (run == nullptr) return {};
-  const auto quoted = [](const QString& word) {
-    static const QRegularExpression plain(QStringLiteral("^[A-Za-z0-9_./=,:+-]+$"));
-    return plain.match(word).hasMatch()
-               ? word
-               : QLatin1Char('\'') + QString(word).replace('\'', QStringLiteral("'\\''")) +
-                     QLatin1Char('\'');
-  };
   const QFileInfo file(qs(run->path().string()));
   QStringList words;
   const auto made = m_commands.find(file.filePath());
@@ -1133,9 +1147,57 @@ QString MainWindow::commandLine(const RunStore* run) const {
   } else if (run == m_state->run() && !m_whatIf->scenario().isEmpty()) {
     words = {QStringLiteral("sim"), m_whatIf->scenario()};
     for (const QString& s : m_whatIf->baseSettings()) words << QStringLiteral("--set") << s;
-  } else {
-    return {};
   }
+  return words;
+}
+
+QString MainWindow::traceOf(const RunStore& run, const QString& scenario) const {
+  const run::RunMeta& meta = run.data().meta;
+  if (meta.trace_hash.empty()) return {};
+  static const QRegularExpression named(QStringLiteral("^workload\\.routing\\.trace = (.*)$"),
+                                        QRegularExpression::MultilineOption);
+  const QString name = named.match(qs(meta.scenario_text)).captured(1).remove(QLatin1Char('"'));
+  QStringList places;
+  try {
+    const ScenarioDocument document(scenario.toStdString());
+    if (const auto* e = document.entry("workload.routing.trace_path")) places << qs(e->value);
+  } catch (const InputError&) {
+    // The other places may have it.
+  }
+  if (!name.isEmpty() && !run.path().empty()) {
+    places << QFileInfo(qs(run.path().string())).absoluteDir().filePath(name);
+  }
+  const QDir kept(runsFolder());
+  for (const QString& f : kept.entryList({QStringLiteral("demo-trace-*.h5")}, QDir::Files)) {
+    places << kept.filePath(f);
+  }
+  for (const QString& place : places) {
+    if (!QFileInfo(place).isFile()) continue;
+    try {
+      if (hex64(hash64_of_file(place.toStdString())) == meta.trace_hash) return place;
+    } catch (const InputError&) {
+      // One that cannot be read is not the one.
+    }
+  }
+  return name;
+}
+
+QString MainWindow::commandLine(const RunStore* run) const {
+  QStringList words = commandWords(run);
+  if (words.isEmpty()) return {};
+  const auto quoted = [](const QString& word) {
+    static const QRegularExpression plain(QStringLiteral("^[A-Za-z0-9_./=,:+-]+$"));
+    return plain.match(word).hasMatch()
+               ? word
+               : QLatin1Char('\'') + QString(word).replace('\'', QStringLiteral("'\\''")) +
+                     QLatin1Char('\'');
+  };
+  if (!words.contains(QStringLiteral("--trace"))) {
+    if (const QString trace = traceOf(*run, words.value(1)); !trace.isEmpty()) {
+      words << QStringLiteral("--trace") << trace;
+    }
+  }
+  const QFileInfo file(qs(run->path().string()));
   // Never over the run that is shown.
   words << QStringLiteral("-o")
         << (run->path().empty() ? QStringLiteral("run.h5")
@@ -1146,11 +1208,25 @@ QString MainWindow::commandLine(const RunStore* run) const {
   return line;
 }
 
+void MainWindow::copyRunRow() {
+  const QModelIndex chosen = m_runsView->currentIndex();
+  if (!chosen.isValid()) return;
+  QStringList lines;
+  const std::function<void(const QModelIndex&)> add = [&](const QModelIndex& at) {
+    lines << at.siblingAtColumn(0).data().toString() + QLatin1Char('\t') +
+                 at.siblingAtColumn(1).data().toString();
+    const QModelIndex first = at.siblingAtColumn(0);
+    for (int r = 0; r < m_runs->rowCount(first); ++r) add(m_runs->index(r, 0, first));
+  };
+  add(chosen);
+  QApplication::clipboard()->setText(lines.join(QLatin1Char('\n')) + QLatin1Char('\n'));
+}
+
 void MainWindow::updateRunActions() {
   const RunStore* run = m_state->run();
   m_swapRuns->setEnabled(run != nullptr && m_state->other() != nullptr);
   m_endCompare->setEnabled(m_state->other() != nullptr);
-  m_copyCommand->setEnabled(!commandLine().isEmpty());
+  m_copyCommand->setEnabled(!commandWords(run).isEmpty());
   m_reveal->setEnabled(run != nullptr && !run->path().empty());
 }
 
@@ -1164,12 +1240,13 @@ void MainWindow::runsMenu(const QPoint& at) {
   auto* menu = new QMenu(this);
   menu->setObjectName(QStringLiteral("runmenu"));
   menu->setAttribute(Qt::WA_DeleteOnClose);
+  menu->addAction(m_copyRunRow);
+  menu->addSeparator();
   menu->addActions({m_swapRuns, m_endCompare});
   menu->addSeparator();
-  const QString line = commandLine(run.get());
   menu->addAction(tr("Copy the command line of %1").arg(qs(run->name())), this,
-                  [line] { QApplication::clipboard()->setText(line); })
-      ->setEnabled(!line.isEmpty());
+                  [this, run] { QApplication::clipboard()->setText(commandLine(run.get())); })
+      ->setEnabled(!commandWords(run.get()).isEmpty());
   menu->addAction(tr("Open the folder of %1").arg(qs(run->name())), this,
                   [run] {
                     QDesktopServices::openUrl(
@@ -1372,6 +1449,14 @@ void MainWindow::exportView() {
   } catch (const InputError& e) {
     m_message->showMessage(QString::fromUtf8(e.what()));
   }
+}
+
+void MainWindow::showRunsFolder() {
+  auto* dialog = new RunsFolder(runsFolder(), this);
+  dialog->setAttribute(Qt::WA_DeleteOnClose);
+  connect(dialog, &RunsFolder::openWanted, this,
+          [this](const QStringList& files) { openFiles(files); });
+  dialog->open();
 }
 
 void MainWindow::showKeys() {

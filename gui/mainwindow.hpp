@@ -87,6 +87,7 @@ class MainWindow : public QMainWindow {
   void showTour();
   void showPalette();
   void showKeys();
+  void showRunsFolder();
   /// Shows what an inspector's value is about (kTargetRole).
   void follow(const QString& target);
   /// The program and words that simulate the shown run again; empty where its scenario is not
@@ -153,6 +154,16 @@ class MainWindow : public QMainWindow {
  private:
   /// Sizes in letters of what is not laid out by its text alone.
   void fitText();
+  /// The run or the scenario that is on the page.
+  void updateTitle();
+  void copyRunRow();
+  /// The words after "switchyard", without the trace and the output; empty where not known.
+  [[nodiscard]] QStringList commandWords(const RunStore* run) const;
+  /// The trace that the run replayed, found by its hash: as the scenario names it, beside the run,
+  /// in the folder of runs. Not found: its name alone. Empty for synthetic routing.
+  [[nodiscard]] QString traceOf(const RunStore& run, const QString& scenario) const;
+  /// Names taken for runs that did not come.
+  void dropOutputs();
   void makePanes();
   void makeDocks();
   void makeActions();
@@ -259,6 +270,7 @@ class MainWindow : public QMainWindow {
   QProgressBar* m_progress = nullptr;
   double m_points = kTextPoints;
   QPushButton* m_cancel = nullptr;
+  QAction* m_copyRunRow = nullptr;
   QMenu *m_recentMenu = nullptr, *m_bookmarkMenu = nullptr;
   QAction* m_timeAxis = nullptr;
   QString m_linkFilter;            // what linkChanged() put into the find field

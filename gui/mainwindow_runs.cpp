@@ -2,15 +2,19 @@
 // The window's runs: opening files and simulating in the background, which run is A and which B,
 // and the page that is shown.
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 
 #include <QDir>
 #include <QDockWidget>
+#include <QFile>
 #include <QFileDialog>
 #include <QFileInfo>
 #include <QLabel>
 #include <QMenu>
 #include <QProgressBar>
 #include <QPushButton>
+#include <QRegularExpression>
 #include <QStackedWidget>
 #include <QStandardPaths>
 
@@ -24,11 +28,27 @@
 namespace switchyard::gui {
 namespace {
 
-/// A name in `folder` that no file has: label.h5, label-2.h5, …
-QString freeName(const QDir& folder, const QString& label) {
+/// A name in `folder` that no file has: label.h5, label-2.h5, … An empty file takes it at once, so
+/// that two windows never take the same one.
+QString takeName(const QDir& folder, const QString& label) {
   QString name = label + QStringLiteral(".h5");
-  for (int n = 2; folder.exists(name); ++n) name = QStringLiteral("%1-%2.h5").arg(label).arg(n);
+  for (int n = 2;; ++n) {
+    QFile file(folder.filePath(name));
+    // Where no file can be made, the program that writes the run says why.
+    if (file.open(QIODevice::WriteOnly | QIODevice::NewOnly) || !file.exists()) break;
+    name = QStringLiteral("%1-%2.h5").arg(label).arg(n);
+  }
   return folder.filePath(name);
+}
+
+/// Temporary files (name.PID.tmp) of programs that were killed.
+void sweep(const QDir& folder) {
+  static const QRegularExpression left(QStringLiteral("\\.(\\d+)\\.tmp$"));
+  for (const QString& f : folder.entryList({QStringLiteral("*.tmp")}, QDir::Files)) {
+    const QRegularExpressionMatch match = left.match(f);
+    const auto pid = static_cast<pid_t>(match.captured(1).toInt());
+    if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) QFile::remove(folder.filePath(f));
+  }
 }
 
 }  // namespace
@@ -59,11 +79,13 @@ void MainWindow::connectWork() {
     openFiles(files, m_role);
   });
   connect(m_job, &ChildJob::failed, this, [this](const QString& message) {
+    dropOutputs();
     workEnded();
     m_message->showMessage(message);
     emit idle();
   });
   connect(m_job, &ChildJob::cancelled, this, [this] {
+    dropOutputs();
     workEnded();
     emit idle();
   });
@@ -79,6 +101,7 @@ void MainWindow::connectWork() {
   });
   connect(m_welcome, &Welcome::editWanted, this, &MainWindow::openScenario);
   connect(m_form, &ScenarioForm::runWanted, this, &MainWindow::runForm);
+  connect(m_form, &ScenarioForm::changed, this, &MainWindow::updateTitle);
   connect(m_welcome, &Welcome::openWanted, this, [this] { chooseFile(Role::kShow); });
   connect(m_welcome, &Welcome::fileWanted, this, [this](const QString& f) { openFiles({f}); });
   connect(m_compare, &CompareView::chosen, this, [this](int a, int b) {
@@ -122,6 +145,19 @@ void MainWindow::showPage(Page page) {
   refreshPage();
 }
 
+void MainWindow::updateTitle() {
+  const ScenarioDocument* document = m_form->document();
+  const RunStore* run = m_state->run();
+  QString what;
+  if (page() == Page::kScenario && document != nullptr) {
+    what = qs(document->path().filename().string());
+    if (document->changed()) what += tr(" (changed)");
+  } else if (page() == Page::kRun && run != nullptr) {
+    what = qs(run->name());
+  }
+  setWindowTitle(what.isEmpty() ? tr("Switchyard") : tr("%1 — Switchyard").arg(what));
+}
+
 void MainWindow::refreshPage() {
   // The docks say nothing without a run, and the welcome page wants the room.
   const bool run = page() == Page::kRun;
@@ -136,6 +172,7 @@ void MainWindow::refreshPage() {
   }
   m_whatIf->setVisible(run);
   updateReload();
+  updateTitle();
   m_windowLabel->setVisible(run);
   m_cursorLabel->setVisible(run);
 }
@@ -222,6 +259,14 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
     }
   }
   if (runs.size() > 2 && second == nullptr) second = runs[1];
+  // What may throw when a run is shown is asked before another one goes.
+  try {
+    for (const RunPointer& run : runs) (void)run->hasCapacity();
+  } catch (const InputError& e) {
+    m_message->showMessage(QString::fromUtf8(e.what()));
+    emit idle();
+    return;
+  }
   m_message->showMessage({});
   if (second != nullptr) {
     m_state->setOther(nullptr);
@@ -362,6 +407,7 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
                                .arg(folder.path()));
     return;
   }
+  sweep(folder);
   std::vector<ChildJob::Step> steps;
   m_outputs.clear();
   m_childWords.clear();
@@ -387,11 +433,7 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
       words << QStringLiteral("--trace") << trace;
     }
     for (const QString& setting : s.settings) words << QStringLiteral("--set") << setting;
-    QString output = freeName(folder, s.label);
-    // Two of one job must not take the same name.
-    for (int n = 2; m_outputs.contains(output); ++n) {
-      output = freeName(folder, QStringLiteral("%1-%2").arg(s.label).arg(n));
-    }
+    const QString output = takeName(folder, s.label);
     m_outputs << output;
     m_childWords.push_back(words);
     words << QStringLiteral("-o") << output;
@@ -403,6 +445,13 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
   m_role = role;
   m_running = simulations;
   m_job->start(std::move(steps));
+}
+
+void MainWindow::dropOutputs() {
+  for (const QString& f : m_outputs) {
+    if (QFileInfo(f).size() == 0) QFile::remove(f);
+  }
+  m_outputs.clear();
 }
 
 void MainWindow::runEntry(const QString& id) {

@@ -15,6 +15,17 @@
 
 namespace switchyard::gui {
 
+namespace {
+
+QString wholeRunName(const RunStore* run) {
+  const bool warmup = run != nullptr && run->hasSteps() &&
+                      std::any_of(run->data().steps.begin(), run->data().steps.end(),
+                                  [](const run::StepScalars& s) { return s.warmup; });
+  return warmup ? QObject::tr("whole run, no warm-up") : QObject::tr("whole run");
+}
+
+}  // namespace
+
 StepSpan spanOf(const ViewState& state, QString& name) {
   // As in the inspector: a drag that selects moves the cursor, too.
   if (state.selection()) {
@@ -26,11 +37,7 @@ StepSpan spanOf(const ViewState& state, QString& name) {
     name = QObject::tr("at step %1").arg(count(*state.cursor()));
     return {*state.cursor(), *state.cursor() + 1, false};
   }
-  const RunStore* run = state.run();
-  const bool warmup = run != nullptr && run->hasSteps() &&
-                      std::any_of(run->data().steps.begin(), run->data().steps.end(),
-                                  [](const run::StepScalars& s) { return s.warmup; });
-  name = warmup ? QObject::tr("whole run, no warm-up") : QObject::tr("whole run");
+  name = wholeRunName(state.run());
   return {};
 }
 
@@ -62,7 +69,7 @@ void MatrixView::refresh() {
     const auto kind = static_cast<MatrixKind>(m_kind->currentData().toInt());
     const StepSpan span = spanOf(*m_state, m_when);
     m_matrix = matrixOf(*m_state->run(), kind, m_state->layer(), span);
-    if (kind == MatrixKind::kGpuBytes) m_when = tr("whole run");
+    if (kind == MatrixKind::kGpuBytes) m_when = wholeRunName(m_state->run());
   }
   update();
 }
@@ -152,7 +159,7 @@ void MatrixView::paintEvent(QPaintEvent*) {
     p.drawText(r.adjusted(4, 4, -4, -4), Qt::AlignCenter | Qt::TextWordWrap,
                m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes)
                    ? tr("no bytes between GPUs")
-                   : tr("no reroutes %1").arg(m_when));
+                   : tr("no reroutes: %1").arg(m_when));
   }
   // Names as far as there is room.
   const int per = std::max(1, (m.height() * n + r.height() - 1) / r.height());

@@ -19,6 +19,7 @@ namespace {
 
 constexpr auto kLeft = static_cast<int>(Qt::AlignLeft | Qt::AlignVCenter);
 constexpr auto kRight = static_cast<int>(Qt::AlignRight | Qt::AlignVCenter);
+constexpr auto kMiddle = static_cast<int>(Qt::AlignCenter);
 /// Sorts below every number.
 constexpr double kBottom = -std::numeric_limits<double>::infinity();
 
@@ -217,7 +218,8 @@ QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int 
       QT_TR_NOOP("GPU of its first replica"),
       QT_TR_NOOP("Mean tokens run there per step, without warm-up"),
       QT_TR_NOOP("99th percentile over steps of the tokens run there, without warm-up"),
-      QT_TR_NOOP("overflow / (kept + overflow): share of its demand that found it full"),
+      QT_TR_NOOP("overflow / (kept + overflow): share of its demand that found it full, without "
+                 "warm-up"),
       QT_TR_NOOP("Assignments rerouted from it to another expert, all layers, without warm-up"),
       QT_TR_NOOP("Assignments dropped there, without warm-up"),
       QT_TR_NOOP("Replicas: GPUs that hold it"),
@@ -259,6 +261,8 @@ QVariant EventsModel::data(const QModelIndex& index, int role) const {
     return v == run::kNone ? kBottom : static_cast<double>(v);
   };
   if (role == kIdRole) return index.row();
+  // Between a number and a word: clear of both.
+  if (role == Qt::TextAlignmentRole && index.column() == kExpert) return kMiddle;
   if (role == Qt::TextAlignmentRole) return words ? kLeft : kRight;
   const run::Inventory& inv = m_run->data().inventory;
   if (role == kSortRole) {
@@ -303,7 +307,9 @@ QVariant EventsModel::data(const QModelIndex& index, int role) const {
 QVariant EventsModel::headerData(int section, Qt::Orientation orientation, int role) const {
   if (orientation != Qt::Horizontal) return {};
   if (role == Qt::TextAlignmentRole) {
-    return section == kKind || section == kLink || section == kText ? kLeft : kRight;
+    return section == kKind || section == kLink || section == kText ? kLeft
+           : section == kExpert                                     ? kMiddle
+                                                                    : kRight;
   }
   static const std::array<const char*, kColumns> names = {
       QT_TR_NOOP("step"), QT_TR_NOOP("time"),   QT_TR_NOOP("kind"), QT_TR_NOOP("layer"),
@@ -600,6 +606,16 @@ std::vector<InspectorModel::Row> wholeRun(const RunStore& run) {
   rows.push_back({QObject::tr("rerouted"), withShare(t.rerouted, t.assignments), {}});
   rows.push_back({QObject::tr("queued"), withShare(t.queued, t.assignments), {}});
   rows.push_back({QObject::tr("dropped"), withShare(t.dropped, t.assignments), {}});
+  const auto measured =
+      std::find_if(run.data().metrics.begin(), run.data().metrics.end(),
+                   [](const run::Metric& m) { return m.name == "measured steps"; });
+  if (measured != run.data().metrics.end() && measured->value < static_cast<double>(t.steps)) {
+    rows.push_back({QObject::tr("from here on"),
+                    QObject::tr("%1 steps, no warm-up")
+                        .arg(count(static_cast<std::uint64_t>(measured->value))),
+                    QObject::tr("The numbers above are of all steps; those below leave the warm-up "
+                                "out")});
+  }
   for (const run::Metric& m : run.data().metrics) {
     const run::MetricDefinition* d = run::find_metric(m.name);
     QString value = qs(run::format_value(m.value));

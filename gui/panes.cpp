@@ -333,10 +333,13 @@ namespace {
 constexpr int kBar = 96;
 }
 
-int HeatPane::legendWidth() const {
+int HeatPane::legendWidth() const { return widthOf({kBar, overText()}); }
+
+int HeatPane::widthOf(const LegendParts& parts) const {
   const QFontMetrics m = fontMetrics();
-  return m.horizontalAdvance(valueText(0)) + 4 + kBar + 4 + m.horizontalAdvance(valueText(m_top)) +
-         14 + overBar() + 4 + m.horizontalAdvance(overText());
+  const int texts = m.horizontalAdvance(valueText(0)) + m.horizontalAdvance(valueText(m_top));
+  const int over = parts.over.isEmpty() ? 0 : 4 + m.horizontalAdvance(parts.over);
+  return texts + 4 + parts.bar + 4 + 14 + overBar() + over;
 }
 
 int HeatPane::overBar() const { return m_overTop > 1.005 ? kBar / 2 : 14; }
@@ -356,9 +359,19 @@ QRgb HeatPane::overColor(double fill) const {
 }
 
 void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
-  if (m_state->run() == nullptr || rect.width() < legendWidth()) return;
+  if (m_state->run() == nullptr) return;
   const Theme& theme = m_state->theme();
   const QFontMetrics m = fontMetrics();
+  // In little room first the words go, then the bar shrinks; the numbers with their unit stay.
+  const LegendParts choices[] = {{kBar, overText()},
+                                 {kBar, tr("over capacity")},
+                                 {kBar / 2, tr("over capacity")},
+                                 {kBar / 2, tr("over")},
+                                 {kBar / 4, {}}};
+  const auto fits = std::find_if(std::begin(choices), std::end(choices),
+                                 [&](const auto& parts) { return widthOf(parts) <= rect.width(); });
+  if (fits == std::end(choices)) return;
+  const int bar = fits->bar;
   int x = rect.left();
   const auto text = [&](const QString& s) {
     const int w = m.horizontalAdvance(s);
@@ -370,11 +383,11 @@ void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
   x += 4;
   const auto& table = colorTable(m_state->colorMap());
   const int y = rect.center().y() - 5;
-  for (int i = 0; i < kBar; ++i) {
+  for (int i = 0; i < bar; ++i) {
     painter.fillRect(QRect(x + i, y, 1, 10),
-                     QColor::fromRgb(table[static_cast<std::size_t>(i * 255 / (kBar - 1))]));
+                     QColor::fromRgb(table[static_cast<std::size_t>(i * 255 / (bar - 1))]));
   }
-  x += kBar + 4;
+  x += bar + 4;
   text(valueText(m_top));
   x += 14;
   const int over = overBar();
@@ -383,7 +396,7 @@ void HeatPane::drawLegend(QPainter& painter, const QRect& rect) {
                      QColor::fromRgb(overColor(1 + (m_overTop - 1) * i / (over - 1))));
   }
   x += over + 4;
-  text(overText());
+  text(fits->over);
 }
 
 std::size_t HeatPane::rowAt(int y) const {
@@ -1016,6 +1029,8 @@ std::vector<TimePane::LegendItem> ImbalancePane::legend() const {
   if (run->data().inventory.moe_layers.size() > 1) {
     items = {{tr("mean over layers"), m_state->theme().series[0]},
              {tr("largest layer"), m_state->theme().series[1]}};
+  } else if (m_state->other() != nullptr) {
+    items = {{tr("A"), m_state->theme().series[0]}};
   }
   if (hasSpread()) {
     items.push_back({tr("5–95 % of layers"), bandColor(m_state->theme().series[0]), Qt::NoPen});
@@ -1066,7 +1081,7 @@ void ImbalancePane::drawContent(QPainter& painter, const QRect& plot) {
   // A step without assignments has no imbalance and is drawn at the bottom.
   setRange(1, 1 + niceCeiling(std::max(top - 1, 0.01)));
   drawRange(painter, plot);
-  const bool shown = !hidden(tr("mean over layers"));
+  const bool shown = !hidden(many ? tr("mean over layers") : tr("A"));
   if (shown && !hasSpread()) {
     drawBand(painter, plot, mean.mean, mean.max, m_state->theme().series[0]);
   }

@@ -68,6 +68,12 @@ class HeatPane : public TimePane {
   /// Reds from the capacity to the largest demand: width of their bar, its text, one of them.
   [[nodiscard]] int overBar() const;
   [[nodiscard]] QString overText() const;
+  /// Width of the colour bar and the text behind the reds.
+  struct LegendParts {
+    int bar = 0;
+    QString over;
+  };
+  [[nodiscard]] int widthOf(const LegendParts& parts) const;
   [[nodiscard]] QRgb overColor(double fill) const;
 
   std::vector<ExpertPlace> m_order;  // rows on screen
@@ -86,6 +92,7 @@ class LinePane : public TimePane {
   LinePane(ViewState* state, const QString& id, QWidget* parent) : TimePane(state, id, parent) {
     // The names of another run are others.
     connect(state, &ViewState::runChanged, this, [this] { m_hidden.clear(); });
+    connect(state, &ViewState::otherChanged, this, [this] { m_hidden.clear(); });
   }
   /// Whether the line of that name in the legend is hidden.
   [[nodiscard]] bool hidden(const QString& name) const { return m_hidden.contains(name); }

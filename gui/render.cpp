@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gui/render.hpp"
 
+#include <memory>
+#include <numeric>
+
 #include <QBuffer>
 #include <QCoreApplication>
 #include <QFileInfo>
@@ -14,7 +17,11 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "gui/capacityview.hpp"
+#include "gui/compareview.hpp"
+#include "gui/core/views.hpp"
 #include "gui/mainwindow.hpp"
+#include "gui/matrixview.hpp"
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
@@ -86,17 +93,37 @@ QByteArray picture(QWidget& widget, const RunStore& run, Format format, qreal sc
   return bytes;
 }
 
+const QStringList& dockNames() {
+  static const QStringList names = {QStringLiteral("topology"), QStringLiteral("reroutes"),
+                                    QStringLiteral("capacity"), QStringLiteral("compare")};
+  return names;
+}
+
+/// The dock's content, with the state's run in it.
+std::unique_ptr<QWidget> dockOf(const QString& name, ViewState* state) {
+  if (name == QLatin1String("topology")) return std::make_unique<TopologyView>(state);
+  if (name == QLatin1String("reroutes")) return std::make_unique<MatrixView>(state);
+  if (name == QLatin1String("capacity")) return std::make_unique<CapacityView>(state);
+  auto compare = std::make_unique<CompareView>(state);
+  compare->setRuns({qs(state->run()->name()), qs(state->other()->name())}, 0, 1);
+  return compare;
+}
+
 QByteArray csv(const RunStore& run, const QString& panel, std::uint32_t layer, TimeWindow window) {
-  if (panel != QLatin1String("all") && panel != QLatin1String("heatmap") &&
-      panel != QLatin1String("imbalance") && panel != QLatin1String("links")) {
+  static const QStringList known = {QStringLiteral("all"), QStringLiteral("heatmap"),
+                                    QStringLiteral("imbalance"), QStringLiteral("links"),
+                                    QStringLiteral("memory")};
+  if (!known.contains(panel)) {
     throw InputError("--panel",
                      fmt::format("unsupported: CSV of the panel \"{}\"", panel.toStdString()),
-                     "use all, heatmap, imbalance or links");
+                     "use " + (known + dockNames()).join(QStringLiteral(", ")).toStdString());
   }
   return QByteArray::fromStdString(csvOf(run, panel.toStdString(), layer, window));
 }
 
 }  // namespace
+
+QStringList panels() { return PaneStack::panelNames() + dockNames(); }
 
 QImage imageOf(QWidget& widget, qreal scale) {
   QImage image(widget.size() * scale, QImage::Format_RGB32);
@@ -136,9 +163,14 @@ TimeWindow parseWindow(const QString& text) {
 
 void render(const RenderOptions& o) {
   const Format format = formatOf(o.output);
-  if (o.panel != QLatin1String("all") && !PaneStack::panelNames().contains(o.panel)) {
+  if (o.panel != QLatin1String("all") && !panels().contains(o.panel)) {
     throw InputError("--panel", fmt::format("unknown panel \"{}\"", o.panel.toStdString()),
-                     "use all, " + PaneStack::panelNames().join(", ").toStdString());
+                     "use all, " + panels().join(", ").toStdString());
+  }
+  const bool dock = dockNames().contains(o.panel);
+  const bool comparing = o.panel == QLatin1String("compare");
+  if (comparing && o.compare.empty()) {
+    throw InputError("--panel", "compare shows two runs", "name the second one with --compare");
   }
   const auto run = std::make_shared<const RunStore>(o.run);
   const auto other = o.compare.empty() ? nullptr : std::make_shared<const RunStore>(o.compare);
@@ -165,9 +197,41 @@ void render(const RenderOptions& o) {
     }
     layer = static_cast<std::uint32_t>(found - numbers.begin());
   }
-  if (format == Format::kCsv && other != nullptr) {
+  if (format == Format::kCsv && other != nullptr && !comparing) {
     throw InputError("--compare", "unsupported: CSV of two runs",
-                     "switchyard diff A B --format csv");
+                     "switchyard diff A B --format csv, or --panel compare");
+  }
+  if (dock) {
+    applyTheme(o.dark);
+    ViewState state;
+    state.setDark(o.dark);
+    state.setColorMap(o.colors);
+    state.setRun(run);
+    state.setOther(other);
+    state.setLayer(layer);
+    if (o.cursor) state.setCursor(o.cursor);
+    if (o.window) {
+      state.setSelection(StepRange{static_cast<std::uint64_t>(o.window->first),
+                                   static_cast<std::uint64_t>(o.window->end)});
+    }
+    if (format == Format::kCsv && comparing) {
+      const CompareModel model(&state);
+      std::vector<int> rows(static_cast<std::size_t>(model.rowCount()));
+      std::iota(rows.begin(), rows.end(), 0);
+      write(o.output, tableText(model, rows, TableText::kCsv).toUtf8());
+      return;
+    }
+    if (format == Format::kCsv) {
+      QString when;
+      write(o.output, QByteArray::fromStdString(
+                          dockCsv(*run, o.panel.toStdString(), layer, spanOf(state, when))));
+      return;
+    }
+    const std::unique_ptr<QWidget> widget = dockOf(o.panel, &state);
+    widget->resize(o.size);
+    settle(*widget);
+    write(o.output, picture(*widget, *run, format, o.scale));
+    return;
   }
   if (format == Format::kCsv) {
     const TimeWindow all{0, static_cast<double>(steps)};

@@ -31,8 +31,12 @@ struct RenderOptions {
   bool timeAxis = false;                ///< Equal widths are equal simulated times.
   bool dark = false;
   ColorMap colors = ColorMap::kViridis;   ///< Of the heat map.
-  QString panel = QStringLiteral("all");  ///< "all" or one of PaneStack::panelNames().
+  QString panel = QStringLiteral("all");  ///< "all" or one of panels().
 };
+
+/// PaneStack::panelNames(), and the docks topology, reroutes, capacity and compare. A dock shows
+/// the steps of `window`, else the step of `cursor`, else the whole run.
+QStringList panels();
 
 /// "1680x1020". InputError("--size", …) otherwise.
 QSize parseSize(const QString& text);

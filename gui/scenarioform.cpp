@@ -636,6 +636,16 @@ void ScenarioForm::save(SaveTo where) {
   if (m_document == nullptr) return;
   commit();
   m_notSaved.clear();
+  // An impossible value is not written without a word: asked for once more, it is.
+  if (const auto& problem = m_document->problem(); problem && m_warned != m_document->text()) {
+    m_warned = m_document->text();
+    m_notSaved = tr("Not saved yet: no run can come of this scenario. Save once more to write it "
+                    "as it is.\n%1")
+                     .arg(qs(*problem));
+    refresh();
+    emit changed();
+    return;
+  }
   if (where == SaveTo::kFile && m_document->onDisk() == ScenarioDocument::OnDisk::kOther) {
     checkDisk();  // offers to reload or to overwrite
     return;

@@ -104,10 +104,11 @@ class ScenarioForm : public QWidget {
   QCheckBox* m_all;
   QPushButton *m_undo, *m_redo, *m_save, *m_saveAs, *m_run, *m_compare;
   std::map<QString, Row> m_rows;
-  QString m_refused;   ///< A change that could not be placed.
-  QString m_notSaved;  ///< Why the last attempt to save failed.
-  QStringList m_next;  ///< Who gets the focus after the rows are made anew: the first that can.
-  QWidget* m_disk;     ///< The line about the file, with its buttons.
+  QString m_refused;     ///< A change that could not be placed.
+  std::string m_warned;  ///< The text that was warned about before it is saved.
+  QString m_notSaved;    ///< Why the last attempt to save failed.
+  QStringList m_next;    ///< Who gets the focus after the rows are made anew: the first that can.
+  QWidget* m_disk;       ///< The line about the file, with its buttons.
   QLabel* m_diskText;
   QPushButton *m_reload, *m_overwrite;
   QList<QAction*> m_commands;

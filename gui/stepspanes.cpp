@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <QPainter>
+#include <QTimer>
 #include <array>
 
 #include "engine/base/error.hpp"
@@ -67,20 +68,50 @@ Columns<double> entropyColumns(const RunStore& run, const run::Lod<double, doubl
 }  // namespace
 
 MemoryPane::MemoryPane(ViewState* state, QWidget* parent)
-    : LinePane(state, QStringLiteral("memory"), parent), m_worker(new Worker(this)) {
+    : LinePane(state, QStringLiteral("memory"), parent),
+      m_worker(new Worker(this)),
+      m_bar(new ReadingBar(this)) {
   setAccessibleName(tr("Memory of a GPU over steps"));
-  connect(state, &ViewState::runChanged, this, [this] {
-    m_worker->stop();
-    m_lod.reset();
-    m_problem.clear();
-  });
+  connect(state, &ViewState::runChanged, this, &MemoryPane::drop);
   // Another GPU's levels have to be read.
   connect(state, &ViewState::gpuChanged, this, [this] {
-    m_worker->stop();
-    m_lod.reset();
-    m_problem.clear();
+    drop();
     invalidate();
   });
+  connect(m_bar, &ReadingBar::cancelled, this, [this] {
+    m_worker->stop();
+    m_problem = tr("stopped: the memory of so many steps was not read");
+    m_bar->setStopped();
+    placeBar();
+    invalidate();
+  });
+  connect(m_bar, &ReadingBar::wanted, this, [this] {
+    drop();
+    startReading();
+    invalidate();
+  });
+}
+
+void MemoryPane::drop() {
+  m_worker->stop();
+  m_lod.reset();
+  m_problem.clear();
+  m_bar->setDone();
+}
+
+void MemoryPane::placeBar() {
+  // Below the line of text that says what is read.
+  const QRect plot = plotRect();
+  const QSize size = m_bar->sizeHint().boundedTo(plot.size());
+  m_bar->setGeometry(QRect(
+      QPoint(plot.center().x() - size.width() / 2,
+             std::min(plot.center().y() + lineHeight() / 2 + 2, plot.bottom() + 1 - size.height())),
+      size));
+}
+
+void MemoryPane::resizeEvent(QResizeEvent* event) {
+  LinePane::resizeEvent(event);
+  placeBar();
 }
 
 void MemoryPane::startReading() {
@@ -91,8 +122,15 @@ void MemoryPane::startReading() {
     row.back() = peak;
     lod.append(row);
   };
+  const auto permille = std::make_shared<std::atomic<int>>(0);
+  // This may be asked for while the pane is painted.
+  QTimer::singleShot(0, this, [this, permille] {
+    if (!m_worker->busy()) return;
+    m_bar->setReading(permille);
+    placeBar();
+  });
   m_worker->run(
-      [this, append, run = m_state->runPointer(),
+      [this, append, permille, run = m_state->runPointer(),
        g = gpu()](const std::atomic<bool>& stop) -> std::function<void()> {
         auto lod = std::make_shared<MemoryLod>(run::kMemoryCategories + 1);
         const std::size_t gpus = run->gpus();
@@ -117,15 +155,18 @@ void MemoryPane::startReading() {
           for (std::uint64_t first = 0; first < reader.steps() && !stop; first += kPart) {
             const std::uint64_t n = std::min(kPart, reader.steps() - first);
             take(reader.read_gpus(first, n), static_cast<std::size_t>(n));
+            *permille = static_cast<int>((first + n) * 1000 / reader.steps());
           }
         }
         return [this, lod] {
           m_lod = lod;
+          m_bar->setDone();
           invalidate();
         };
       },
       [this](const QString& text) {
         m_problem = text;
+        m_bar->setDone();
         invalidate();
       });
 }

@@ -10,6 +10,7 @@
 #include "gui/core/health.hpp"
 #include "gui/core/latency.hpp"
 #include "gui/panes.hpp"
+#include "gui/readingbar.hpp"
 #include "gui/worker.hpp"
 
 namespace switchyard::gui {
@@ -42,14 +43,22 @@ class MemoryPane : public LinePane {
   void setReadSteps(double steps) { m_readSteps = steps; }
   /// Levels of detail are being made.
   [[nodiscard]] bool reading() const override { return m_worker->busy(); }
+  /// How far the reading is, with Cancel; lies over the plot while it reads.
+  [[nodiscard]] ReadingBar* readingBar() const { return m_bar; }
+
+ protected:
+  void resizeEvent(QResizeEvent* event) override;
 
  private:
+  void drop();
   /// Categories of one GPU, then their sum.
   using MemoryLod = run::Lod<std::uint64_t, std::uint64_t>;
   void startReading();
   void drawStack(QPainter& painter, const QRect& plot, int x,
                  const std::array<std::uint64_t, run::kMemoryCategories>& bytes, double most);
+  void placeBar();
   Worker* m_worker;
+  ReadingBar* m_bar;
   std::shared_ptr<const MemoryLod> m_lod;
   QString m_problem;
   double m_readSteps = kReadSteps;

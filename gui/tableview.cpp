@@ -216,6 +216,35 @@ bool TableView::event(QEvent* event) {
   return QTableView::event(event);
 }
 
+void TableView::keyboardSearch(const QString& search) {
+  if (model() == nullptr || model()->rowCount() == 0 || search.isEmpty()) return;
+  const bool goesOn =
+      m_sinceTyped.isValid() && m_sinceTyped.elapsed() < QApplication::keyboardInputInterval();
+  m_typed = goesOn ? m_typed + search : search;
+  m_sinceTyped.start();
+  // The same letter again means the next row.
+  const bool next = m_typed.size() > 1 && m_typed.count(m_typed.front()) == m_typed.size();
+  const QString wanted = next ? m_typed.left(1) : m_typed;
+  const int rows = model()->rowCount();
+  const int now = currentIndex().isValid() ? currentIndex().row() : -1;
+  const int first = now < 0 ? 0 : now + (next || m_typed.size() == 1 ? 1 : 0);
+  // Of millions of rows as many as a person would wait for.
+  constexpr int kPatienceMs = 150;
+  QElapsedTimer patience;
+  patience.start();
+  for (int visual = 0; visual < horizontalHeader()->count(); ++visual) {
+    const int c = horizontalHeader()->logicalIndex(visual);
+    if (isColumnHidden(c)) continue;
+    for (int i = 0; i < rows; ++i) {
+      if (i % 1024 == 1023 && patience.elapsed() > kPatienceMs) return;
+      const QModelIndex at = model()->index((first + i) % rows, c);
+      if (!at.data().toString().startsWith(wanted, Qt::CaseInsensitive)) continue;
+      setCurrentIndex(at);
+      return;
+    }
+  }
+}
+
 void TableView::keyPressEvent(QKeyEvent* event) {
   if (event->matches(QKeySequence::Copy)) {
     copy(TableText::kTsv);

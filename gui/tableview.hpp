@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include <QElapsedTimer>
 #include <QStyledItemDelegate>
 #include <QTableView>
 
@@ -40,6 +41,9 @@ class TableView : public QTableView {
   void showEvent(QShowEvent* event) override;
   bool event(QEvent* event) override;
   void changeEvent(QEvent* event) override;
+  /// Looks in every visible column, the first with a match first: not only in the one that was
+  /// clicked last.
+  void keyboardSearch(const QString& search) override;
   void keyPressEvent(QKeyEvent* event) override;
   void contextMenuEvent(QContextMenuEvent* event) override;
   void resizeEvent(QResizeEvent* event) override;
@@ -49,6 +53,8 @@ class TableView : public QTableView {
   void fitText();
   void placeValues();
   void placeWhole();
+  QString m_typed;
+  QElapsedTimer m_sinceTyped;
   bool m_fitValues = false;
   std::vector<int> m_order;  // empty: columns are not chosen here
   std::function<bool(int)> m_says;

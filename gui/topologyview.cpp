@@ -204,6 +204,20 @@ QPointF TopologyView::place(const Node& node) const {
   return {captionWidth() + node.x * (width() - captionWidth() - 6), y};
 }
 
+QPainterPath TopologyView::pathOf(const Edge& edge) const {
+  const QPointF a = place(m_nodes[edge.a]);
+  const QPointF b = place(m_nodes[edge.b]);
+  QPainterPath path(a);
+  if (m_nodes[edge.a].row == m_nodes[edge.b].row) {
+    // Between neighbours of a row a line would pass through others: an arc goes above them.
+    const double lift = std::min(40.0, std::abs(a.x() - b.x()) * 0.3);
+    path.quadTo((a + b) / 2 - QPointF(0, 2 * lift), b);
+  } else {
+    path.lineTo(b);
+  }
+  return path;
+}
+
 double TopologyView::useOf(const Edge& edge) const {
   double use = 0;
   for (const auto* links : {&edge.forward, &edge.backward}) {
@@ -244,20 +258,12 @@ void TopologyView::paintEvent(QPaintEvent*) {
       QColor halo = theme.highlight;
       halo.setAlpha(110);
       p.setPen(QPen(halo, 9));
-      p.drawLine(place(m_nodes[e.a]), place(m_nodes[e.b]));
+      p.setBrush(Qt::NoBrush);
+      p.drawPath(pathOf(e));
     }
     p.setPen(QPen(color(use), 1 + 4 * std::min(use, 1.0)));
-    QPointF a = place(m_nodes[e.a]);
-    QPointF b = place(m_nodes[e.b]);
-    if (m_nodes[e.a].row == m_nodes[e.b].row) {
-      QPainterPath arc(a);
-      const double lift = std::min(40.0, std::abs(a.x() - b.x()) * 0.3);
-      arc.quadTo((a + b) / 2 - QPointF(0, 2 * lift), b);
-      p.setBrush(Qt::NoBrush);
-      p.drawPath(arc);
-    } else {
-      p.drawLine(a, b);
-    }
+    p.setBrush(Qt::NoBrush);
+    p.drawPath(pathOf(e));
   }
   p.setRenderHint(QPainter::Antialiasing, false);
   for (std::size_t row = 0; row < m_rows.size(); ++row) {
@@ -309,7 +315,11 @@ void TopologyView::paintEvent(QPaintEvent*) {
   const int widest = fontMetrics().horizontalAdvance(QStringLiteral("100 %")) + 8;
   std::set<std::pair<std::pair<int, int>, QString>> said;
   for (const Edge* e : order) {
-    const QString s = QStringLiteral("%1 %").arg(qRound(useOf(*e) * 100));
+    // As in the pane of links: a little is not nothing.
+    const double share = useOf(*e);
+    const QString s = share > 0 && share < 0.0995
+                          ? QString::number(share * 100, 'f', 1) + QStringLiteral(" %")
+                          : QStringLiteral("%1 %").arg(qRound(share * 100));
     const QPointF a = place(m_nodes[e->a]);
     const QPointF b = place(m_nodes[e->b]);
     if (m_nodes[e->a].row == m_nodes[e->b].row) continue;
@@ -343,7 +353,14 @@ const TopologyView::Edge* TopologyView::edgeAt(const QPoint& position) const {
   const Edge* nearest = nullptr;
   double best = 6;
   for (const Edge& e : m_edges) {
-    const double d = distanceToLine(position, place(m_nodes[e.a]), place(m_nodes[e.b]));
+    // A curve is measured by short straight parts of it.
+    const QPainterPath path = pathOf(e);
+    const int parts = m_nodes[e.a].row == m_nodes[e.b].row ? 16 : 1;
+    double d = best;
+    for (int i = 0; i < parts; ++i) {
+      d = std::min(d, distanceToLine(position, path.pointAtPercent(static_cast<double>(i) / parts),
+                                     path.pointAtPercent((i + 1.0) / parts)));
+    }
     if (d < best) best = d, nearest = &e;
   }
   return nearest;
@@ -365,8 +382,7 @@ QPoint TopologyView::pointOnLink(std::size_t link) const {
   for (const Edge& e : m_edges) {
     for (const auto* links : {&e.forward, &e.backward}) {
       if (std::find(links->begin(), links->end(), link) == links->end()) continue;
-      const QPointF a = place(m_nodes[e.a]);
-      return (a + (place(m_nodes[e.b]) - a) / 4).toPoint();
+      return pathOf(e).pointAtPercent(0.25).toPoint();
     }
   }
   return {};

@@ -67,6 +67,8 @@ class TopologyView : public QWidget {
   [[nodiscard]] const Node* nodeAt(const QPoint& position) const;
   /// Nearest line within a few pixels; null if none.
   [[nodiscard]] const Edge* edgeAt(const QPoint& position) const;
+  /// As drawn: a line, or an arc between nodes of one row.
+  [[nodiscard]] QPainterPath pathOf(const Edge& edge) const;
   [[nodiscard]] double useOf(const Edge& edge) const;
   [[nodiscard]] QString tip(const QPoint& position) const;
 

@@ -66,8 +66,10 @@ WhatIf::WhatIf(QWidget* parent)
   m_lost->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
   m_lost->setMinimumContentsLength(6);
   m_lost->addItem(tr("none"), QString());
-  field(tr("lost GPU"), m_lost,
-        tr("faults.events: this GPU is lost at the cursor's step, else in the middle of the run"));
+  field(
+      tr("lost GPU"), m_lost,
+      tr("faults.events: besides the scenario's own faults this GPU is lost at the cursor's step, "
+         "else in the middle of the run"));
   addSeparator();
   addWidget(m_run);
   addWidget(m_choose);
@@ -118,6 +120,30 @@ void WhatIf::refresh() {
   m_name->setText(m_file.isEmpty() ? tr("scenario not known") : QFileInfo(m_file).fileName());
 }
 
+QString WhatIf::withFaults(const QString& gpu) const {
+  const QString lost =
+      QStringLiteral("{ kind = \"gpu_loss\", gpu = \"%1\", step = %2 }").arg(gpu).arg(m_step);
+  // What the shown run had as a whole goes before the file; changes of single keys are made in it.
+  ScenarioDocument document(m_file.toStdString());
+  QString whole;
+  for (const QString& s : m_settings) {
+    const QString key = s.section(QLatin1Char('='), 0, 0);
+    const QString value = s.section(QLatin1Char('='), 1);
+    if (key == QStringLiteral("faults.events")) {
+      whole = value.trimmed();
+    } else if (key.startsWith(QStringLiteral("faults.events["))) {
+      document.set(key.toStdString(), value.toStdString());
+    }
+  }
+  if (!whole.endsWith(QLatin1Char(']'))) {
+    return qs(document.listWith("faults.events", lost.toStdString()));
+  }
+  whole.chop(1);
+  whole = whole.trimmed();
+  return whole + (whole.endsWith(QLatin1Char('[')) ? QString() : QStringLiteral(", ")) + lost +
+         QLatin1Char(']');
+}
+
 QStringList WhatIf::settings() const {
   QStringList out = m_settings;
   const auto number = [](const QLineEdit* edit, const char* what) {
@@ -138,9 +164,7 @@ QStringList WhatIf::settings() const {
     out << QStringLiteral("network.algorithm=%1").arg(m_algorithm->currentData().toString());
   }
   if (const QString gpu = m_lost->currentData().toString(); !gpu.isEmpty()) {
-    out << QStringLiteral("faults.events=[{ kind = \"gpu_loss\", gpu = \"%1\", step = %2 }]")
-               .arg(gpu)
-               .arg(m_step);
+    out << QStringLiteral("faults.events=") + withFaults(gpu);
   }
   if (!m_links->text().trimmed().isEmpty()) {
     const double factor = number(m_links, "links");

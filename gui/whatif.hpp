@@ -46,6 +46,8 @@ class WhatIf : public QToolBar {
 
  private:
   void fitText();
+  /// The scenario's faults and the loss of the GPU, as an inline array.
+  [[nodiscard]] QString withFaults(const QString& gpu) const;
   void refresh();
   QString m_file;
   QStringList m_settings;

@@ -264,6 +264,20 @@ std::string csvOf(const RunStore& run, const std::string& panel, std::uint32_t l
     }
     return out;
   }
+  if (panel == "memory") {
+    out = "step,GPU";
+    for (const auto& name : run::kMemoryCategoryNames) out += fmt::format(",{} [bytes]", name);
+    out += ",high water [bytes]\n";
+    for (std::uint64_t s = first; s < end; ++s) {
+      for (std::size_t g = 0; g < run.gpus(); ++g) {
+        const std::uint64_t* m = run.gpuMemory(s) + g * run::kMemoryCategories;
+        out += fmt::format("{},{}", s, g);
+        for (std::size_t c = 0; c < run::kMemoryCategories; ++c) out += fmt::format(",{}", m[c]);
+        out += fmt::format(",{}\n", run.gpuMemoryPeak(s)[g]);
+      }
+    }
+    return out;
+  }
   SWITCHYARD_ASSERT(panel == "all", panel);
   out =
       "step,start [ps],end [ps],kind,warmup,tokens,assignments,kept,rerouted,queued,dropped,"

@@ -157,7 +157,8 @@ struct LayerSpread {
 std::vector<std::size_t> busiestLinks(const RunStore& run, std::size_t most);
 
 /// Steps first … end, exclusive, as the file gives them; CSV with a header line and "\n" ends.
-/// panel: "all", "heatmap", "imbalance", "links". InputError where the run has no steps (detail).
+/// panel: "all", "heatmap", "imbalance", "links", "memory". InputError where the run has no steps
+/// (detail).
 std::string csvOf(const RunStore& run, const std::string& panel, std::uint32_t layer,
                   TimeWindow window);
 

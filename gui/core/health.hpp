@@ -32,7 +32,9 @@ struct HealthReport {
 /// Reads the file's steps (its layers only where they are not too many) and judges them by
 /// alarmRulesOf() the run. Errors are in
 /// `missing`; so is that `stop` (may be null) became true while it read.
-HealthReport healthOf(const std::filesystem::path& file, const std::atomic<bool>* stop = nullptr);
+/// `permille` (may be null): thousandths of the reading that are done.
+HealthReport healthOf(const std::filesystem::path& file, const std::atomic<bool>* stop = nullptr,
+                      std::atomic<int>* permille = nullptr);
 /// The same of a run in memory.
 HealthReport healthOf(const run::RunData& run, const std::string& name);
 

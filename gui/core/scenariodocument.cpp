@@ -946,37 +946,54 @@ void ScenarioDocument::replace(const std::string& text) {
   resolve();
 }
 
+std::string ScenarioDocument::ownText(const List& list) const {
+  const std::string name = m_path.string();
+  std::string text = m_text;
+  if (!list.inFile && list.items > 0) {
+    // The file of the list is where its first value stands.
+    const std::string first = list.key + "[0].";
+    const auto entry = std::find_if(m_entries.begin(), m_entries.end(), [&](const Entry& e) {
+      return e.key.starts_with(first) && e.origin.find(".toml:") != std::string::npos;
+    });
+    if (entry == m_entries.end()) {
+      throw InputError(name, "the file that holds " + list.key + " is not known",
+                       "write the list into the scenario by hand");
+    }
+    const std::string file = entry->origin.substr(0, entry->origin.find(".toml:") + 5);
+    const Node preset = scenario::load_toml(file, list.section, file);
+    const Node* items = preset.find(list.key.substr(list.section.size() + 1));
+    if (items == nullptr || !holdsTables(*items)) {
+      throw InputError(file, "holds no list of tables " + list.key);
+    }
+    for (const Node& item : items->children) {
+      text = editList(text, name, list.key, ListEdit::kAdd, 0, item.toml());
+    }
+  }
+  return text;
+}
+
+std::string ScenarioDocument::listWith(const std::string& key, const std::string& item) const {
+  const std::string name = m_path.string();
+  const auto list =
+      std::find_if(m_lists.begin(), m_lists.end(), [&](const List& l) { return l.key == key; });
+  if (list == m_lists.end()) throw InputError(name, "has no list " + key);
+  const std::string text = editList(ownText(*list), name, key, ListEdit::kAdd, 0, item);
+  const Node root = scenario::parse_toml(text, sourceOf(name));
+  const std::vector<Part> parts = partsOf(key, name);
+  return nodeAt(root, parts, parts.size())->toml();
+}
+
 void ScenarioDocument::edit(const std::string& key, ListEdit how, std::size_t index) {
   const std::string name = m_path.string();
   const auto list =
       std::find_if(m_lists.begin(), m_lists.end(), [&](const List& l) { return l.key == key; });
   if (list == m_lists.end()) throw InputError(name, "has no list " + key);
-  std::string text = m_text;
   if (!list->inFile && list->items == 1 && how == ListEdit::kRemove) {
     throw InputError(name,
                      "the only item of " + key + " is another file's, which would apply again",
                      "change the item, or name another file");
   }
-  if (!list->inFile && list->items > 0) {
-    // The file of the list is where its first value stands.
-    const std::string first = key + "[0].";
-    const auto entry = std::find_if(m_entries.begin(), m_entries.end(), [&](const Entry& e) {
-      return e.key.starts_with(first) && e.origin.find(".toml:") != std::string::npos;
-    });
-    if (entry == m_entries.end()) {
-      throw InputError(name, "the file that holds " + key + " is not known",
-                       "write the list into the scenario by hand");
-    }
-    const std::string file = entry->origin.substr(0, entry->origin.find(".toml:") + 5);
-    const Node preset = scenario::load_toml(file, list->section, file);
-    const Node* items = preset.find(key.substr(list->section.size() + 1));
-    if (items == nullptr || !holdsTables(*items)) {
-      throw InputError(file, "holds no list of tables " + key);
-    }
-    for (const Node& item : items->children) {
-      text = editList(text, name, key, ListEdit::kAdd, 0, item.toml());
-    }
-  }
+  std::string text = ownText(*list);
   if (how != ListEdit::kAdd) {
     if (index >= list->items) throw InputError(name, fmt::format("{}: no item {}", key, index));
     text = editList(text, name, key, how, index);

@@ -85,6 +85,9 @@ class ScenarioDocument {
   /// another file are copied into this one first. With the last fault or alarm its whole section
   /// goes: it means nothing without. InputError: the text is as before.
   void edit(const std::string& list, ListEdit edit, std::size_t index = 0);
+  /// The list with one more item (an inline table) at its end, as an inline array: what --set takes
+  /// for it. InputError where the list cannot have it.
+  [[nodiscard]] std::string listWith(const std::string& key, const std::string& item) const;
   [[nodiscard]] bool hasSweep() const { return m_sweep; }
   [[nodiscard]] const std::string& hash() const { return m_hash; }
 
@@ -121,6 +124,8 @@ class ScenarioDocument {
                                           const scenario::Scenario& s) const;
   /// An item that can stand in the list, as an inline table.
   [[nodiscard]] std::string newItem(const std::string& key, std::size_t items) const;
+  /// The text with the items of a list that stands in another file.
+  [[nodiscard]] std::string ownText(const List& list) const;
   void keepItems();
   void replace(const std::string& text);
   std::filesystem::path m_path;

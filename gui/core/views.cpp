@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <numeric>
 
+#include <fmt/format.h>
+
+#include "engine/base/error.hpp"
 #include "gui/core/columns.hpp"
 #include "sim/run/diff.hpp"
 #include "sim/run/metrics.hpp"
@@ -73,6 +76,56 @@ Matrix matrixOf(const RunStore& run, MatrixKind kind, std::uint32_t layer, StepS
   }
   finish(m);
   return m;
+}
+
+std::string dockCsv(const RunStore& run, const std::string& dock, std::uint32_t layer,
+                    StepSpan span) {
+  const auto check = [&](const std::string& missing) {
+    if (!missing.empty()) throw InputError(run.name(), missing);
+  };
+  // A comma or a quote in a name must not end its cell.
+  const auto cell = [](const std::string& text) {
+    if (text.find_first_of(",\"\n") == std::string::npos) return text;
+    std::string out = "\"";
+    for (const char c : text) {
+      out += c;
+      if (c == '"') out += c;
+    }
+    return out + "\"";
+  };
+  const run::Inventory& inv = run.data().inventory;
+  std::string out;
+  if (dock == "topology") {
+    const double end = static_cast<double>(run.steps());
+    const TimeWindow w =
+        span.whole ? TimeWindow{0, end}
+                   : TimeWindow{static_cast<double>(span.first), static_cast<double>(span.end)};
+    const Columns<float> use = linkColumns(run, w, 1);
+    out = "link,from,to,bandwidth [bytes/s],mean use (share of capacity)\n";
+    for (std::size_t k = 0; k < run.links(); ++k) {
+      const run::LinkInfo& l = inv.links[k];
+      out += fmt::format("{},{},{},{},{}\n", cell(l.name), cell(l.from), cell(l.to),
+                         l.bandwidth.value, use.mean(0, k));
+    }
+  } else if (dock == "reroutes") {
+    const Matrix m = matrixOf(run, MatrixKind::kReroutesExperts, layer, span);
+    check(m.missing);
+    out = "from expert,to expert,assignments\n";
+    for (std::size_t i = 0; i < m.cells.size(); ++i) {
+      if (m.cells[i] > 0) out += fmt::format("{},{},{}\n", i / m.n, i % m.n, m.cells[i]);
+    }
+  } else {
+    SWITCHYARD_ASSERT(dock == "capacity", dock);
+    const CapacityBars bars = capacityBars(run, layer, span);
+    check(bars.missing);
+    out = "expert,kept,taken over,queued,dropped,capacity\n";
+    for (std::size_t e = 0; e < bars.bars.size(); ++e) {
+      const CapacityBar& b = bars.bars[e];
+      out += fmt::format("{},{},{},{},{},{}\n", e, b.own, b.rerouted, b.queued, b.dropped,
+                         b.capacity < 0 ? std::string() : fmt::format("{}", b.capacity));
+    }
+  }
+  return out;
 }
 
 CapacityBars capacityBars(const RunStore& run, std::uint32_t layer, StepSpan span) {

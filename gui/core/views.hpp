@@ -48,6 +48,12 @@ inline constexpr std::uint64_t kCapacitySteps = 4096;
 /// The span, or the whole run if it has no more than kCapacitySteps steps.
 CapacityBars capacityBars(const RunStore& run, std::uint32_t layer, StepSpan span);
 
+/// CSV of a dock, with a header line: "topology" (each link's mean use), "reroutes" (expert to
+/// expert, pairs with any), "capacity" (per expert, mean per step). InputError where the run does
+/// not have the numbers.
+std::string dockCsv(const RunStore& run, const std::string& dock, std::uint32_t layer,
+                    StepSpan span);
+
 /// What one request went through, in ps; -1: not known.
 struct RequestTimes {
   std::int64_t ttft = -1;  ///< First token - arrival.
