@@ -5,12 +5,16 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
+
+#include <unistd.h>
 
 #include <QApplication>
 #include <QComboBox>
 #include <QDir>
 #include <QElapsedTimer>
 #include <QFile>
+#include <QFileInfo>
 #include <QLabel>
 #include <QProcess>
 #include <QProgressBar>
@@ -360,6 +364,62 @@ TEST_F(RunsTest, CancelEndsTheChildAndLeavesNoRun) {
   EXPECT_EQ(window.state()->run(), nullptr);
   EXPECT_TRUE(QDir(QStringLiteral("runs")).entryList(QDir::Files).isEmpty())
       << "a cancelled simulation left a file";
+}
+
+TEST_F(RunsTest, TwoWindowsNeverTakeTheSameNameAndSweepWhatDeadProgramsLeft) {
+  writeText("long.toml", testing::longScenario());
+  QDir().mkpath(QStringLiteral("runs"));
+  // One of a program that is gone (no process has that number), one of a living one.
+  const QString dead = QStringLiteral("runs/x.h5.2147483646.tmp");
+  const QString alive = QStringLiteral("runs/y.h5.%1.tmp").arg(::getpid());
+  writeText(dead.toStdString(), "half a run");
+  writeText(alive.toStdString(), "half a run");
+  const MainWindow::Simulation wanted{
+      QStringLiteral("long.toml"), {}, QStringLiteral("long"), false, false};
+  MainWindow other(false);
+  window.simulate({wanted}, MainWindow::Role::kShow);
+  other.simulate({wanted}, MainWindow::Role::kShow);
+  EXPECT_TRUE(QFile::exists(QStringLiteral("runs/long.h5")));
+  EXPECT_TRUE(QFile::exists(QStringLiteral("runs/long-2.h5")));
+  EXPECT_FALSE(QFile::exists(dead));
+  EXPECT_TRUE(QFile::exists(alive));
+  QFile::remove(alive);
+  window.cancelWork();
+  other.cancelWork();
+  finish();
+  ASSERT_TRUE(wait([&] { return !other.busy(); }, 20000));
+  EXPECT_TRUE(QDir(QStringLiteral("runs")).entryList(QDir::Files).isEmpty())
+      << "names of runs that did not come";
+}
+
+// The kernel tells the child when the thread that started it ends, whatever ended that.
+TEST_F(RunsTest, ASimulationEndsWithItsWindow) {
+  writeText("long.toml", testing::longScenario());
+  static ChildJob* left = nullptr;  // as after a crash: nobody tidies up
+  qint64 pid = 0;
+  const QString scenario = QFileInfo(QStringLiteral("long.toml")).absoluteFilePath();
+  const QString output = QFileInfo(QStringLiteral("orphan.h5")).absoluteFilePath();
+  std::thread thread([&] {
+    left = new ChildJob;
+    left->start({{QStringLiteral("long"),
+                  {QStringLiteral("sim"), scenario, QStringLiteral("-o"), output},
+                  {}}});
+    for (int i = 0; i < 500 && left->processId() == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    pid = left->processId();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  thread.join();
+  ASSERT_GT(pid, 0);
+  const auto running = [pid] {
+    std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+    std::string number, name, state;
+    in >> number >> name >> state;
+    return !state.empty() && state != "Z";
+  };
+  EXPECT_TRUE(wait([&] { return !running(); }, 10000)) << "the child lives on";
+  EXPECT_FALSE(QFile::exists(output));
 }
 
 TEST_F(RunsTest, AReadOnlyFolderOfRunsIsNamed) {
