@@ -25,9 +25,6 @@ namespace {
 /// The placement of a run as the CSV that parallel.placement reads; of its first EP group, since
 /// all groups are alike.
 int export_placement(const ExportOptions& options) {
-  if (!options.type.empty()) {
-    throw InputError("--type", "means nothing with placement", "a placement is a CSV");
-  }
   const run::RunReader reader(options.input);
   const run::Inventory& inv = reader.base().inventory;
   const std::string& text = reader.base().meta.scenario_text;
@@ -79,9 +76,6 @@ int export_placement(const ExportOptions& options) {
 
 /// Rows of a run, for spreadsheets and data frames.
 int export_csv(const ExportOptions& options) {
-  if (!options.type.empty()) {
-    throw InputError("--type", "means nothing with csv", "--what names the rows");
-  }
   const run::RunReader reader(options.input);
   const Table rows = run_rows(reader, options.what.empty() ? "requests" : options.what);
   write_file(options.output, render(rows, TableFormat::kCsv));
@@ -106,16 +100,23 @@ int run_export(const ExportOptions& options) {
     throw InputError("export", fmt::format("unknown kind \"{}\"", options.kind),
                      suggest_name(options.kind, kKinds));
   }
+  if (!options.type.empty() && options.kind != "gguf") {
+    throw InputError("--type", fmt::format("means nothing with {}", options.kind),
+                     "it is the format of a GGUF's matrices");
+  }
+  if ((options.first != 0 || options.steps != 0) && options.kind != "perfetto") {
+    throw InputError("--first, --steps", fmt::format("mean nothing with {}", options.kind),
+                     "they name a part of a run for export perfetto");
+  }
   if (!options.what.empty() && options.kind != "csv") {
     throw InputError("--what", fmt::format("means nothing with {}", options.kind),
                      "it names the rows of export csv");
   }
   if (options.kind == "placement") return export_placement(options);
   if (options.kind == "csv") return export_csv(options);
-  if (options.kind != "gguf") {
-    throw CapabilityError(
-        fmt::format("unsupported: export {} is not in this version", options.kind));
-  }
+  if (options.kind == "perfetto") return export_perfetto(options);
+  if (options.kind == "dot") return export_dot(options);
+  if (options.kind == "svg") return export_svg(options);
   const std::string type_name = options.type.empty() ? "bf16" : options.type;
   const model::DType type = parse_gguf_type(type_name);
   const bool terminal = !options.quiet && isatty(STDERR_FILENO) == 1;

@@ -8,10 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "sim/placement/placement.hpp"
 
 namespace switchyard::cli {
@@ -218,35 +220,7 @@ Placement read_any(const ImportOptions& options) {
                    "omni-infer's zeros and ones");
 }
 
-}  // namespace
-
-int run_import(const ImportOptions& options) {
-  static const std::array<std::string, 14> kKinds{
-      "eplb",           "routing-vllm", "routing-sglang",    "expert-counts",
-      "megatron-jsonl", "moe-balance",  "requests-azure",    "requests-burstgpt",
-      "topo-m",         "nccl-xml",     "requests-mooncake", "nccl-tests",
-      "deepep",         "vllm-args"};
-  if (std::find(kKinds.begin(), kKinds.end(), options.kind) == kKinds.end()) {
-    throw InputError("import", fmt::format("unknown kind \"{}\"", options.kind),
-                     suggest_name(options.kind, kKinds));
-  }
-  if (options.kind == "topo-m") {
-    if (options.gpus != 0 || options.first_layer != 0) {
-      throw InputError("import", "--gpus and --first-layer mean nothing with topo-m");
-    }
-    return import_topo_m(options);
-  }
-  if (options.kind == "requests-azure" || options.kind == "requests-burstgpt" ||
-      options.kind == "requests-mooncake") {
-    return import_requests(options);
-  }
-  if (options.kind == "eplb" && (!options.like.empty() || !options.numa.empty())) {
-    throw InputError("import", "--like and --numa mean nothing with eplb");
-  }
-  if (options.kind != "eplb") {
-    throw CapabilityError(
-        fmt::format("unsupported: import {} is not in this version", options.kind));
-  }
+int import_eplb(const ImportOptions& options) {
   const Placement p = read_any(options);
   check(p, options.input.string());
   std::string csv = "layer,expert,rank\n";
@@ -283,6 +257,67 @@ int run_import(const ImportOptions& options) {
     fmt::print("{}", render(table, options.format));
   }
   return 0;
+}
+
+struct Kind {
+  const char* name;
+  int (*run)(const ImportOptions&);  ///< null: a kind of the design that is not read.
+  const char* options;               ///< Those it takes beside -o, each between blanks.
+};
+
+// Of the kinds that are not read no published file or text was found to hold them against.
+constexpr std::array<Kind, 14> kKinds{{{"eplb", import_eplb, " --gpus --first-layer "},
+                                       {"topo-m", import_topo_m, " --like --numa "},
+                                       {"requests-azure", import_requests, ""},
+                                       {"requests-burstgpt", import_requests, ""},
+                                       {"requests-mooncake", import_requests, ""},
+                                       {"nccl-tests", import_nccl_tests, " --collective --buffer "},
+                                       {"expert-counts", import_expert_counts, " --first-layer "},
+                                       {"routing-vllm", nullptr, ""},
+                                       {"routing-sglang", nullptr, ""},
+                                       {"megatron-jsonl", nullptr, ""},
+                                       {"moe-balance", nullptr, ""},
+                                       {"nccl-xml", nullptr, ""},
+                                       {"deepep", nullptr, ""},
+                                       {"vllm-args", nullptr, ""}}};
+
+/// Options that were given, by name.
+std::vector<std::string> given(const ImportOptions& o) {
+  std::vector<std::string> out;
+  const auto add = [&](const char* name, bool set) {
+    if (set) out.emplace_back(name);
+  };
+  add("--gpus", o.gpus != 0);
+  add("--first-layer", o.first_layer != 0);
+  add("--like", !o.like.empty());
+  add("--numa", !o.numa.empty());
+  add("--collective", !o.collective.empty());
+  add("--buffer", !o.buffer.empty());
+  return out;
+}
+
+}  // namespace
+
+int run_import(const ImportOptions& options) {
+  const auto kind = std::find_if(kKinds.begin(), kKinds.end(),
+                                 [&](const Kind& k) { return options.kind == k.name; });
+  if (kind == kKinds.end()) {
+    std::vector<std::string> names;
+    for (const Kind& k : kKinds) names.emplace_back(k.name);
+    throw InputError("import", fmt::format("unknown kind \"{}\"", options.kind),
+                     suggest_name(options.kind, names));
+  }
+  if (kind->run == nullptr) {
+    throw CapabilityError(
+        fmt::format("unsupported: import {} is not in this version", options.kind));
+  }
+  for (const std::string& option : given(options)) {
+    if (std::string_view(kind->options).find(" " + option + " ") == std::string_view::npos) {
+      throw InputError(option, fmt::format("means nothing with {}", options.kind));
+    }
+  }
+  require_own_output("-o", options.output, {{"the input", options.input}});
+  return kind->run(options);
 }
 
 }  // namespace switchyard::cli

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verb `import`: other tools' files as Switchyard's own. This version: eplb, an expert
-// placement as the CSV `layer,expert,rank` that parallel.placement reads; topo-m, the text of
-// nvidia-smi topo -m as a hardware file (experiments/import/topo_m.hpp); requests-azure,
-// requests-burstgpt and requests-mooncake, published request traces as the CSV that
-// workload.arrivals.file reads (sim/scenario/request_trace.hpp).
+// The verb `import`: other tools' files as Switchyard's own. A kind that is not read is refused by
+// name; an option that a kind does not take is refused too.
+//   eplb               an expert placement as the CSV `layer,expert,rank` of parallel.placement
+//   topo-m             text of nvidia-smi topo -m as a hardware file
+//   (experiments/import/topo_m.hpp) requests-azure, -burstgpt, -mooncake
+//                      published request traces as the CSV of workload.arrivals.file
+//                      (sim/scenario/request_trace.hpp)
+//   nccl-tests         printed times as the CSV of network.measured
+//   (experiments/import/nccl_tests.hpp) expert-counts      assignments per layer and expert as the
+//   CSV of placement_options.loads
+//                      (experiments/import/expert_counts.hpp)
 //
 // Forms of a placement that are recognised by their content:
 //   JSON      physical_to_logical_map (SGLang, vLLM), phy2log or expected_phy2log (EPLB):
@@ -20,12 +26,14 @@
 namespace switchyard::cli {
 
 struct ImportOptions {
-  std::string kind;  ///< eplb, topo-m, requests-*; the other kinds of the design are refused by name
+  std::string kind;
   std::filesystem::path input, output;
   std::uint32_t gpus = 0;         ///< Ranks of a JSON map that does not state them; 0: not given.
   std::uint32_t first_layer = 0;  ///< Layer number of the model for row 0.
   std::string like;               ///< topo-m: hardware file the figures come from.
   std::string numa;               ///< topo-m: rate between two sockets, "" = from `like`.
+  std::string collective;         ///< nccl-tests: which of the text's tables.
+  std::string buffer;             ///< nccl-tests: out-of-place (if empty) or in-place.
   bool quiet = false;
   TableFormat format = TableFormat::kText;
 };
@@ -36,5 +44,8 @@ int run_import(const ImportOptions& options);
 int import_topo_m(const ImportOptions& options);
 /// The kinds requests-azure, requests-burstgpt, requests-mooncake.
 int import_requests(const ImportOptions& options);
+/// The kinds nccl-tests and expert-counts (experiments/import/nccl_tests.hpp, expert_counts.hpp).
+int import_nccl_tests(const ImportOptions& options);
+int import_expert_counts(const ImportOptions& options);
 
 }  // namespace switchyard::cli

@@ -13,12 +13,6 @@ int import_requests(const ImportOptions& options) {
   const RequestFormat format = options.kind == "requests-azure"      ? RequestFormat::kAzure
                                : options.kind == "requests-burstgpt" ? RequestFormat::kBurstGpt
                                                                      : RequestFormat::kMooncake;
-  if (options.gpus != 0 || options.first_layer != 0 || !options.like.empty() ||
-      !options.numa.empty()) {
-    throw InputError("import", fmt::format("--gpus, --first-layer, --like and --numa mean nothing "
-                                           "with {}",
-                                           options.kind));
-  }
   const scenario::RequestTrace trace =
       scenario::parse_request_trace(read_file(options.input), options.input.string(), format);
   write_file(options.output, scenario::request_trace_csv(trace));

@@ -440,42 +440,56 @@ int run(int argc, char** argv) {
   v_account->footer("Example: switchyard account mixtral_8x7b --tokens 16");
 
   ExportOptions export_options;
-  auto* v_export =
-      app.add_subcommand("export", "write other tools' files (this version: gguf, placement, csv)");
-  v_export->add_option("kind", export_options.kind, "gguf, placement or csv")->required();
+  auto* v_export = app.add_subcommand(
+      "export", "write other tools' files: gguf, placement, csv, perfetto, dot, svg");
+  v_export
+      ->add_option("kind", export_options.kind,
+                   "gguf: a checkpoint for llama.cpp; placement, csv: where a run put its experts, "
+                   "its rows; perfetto: a run for ui.perfetto.dev; svg: its picture, drawn by "
+                   "switchyard-gui; dot: a topology for Graphviz")
+      ->required();
   v_export
       ->add_option("input", export_options.input,
-                   "gguf: checkpoint folder or .gguf file; placement: run file")
+                   "gguf: checkpoint folder or .gguf file; dot: scenario or hardware file "
+                   "(.toml); the others: run file")
       ->required();
   v_export->add_option("-o,--output", export_options.output, "file to write")->required();
   v_export->add_option("--what", export_options.what,
                        "csv: requests (default), steps or events of a run");
+  v_export->add_option("--first", export_options.first, "perfetto: first step")
+      ->capture_default_str();
+  v_export->add_option("--steps", export_options.steps, "perfetto: steps; 0: all that follow")
+      ->capture_default_str();
   v_export->add_option("--type", export_options.type,
                        "gguf: format of the matrices, f32, bf16 (default), f16, q8_0, q4_0 or "
                        "q4_k");
   quiet_flag(v_export);
   format.add(*v_export);
   v_export->footer(
-      "Example: switchyard export gguf scenarios/checkpoints/sy-16x2 -o sy-16x2.gguf --type q8_0");
+      "Example: switchyard export gguf scenarios/checkpoints/sy-16x2 -o sy-16x2.gguf --type q8_0\n"
+      "Example: switchyard export perfetto r.h5 -o r.json --first 100 --steps 50");
 
   ImportOptions import_options;
   auto* v_import =
       app.add_subcommand("import",
-                         "read other tools' files (this version: eplb, topo-m, requests-azure, "
-                         "requests-burstgpt, requests-mooncake)");
+                         "read other tools' files: eplb, topo-m, requests-azure, "
+                         "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts");
   v_import
       ->add_option("kind", import_options.kind,
                    "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
                    "nvidia-smi topo -m as a hardware file; requests-*: a request trace, as the CSV "
-                   "that workload.arrivals.file reads")
+                   "that workload.arrivals.file reads; nccl-tests: what alltoall_perf and its kin "
+                   "print, as the CSV that network.measured reads; expert-counts: assignments per "
+                   "layer and expert (CSV or JSON), as the CSV that placement_options.loads reads. "
+                   "Not read, for want of a published sample: routing-vllm, routing-sglang, "
+                   "megatron-jsonl, moe-balance, nccl-xml, deepep, vllm-args")
       ->required();
   v_import
       ->add_option("input", import_options.input,
-                   "JSON with physical_to_logical_map or phy2log, CSV layer,device,experts, or "
-                   "omni-infer's zeros and ones; text of nvidia-smi topo -m; a request trace")
+                   "eplb: JSON with physical_to_logical_map or phy2log, CSV layer,device,experts, "
+                   "or omni-infer's zeros and ones; else the file of the kind's name")
       ->required();
-  v_import->add_option("-o,--output", import_options.output, "CSV or hardware file to write")
-      ->required();
+  v_import->add_option("-o,--output", import_options.output, "file to write")->required();
   v_import
       ->add_option("--gpus", import_options.gpus, "EP ranks, when a JSON map does not state them")
       ->transform(whole_number());
@@ -490,6 +504,11 @@ int run(int argc, char** argv) {
       "cables come from");
   v_import->add_option("--numa", import_options.numa,
                        "topo-m: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
+  v_import->add_option("--collective", import_options.collective,
+                       "nccl-tests: which table, e.g. alltoall; where the text has several or does "
+                       "not say");
+  v_import->add_option("--buffer", import_options.buffer,
+                       "nccl-tests: out-of-place (default) or in-place");
   quiet_flag(v_import);
   format.add(*v_import);
   v_import->footer("Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv");

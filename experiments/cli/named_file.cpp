@@ -2,6 +2,7 @@
 #include "experiments/cli/named_file.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -32,14 +33,28 @@ std::filesystem::path find_named(const std::string& name, const char* folder,
                    suggest_name(name, known));
 }
 
-void make_parents(const std::string& option, const std::filesystem::path& output) {
-  const std::filesystem::path folder = output.parent_path();
+void ParentFolders::make(const std::string& option, const std::filesystem::path& output) {
+  namespace fs = std::filesystem;
+  const fs::path folder = output.parent_path();
   if (folder.empty()) return;
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error || !std::filesystem::is_directory(folder, error)) {
+  std::vector<fs::path> missing;
+  for (fs::path at = folder; !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+    missing.push_back(at);
+    if (at == at.parent_path()) break;
+  }
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder, error)) {
     throw InputError(option, fmt::format("cannot make the folder {}", folder.string()),
                      error ? error.message() : "there is a file of that name");
+  }
+  made_.insert(made_.end(), missing.rbegin(), missing.rend());
+}
+
+ParentFolders::~ParentFolders() {
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
+    // rmdir, which leaves what is not empty.
+    rmdir(folder->c_str());
   }
 }
 

@@ -84,8 +84,9 @@ int run_sim(const SimOptions& options) {
                      {{"the scenario", options.scenario},
                       {"the routing trace", trace_path},
                       {"the run (-o)", options.output}});
-  make_parents("-o", options.output);
-  if (!options.signals.empty()) make_parents("--signals-out", options.signals);
+  ParentFolders folders;  // Before the sink, whose temporary goes first.
+  folders.make("-o", options.output);
+  if (!options.signals.empty()) folders.make("--signals-out", options.signals);
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
   std::uint64_t last_percent = 0;
   const auto sink = sim::file_sink(options.output);
