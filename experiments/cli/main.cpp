@@ -325,7 +325,7 @@ int run(int argc, char** argv) {
   v_table->add_option("names", table.names, "tables to print (--list shows them)");
   v_table->add_flag("--all", table.all, "every table");
   v_table->add_flag("--list", table.list, "name every table");
-  v_table->add_flag("--quick", table.quick, "smaller inputs where a table runs the engine");
+  v_table->add_flag("--quick", table.quick, "smaller inputs where a table runs engine or simulator");
   v_table->add_option("-o,--output", table.output, "folder for one file per table");
   format.add(*v_table);
   quiet_flag(v_table);

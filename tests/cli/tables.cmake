@@ -7,3 +7,4 @@ switchyard_test(tables_golden_test SOURCES tables_golden_test.cpp LINK switchyar
 switchyard_test(tables_weights_test SOURCES tables_weights_test.cpp LINK switchyard::experiments)
 switchyard_test(effective_parameters_test SOURCES effective_parameters_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_arithmetic_test SOURCES tables_arithmetic_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_runs_test SOURCES tables_runs_test.cpp LINK switchyard::experiments)

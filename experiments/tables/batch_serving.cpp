@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/tables/batch_serving.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/base/error.hpp"
+
+namespace switchyard::tables {
+namespace {
+
+constexpr std::array<std::uint64_t, 7> kBatches{16, 32, 64, 128, 256, 512, 1024};
+constexpr std::array<const char*, 2> kAttention{"dp", "hub"};
+constexpr std::uint64_t kChosen = 128;
+
+std::string scenario(const std::string& attention, std::uint64_t batch, const std::string& policy,
+                     bool quick) {
+  return fmt::format(
+      "[model]\nfile = \"gpt4_s4_int4\"\ndtype = {{ experts = \"int4\", shared = \"fp8\" }}\n"
+      "[hardware]\nfile = \"hardware/whatif_16xh200.toml\"\n"
+      "[parallel]\nattention = \"{}\"\nep = 16\n{}{}"
+      "[workload]\nkind = \"decode\"\nbatch = {}\ncontext = 512\nsteps = {}\nwarmup_steps = "
+      "{}\n{}{}",
+      attention, attention == "hub" ? "[memory]\nkv = { placement = \"hub\" }\n" : "dp = 16\n",
+      policy, batch, quick ? 4 : 64, quick ? 1 : 16, kShippedRouting, kRunTail);
+}
+
+BatchPoint point(const run::RunData& run) {
+  BatchPoint p;
+  p.step_s = 1e-6 * metric(run, "step time mean");
+  p.p95_s = step_p95(run);
+  p.router = metric(run, "router share");
+  p.dispatch = metric(run, "dispatch share");
+  p.combine = metric(run, "combine share");
+  p.busy = metric(run, "busy");
+  p.link_use = metric(run, "link use max");
+  p.top3 = metric(run, "top3_share mean");
+  p.memory = metric(run, "memory high water share");
+  return p;
+}
+
+const BatchPoint& at(const BatchServing& run, const std::string& name, std::uint64_t batch) {
+  const auto it = run.points.find(name);
+  if (it == run.points.end() || !it->second.contains(batch)) {
+    throw InputError("batch-serving", fmt::format("no run of {} at batch {}", name, batch));
+  }
+  return it->second.at(batch);
+}
+
+}  // namespace
+
+BatchServing run_batch_serving(ShortRuns& runs) {
+  BatchServing out;
+  for (const std::string attention : kAttention) {
+    for (const std::uint64_t batch : kBatches) {
+      out.points[attention][batch] = point(runs.run(scenario(attention, batch, "", runs.quick())));
+    }
+    const auto with = [&](const char* name, const char* policy) {
+      out.points[fmt::format("{} {}", attention, name)][kChosen] =
+          point(runs.run(scenario(attention, kChosen, policy, runs.quick())));
+    };
+    with("round_robin", "[policy]\nset = { rule = \"round_robin\" }\n");
+    with("soft", "[policy]\nsoft = { experts = 4, requests = \"all\" }\n");
+  }
+  return out;
+}
+
+claims::Measurements measure_batch_serving(const BatchServing& run) {
+  claims::Measurements out;
+  const auto longer = [](double then, double before) { return 100 * (then / before - 1); };
+  for (const std::string a : kAttention) {
+    const auto name = [&](const char* quantity) { return fmt::format("{}.{}", quantity, a); };
+    const BatchPoint& chosen = at(run, a, kChosen);
+    const BatchPoint& small = at(run, a, 16);
+    std::vector<double> share;
+    for (const std::uint64_t batch : {kChosen, std::uint64_t{1024}}) {
+      const BatchPoint& p = at(run, a, batch);
+      share.push_back(100 * (p.router + p.dispatch));
+    }
+    out.add_series(name("routing_share"), {128, 1024}, share,
+                   "router with permutation and dispatch on the critical path");
+    out.add(name("scatter_gather"), 100 * (chosen.dispatch + chosen.combine),
+            "dispatch and combine on the critical path");
+    out.add(name("link_use"), 100 * chosen.link_use, "busiest link, bytes / (bandwidth x time)");
+    double peak = 0;
+    std::uint64_t best = 0;
+    for (const std::uint64_t batch : kBatches) {
+      const double rate = static_cast<double>(batch) / at(run, a, batch).step_s;
+      best = rate > peak ? batch : best;
+      peak = std::max(peak, rate);
+    }
+    out.add(name("rate_of_peak"), 100 * static_cast<double>(kChosen) / chosen.step_s / peak,
+            fmt::format("the peak is at batch {}", best));
+    out.add(name("p95_256"), longer(at(run, a, 256).p95_s, chosen.p95_s),
+            "95th percentile of step times");
+    out.add(name("busy_128"), 100 * chosen.busy, "GPU time in kernels with communication");
+    out.add(name("round_robin"), longer(at(run, a + " round_robin", kChosen).p95_s, chosen.p95_s),
+            "policy set.rule = round_robin against top-2");
+    out.add(name("soft"), longer(at(run, a + " soft", kChosen).p95_s, chosen.p95_s),
+            "policy soft.experts = 4 for all requests against top-2");
+    const auto per_token = [&](std::uint64_t batch) {
+      const BatchPoint& p = at(run, a, batch);
+      return (p.router + p.dispatch) * p.step_s / static_cast<double>(batch);
+    };
+    out.add(name("overhead"), 100 * (1 - per_token(256) / per_token(32)),
+            fmt::format("router and dispatch, {} us per token at 32, {} at 256",
+                        show(1e6 * per_token(32)), show(1e6 * per_token(256))));
+    out.add(name("busy_16"), 100 * small.busy, "GPU time in kernels with communication");
+    out.add(name("exchange_16"), 100 * (small.dispatch + small.combine),
+            "dispatch and combine on the critical path");
+    out.add(name("doubling"), 2 * small.step_s / at(run, a, 32).step_s,
+            "tokens per second at 32 over those at 16");
+  }
+  std::vector<double> batches, shares;
+  for (const std::uint64_t batch : kBatches) {
+    batches.push_back(static_cast<double>(batch));
+    shares.push_back(100 * at(run, "dp", batch).top3);
+  }
+  out.add_series("top3", batches, shares, "over the run, mean over layers; a fair share is 18.75");
+  return out;
+}
+
+std::vector<Table> batch_serving_tables(const BatchServing& run,
+                                        const std::vector<claims::Claim>& claims) {
+  Table t;
+  t.name = "batch-serving";
+  t.title = "gpt4_s4_int4 on 16 x H200, decode with 512 tokens of context";
+  t.columns = {"attention, policy", "batch",        "step [ms]",       "p95 [ms]",
+               "tokens/s",          "router [%]",   "dispatch [%]",    "combine [%]",
+               "busy [%]",          "link use [%]", "top-3 share [%]", "memory [%]"};
+  const auto percent = [](double share) { return fmt::format("{:.2f}", 100 * share); };
+  for (const auto& [name, points] : run.points) {
+    for (const auto& [batch, p] : points) {
+      t.rows.push_back({name, fmt::to_string(batch), fmt::format("{:.3f}", 1e3 * p.step_s),
+                        fmt::format("{:.3f}", 1e3 * p.p95_s),
+                        fmt::format("{:.1f}", static_cast<double>(batch) / p.step_s),
+                        percent(p.router), percent(p.dispatch), percent(p.combine), percent(p.busy),
+                        percent(p.link_use), percent(p.top3), percent(p.memory)});
+    }
+  }
+  t.notes.emplace_back(
+      "routing: the shipped checkpoint's (16 experts, top-2), cycled over layers; shares are of "
+      "the "
+      "critical path; memory above 100 %: the batch does not fit and is timed all the same");
+  const auto judged = claims::judge(claims, measure_batch_serving(run));
+  return {t, claims_table("batch-serving", judged), verdicts_table("batch-serving", judged)};
+}
+
+std::vector<Table> make_batch_serving(const TableContext& context) {
+  ShortRuns runs(context);
+  return batch_serving_tables(run_batch_serving(runs), claims::claims_of("batch-serving"));
+}
+
+}  // namespace switchyard::tables

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Table `batch-serving`: S4's model with INT4 experts on 16 x H200 at batches of 16 to 1024, with
+// attention spread over the GPUs (dp) and on one of them (hub): C52, C55, C56, C58, C59, C90, C91.
+//
+// Not modelled: C57 (an expert next to its prompt's GPU) and the decisions of C58's second tier
+// need requests with domains of their own; the table does not judge them.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "experiments/claims/claims.hpp"
+#include "experiments/tables/short_run.hpp"
+
+namespace switchyard::tables {
+
+struct BatchPoint {
+  double step_s = 0, p95_s = 0;
+  double router = 0, dispatch = 0, combine = 0;  ///< Shares of the step, 0…1.
+  double busy = 0, link_use = 0, top3 = 0;       ///< 0…1.
+  double memory = 0;  ///< High water over the GPU's memory; above 1 the batch does not fit.
+};
+struct BatchServing {
+  /// [attention][batch]; "dp round_robin", "dp soft", … at batch 128.
+  std::map<std::string, std::map<std::uint64_t, BatchPoint>> points;
+};
+
+[[nodiscard]] BatchServing run_batch_serving(ShortRuns& runs);
+[[nodiscard]] claims::Measurements measure_batch_serving(const BatchServing& run);
+[[nodiscard]] std::vector<Table> batch_serving_tables(const BatchServing& run,
+                                                      const std::vector<claims::Claim>& claims);
+
+}  // namespace switchyard::tables
