@@ -33,12 +33,15 @@ void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uin
   const std::uint32_t tp = s_.parallel.tp, first = stage * s_.parallel.stage_gpus();
   // Sequence i of a home is of micro-batch i mod micros.
   std::vector<std::uint32_t> dealt(gpus_, 0);
+  micro_of_.assign(plan_.sequences.size(), 0);
+  micro_ = micro;
   std::vector<const PlannedSequence*> part;
   std::size_t n = 0;
   for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
     const PlannedSequence& q = plan_.sequences[p];
     if (!part_of_.empty() && part_of_[p] == 0) continue;
-    if (dealt[q.gpu]++ % micros != micro) continue;
+    micro_of_[p] = dealt[q.gpu]++ % micros;
+    if (micro_of_[p] != micro) continue;
     part.push_back(&q);
     n += q.fresh;
     for (std::uint32_t member = first + q.gpu; member < first + q.gpu + tp; ++member) {
@@ -165,11 +168,12 @@ std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens, std::size_t first_lay
 
 std::uint64_t Simulator::kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
                                       std::uint64_t n) const {
-  // Block i of the sequence is i places after its home among the GPUs of one copy of the experts.
-  const std::uint64_t round = s_.parallel.ep;
-  if (gpu / round != home / round) return 0;
+  // Block i of the sequence is i places after its home among the GPUs, or tensor-parallel groups,
+  // of one copy of the experts.
+  const std::uint64_t round = kv_round();
+  if (kv_copy(gpu) != kv_copy(home)) return 0;
   const std::uint64_t block = s_.memory.kv_block;
-  const std::uint64_t whole = n / block, place = (gpu + round - home) % round;
+  const std::uint64_t whole = n / block, place = (kv_place(gpu) + round - kv_place(home)) % round;
   const std::uint64_t mine = whole / round + (place < whole % round ? 1 : 0);
   return mine * block + (place == whole % round ? n % block : 0);
 }
@@ -182,7 +186,10 @@ std::uint64_t Simulator::kv_layer_page() const {
 std::uint64_t Simulator::expert_kv_bytes(std::uint32_t gpu) {
   std::uint64_t bytes = 0;
   for (const auto& [sequence, kept] : kv_on_) {
-    if (!kept.out) bytes += kept_bytes(kept, gpu, 0);
+    if (!kept.out && kept.first == kv_copy(gpu)) bytes += kept_bytes(kept, gpu, 0);
+  }
+  for (const auto& [name, kept] : kv_left_) {
+    if (kept.first == kv_copy(gpu)) bytes += kept_bytes(kept, gpu, 0);
   }
   return bytes;
 }
@@ -190,20 +197,19 @@ std::uint64_t Simulator::expert_kv_bytes(std::uint32_t gpu) {
 Simulator::KeptKv& Simulator::kept_kv(std::uint32_t sequence, std::uint32_t gpu) {
   KeptKv& kept = kv_on_[sequence];
   if (kept.n.empty()) {
-    kept.first = gpu / s_.parallel.ep * s_.parallel.ep;
-    kept.n.assign(std::size_t{layers_} * s_.parallel.ep, 0);
+    kept.first = kv_copy(gpu);
+    kept.n.assign(std::size_t{layers_} * kv_round(), 0);
   }
   return kept;
 }
 
 std::uint64_t Simulator::kept_bytes(const KeptKv& kept, std::uint32_t gpu,
                                     std::uint64_t more) const {
-  const std::uint32_t ep = s_.parallel.ep;
-  if (gpu / ep * ep != kept.first) return 0;
   const std::uint64_t block = s_.memory.kv_block;
   std::uint64_t pages = 0;
-  for (std::size_t i = gpu % ep; i < kept.n.size(); i += ep) {
-    pages += (kept.n[i] + more + block - 1) / block;
+  for (std::uint32_t m = 0; m < layers_; ++m) {
+    if (staged() && stage_of_moe(m) != stage_of_gpu(gpu)) continue;
+    pages += (kept.n[std::size_t{m} * kv_round() + kv_place(gpu)] + more + block - 1) / block;
   }
   return pages * kv_layer_page();
 }
@@ -216,22 +222,80 @@ std::uint64_t Simulator::kv_most_on(std::uint32_t id, std::uint32_t gpu, std::ui
   const auto it = had > 0 ? kv_on_.find(id) : kv_on_.end();
   const std::uint64_t of_experts =
       it != kv_on_.end() ? kept_bytes(it->second, gpu, tokens - had)
-                         : (tokens - had + block - 1) / block * layers_ * kv_layer_page();
+                         : (tokens - had + block - 1) / block *
+                               moe_layers_of(staged() ? stage_of_gpu(gpu) : 0) * kv_layer_page();
   return kv_bytes_on(gpu, home, tokens) + of_experts;
+}
+
+std::uint64_t Simulator::moe_layers_of(std::uint32_t stage) const {
+  if (!staged()) return layers_;
+  std::uint64_t n = 0;
+  for (std::uint32_t m = 0; m < layers_; ++m) n += stage_of_moe(m) == stage ? 1 : 0;
+  return n;
+}
+
+bool Simulator::keeps_kv(std::uint32_t gpu, std::uint32_t id, std::uint32_t home,
+                         std::uint64_t tokens) const {
+  if (kv_bytes_on(gpu, home, tokens) > 0) return true;
+  const auto it = kv_on_.find(id);
+  return it != kv_on_.end() && !it->second.out && it->second.first == kv_copy(gpu) &&
+         kept_bytes(it->second, gpu, 0) > 0;
+}
+
+std::vector<KvTransfer> Simulator::kv_moves(std::uint32_t id, std::uint32_t from, std::uint32_t to,
+                                            std::uint64_t tokens) const {
+  std::vector<KvTransfer> moves;
+  const auto move = [&](std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
+    if (bytes > 0) moves.push_back({a, b, bytes});
+  };
+  const std::uint32_t round = kv_round(), tp = s_.parallel.tp;
+  if (!kv_by_expert()) {
+    for (std::uint32_t i = 0; i < round; ++i) {
+      const std::uint32_t source = kv_copy(from) + (kv_place(from) + i) % round * tp;
+      move(source, kv_copy(to) + (kv_place(to) + i) % round * tp,
+           kv_bytes_on(source, from, tokens));
+    }
+    return moves;
+  }
+  // Where an expert is in its copy, there it is in the other one.
+  const auto it = kv_on_.find(id);
+  for (std::uint32_t i = 0; i < round && it != kv_on_.end(); ++i) {
+    const std::uint32_t source = kv_copy(from) + i * tp;
+    move(source, kv_copy(to) + i * tp, kept_bytes(it->second, source, 0));
+  }
+  move(from, to, kv_bytes_on(from, from, tokens));
+  return moves;
 }
 
 /// A request that arrived gives its pages of the MoE layers back, or has them again.
 void Simulator::change_kept_kv(const KvChange& c, std::int64_t now) {
+  const auto release = [&](const KeptKv& kept) {
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (kv_copy(g) != kept.first) continue;
+      ledger_.release(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now);
+    }
+  };
+  if (c.left) {
+    const auto left = kv_left_.find({c.id, kv_copy(c.gpu)});
+    if (left == kv_left_.end()) return;
+    release(left->second);
+    kv_left_.erase(left);
+    return;
+  }
   const auto it = kv_on_.find(c.id);
   if (it == kv_on_.end()) return;
   KeptKv& kept = it->second;
-  for (std::uint32_t g = kept.first; g < kept.first + s_.parallel.ep; ++g) {
-    if (c.after == 0 && !kept.out) {
-      ledger_.release(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now);
-    } else if (c.after > 0 && kept.out) {
-      ledger_.allocate(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now,
-                       static_cast<std::uint32_t>(step_), "KV pages");
-    }
+  const bool moves = c.after > 0 && kept.first != kv_copy(c.gpu);
+  if (moves) {
+    // To another replica: what it had stays behind until all has arrived.
+    kv_left_.emplace(std::pair{c.id, kept.first}, kept);
+    kept.first = kv_copy(c.gpu);
+  }
+  if (c.after == 0 && !kept.out) release(kept);
+  for (std::uint32_t g = 0; g < gpus_ && c.after > 0 && (moves || kept.out); ++g) {
+    if (kv_copy(g) != kept.first) continue;
+    ledger_.allocate(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now,
+                     static_cast<std::uint32_t>(step_), "KV pages");
   }
   kept.out = c.after == 0;
   if (c.after == 0 && !c.keep) kv_on_.erase(it);
@@ -239,27 +303,24 @@ void Simulator::change_kept_kv(const KvChange& c, std::int64_t now) {
 
 std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
                                      std::uint64_t tokens) const {
+  const std::uint32_t stage = staged() ? stage_of_gpu(gpu) : 0;
+  const std::size_t layers = s_.model.layers.size();
+  const std::size_t first = stage_begin(layers, s_.parallel.pp, stage);
+  const std::size_t beyond = stage_begin(layers, s_.parallel.pp, stage + 1);
   if (kv_by_expert()) {
     // Layers without experts keep theirs at home; keep_kv() sees to the others.
     const std::uint64_t pages = (tokens + s_.memory.kv_block - 1) / s_.memory.kv_block;
-    return gpu == home ? pages * (s_.model.layers.size() - layers_) * kv_layer_page() : 0;
-  }
-  if (staged()) {
-    const std::uint32_t stage = stage_of_gpu(gpu);
-    const std::size_t layers = s_.model.layers.size();
-    return holds_kv(gpu, home) ? kv_bytes_of(tokens, stage_begin(layers, s_.parallel.pp, stage),
-                                             stage_begin(layers, s_.parallel.pp, stage + 1))
+    return holds_kv(gpu, home) ? pages * (beyond - first - moe_layers_of(stage)) * kv_layer_page()
                                : 0;
   }
-  if (!spread_kv()) return holds_kv(gpu, home) ? kv_bytes_of(tokens) : 0;
+  if (!spread_kv()) return holds_kv(gpu, home) ? kv_bytes_of(tokens, first, beyond) : 0;
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t held = (tokens + block - 1) / block * block;
   std::uint64_t values = 0;
   const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
-  for (const model::LayerSpec& l : s_.model.layers) {
-    values +=
-        per_token *
-        kv_tokens_on(gpu, home, l.sliding_window == 0 ? held : std::min(held, l.sliding_window));
+  for (std::size_t layer = first; layer < beyond; ++layer) {
+    const std::uint64_t window = s_.model.layers[layer].sliding_window;
+    values += per_token * kv_tokens_on(gpu, home, window == 0 ? held : std::min(held, window));
   }
   return model::dtype_bytes(s_.dtype.kv, values);
 }
@@ -269,7 +330,7 @@ const std::vector<std::uint32_t>& Simulator::kv_holders(std::uint32_t home) {
   std::vector<std::uint32_t>& out = kv_holders_[home];
   if (!out.empty()) return out;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    if (spread_kv() || (kv_by_expert() ? g == home : holds_kv(g, home))) out.push_back(g);
+    if (spread_kv() || holds_kv(g, home)) out.push_back(g);
   }
   return out;
 }
@@ -305,8 +366,9 @@ void Simulator::place_context_kv(const RoutingTrace* trace) {
   StepTokens tokens;
   Candidates found;
   for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
+    const std::uint32_t width = s_.parallel.stage_gpus();
     const std::uint32_t home =
-        hub() ? s_.parallel.hub : b % (gpus_ / s_.parallel.tp) * s_.parallel.tp;
+        hub() ? s_.parallel.hub : b % (width / s_.parallel.tp) * s_.parallel.tp;
     const std::size_t n = s_.workload.context;
     tokens.sequence.assign(n, b);
     tokens.position.resize(n);
@@ -318,9 +380,10 @@ void Simulator::place_context_kv(const RoutingTrace* trace) {
     tokens.answer.assign(n, decode ? 1 : 0);
     for (std::uint32_t m = 0; m < layers_; ++m) {
       source->candidates(tokens, m, found, RoutingSource::Need::kChosen);
+      const std::uint32_t here = home + stage_of_moe(m) * width;
       for (std::size_t t = 0; t < n; ++t) {
         const std::uint16_t e = found.ids[t * found.width];
-        ++kv_count(b, m, e < experts_ ? map_.gpu_of(m, e, home) : home);
+        ++kv_count(b, m, e < experts_ ? map_.gpu_of(m, e, here) : here);
       }
     }
   }
@@ -332,13 +395,17 @@ void Simulator::keep_kv(std::uint32_t moe) {
       model::dtype_bytes(s_.dtype.kv, model::kv_values_per_token_layer(shard_));
   std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pages(gpus_, 0);
   for (std::size_t t = 0; t < tokens_.size(); ++t) {
-    const std::uint32_t home = tokens_.rank[t];
+    // A tensor-parallel group keeps its shards of the heads together.
+    const std::uint32_t home = group_first(tokens_.rank[t]);
     const std::uint32_t served = slots_ > 0 ? traffic_.gpu[t * slots_] : kNoGpu;
-    const std::uint32_t to = served == kNoGpu ? home : served;  // Dropped: it stays at home.
+    // Dropped: it stays at home.
+    const std::uint32_t to = served == kNoGpu ? home : group_first(served);
     std::uint32_t& n = kv_count(tokens_.sequence[t], moe, to);
-    pages[to] += n % block == 0 ? 1 : 0;
+    for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+      pages[to + i] += n % block == 0 ? 1 : 0;
+      if (to != home) bytes[std::size_t{home + i} * gpus_ + to + i] += each;
+    }
     ++n;
-    if (to != home) bytes[std::size_t{home} * gpus_ + to] += each;
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     ledger_.allocate(g, MemoryCategory::kKv, pages[g] * kv_layer_page(), ready_[g],
@@ -353,22 +420,26 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
     if (moe == run::kNone) return;
     const std::uint64_t each = model::kv_values_per_token_layer(shard_);
     std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
-    for (const PlannedSequence& q : plan_.sequences) {
+    for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
+      const PlannedSequence& q = plan_.sequences[p];
+      if (!in_part(p)) continue;
       std::uint64_t kept = 0;
-      const std::uint32_t ep = s_.parallel.ep, first = q.gpu / ep * ep;
-      for (std::uint32_t g = first; g < first + ep; ++g) {
+      const std::uint32_t ep = s_.parallel.ep, home = home_of(q), first = home / ep * ep;
+      for (std::uint32_t g = first; g < first + ep; g += s_.parallel.tp) {
         const std::uint64_t here = kv_count(q.id, moe, g);
         kept += here;
-        if (g == q.gpu) continue;
+        if (g == home) continue;
         if (merges(q)) {
           merge_with(q, g, here);
           continue;
         }
         const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, each * here);
-        bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
-        pulled[q.gpu] += pull;
+        for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+          bytes[std::size_t{g + i} * gpus_ + home + i] += pull;
+          pulled[home + i] += pull;
+        }
       }
-      keep_at_home(q, kv_count(q.id, moe, q.gpu));
+      keep_at_home(q, kv_count(q.id, moe, home));
       if (kept != q.had) {
         violation("memory", fmt::format("step {}, MoE layer {}", step_, moe),
                   fmt::format("sequence {} has {} tokens cached, {} are kept", q.id, q.had, kept));
@@ -386,7 +457,7 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
     std::vector<std::uint64_t> fresh(gpus_, 0);
     for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
       const PlannedSequence& q = plan_.sequences[p];
-      if (part_of_.empty() || part_of_[p] != 0) fresh[q.gpu] += per_token * q.fresh;
+      if (in_part(p)) fresh[q.gpu] += per_token * q.fresh;
     }
     std::vector<std::uint32_t> members(gpus_);
     std::iota(members.begin(), members.end(), 0U);
@@ -408,21 +479,22 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
   }
   for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
     const PlannedSequence& q = plan_.sequences[p];
-    if (!part_of_.empty() && part_of_[p] == 0) continue;
+    if (!in_part(p)) continue;
     keep_at_home(q, kv_tokens_on(q.gpu, q.gpu, kept(q.had)));
-    for (std::uint32_t g = 0; g < gpus_; ++g) {
-      if (g == q.gpu) continue;
+    const std::uint32_t ep = s_.parallel.ep, home = home_of(q), first = home / ep * ep;
+    for (std::uint32_t g = first; g < first + ep; g += s_.parallel.tp) {
+      if (g == home) continue;
       const std::uint64_t here = kv_tokens_on(g, q.gpu, kept(q.had));
-      if (merges(q)) {
-        merge_with(q, g, here);
-      } else {
-        const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, per_token * here);
-        bytes[std::size_t{g} * gpus_ + q.gpu] += pull;
-        pulled[q.gpu] += pull;
+      const std::uint64_t pull = merges(q) ? 0 : model::dtype_bytes(s_.dtype.kv, per_token * here);
+      if (merges(q)) merge_with(q, g, here);
+      const std::uint64_t fresh = model::dtype_bytes(
+          s_.dtype.kv,
+          per_token * (kv_tokens_on(g, q.gpu, q.had + q.fresh) - kv_tokens_on(g, q.gpu, q.had)));
+      for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+        bytes[std::size_t{g + i} * gpus_ + home + i] += pull;
+        pulled[home + i] += pull;
+        bytes[std::size_t{home + i} * gpus_ + g + i] += fresh;
       }
-      const std::uint64_t fresh =
-          kv_tokens_on(g, q.gpu, q.had + q.fresh) - kv_tokens_on(g, q.gpu, q.had);
-      bytes[std::size_t{q.gpu} * gpus_ + g] += model::dtype_bytes(s_.dtype.kv, per_token * fresh);
     }
   }
   pull_kv(bytes, pulled);

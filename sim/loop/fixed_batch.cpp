@@ -167,6 +167,16 @@ class FixedBatch final : public BatchSource {
     }
   }
 
+  void lose_pages(
+      const std::function<bool(std::uint32_t, std::uint32_t, std::uint64_t)>& lost) override {
+    for (std::uint32_t b = 0; b < sequences_.size(); ++b) {
+      Sequence& have = sequences_[b];
+      if (have.paged == 0 || !lost(b, have.home, have.paged)) continue;
+      freed_.push_back({have.home, have.paged, 0, b});
+      lose(have);
+    }
+  }
+
   std::vector<MovedSequence> come_home(std::uint32_t gpu) override {
     std::vector<MovedSequence> moved;
     for (std::uint32_t b = 0; b < sequences_.size(); ++b) {

@@ -337,14 +337,21 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
       replicas() > 1 && !gpus.empty() ? host_load_ps() : std::vector<std::int64_t>();
   for (const std::uint32_t gpu : gpus) {
     // The shards of a sequence's pages are of no use without the lost one, nor are those of other
-    // stages: its tokens pass through all layers again.
+    // stages: its tokens pass through all layers again. So they do for pages on several GPUs, even
+    // if the lost one had a few.
     const std::uint32_t home = group_first(gpu % s_.parallel.stage_gpus());
-    for (std::uint32_t first = home; first < gpus_; first += s_.parallel.stage_gpus()) {
-      for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
-        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+    if (spread_kv() || kv_by_expert()) {
+      batch_->lose_pages([&](std::uint32_t id, std::uint32_t at, std::uint64_t tokens) {
+        return keeps_kv(gpu, id, at, tokens);
+      });
+    } else {
+      for (std::uint32_t first = home; first < gpus_; first += s_.parallel.stage_gpus()) {
+        for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
+          ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+        }
       }
+      batch_->lose_kv(home);
     }
-    batch_->lose_kv(home);
     faults_->repair(FaultKind::kGpuLoss, gpu);
     const std::int64_t hang = s_.faults.detection.ps() + s_.faults.restart.ps();
     if (replicas() > 1) {

@@ -8,6 +8,8 @@
 // home adds the h parts to its own. d_qk and d_v are head_dim; with MLA in the absorbed form d_qk =
 // rank + rope and d_v = rank. Against that, pull moves the keys and values of every token.
 //
+// A tensor-parallel group holds and answers together, each GPU for its shard of the heads.
+//
 // Chunks of prompts in the same step pull: their keys and values serve many queries.
 //
 // Not modelled: the home's own part beside the way of the queries (it comes before it), holders
@@ -38,8 +40,11 @@ void Simulator::begin_merge() {
 void Simulator::keep_at_home(const PlannedSequence& q, std::uint64_t tokens) {
   if (!merge_on_) return;
   // The sequences of a home stand in the order of the plan.
-  const std::size_t place = merge_seen_[q.gpu]++;
-  if (merges(q)) merge_home_[q.gpu][place].context = tokens;
+  const std::uint32_t home = home_of(q);
+  const std::size_t place = merge_seen_[home]++;
+  for (std::uint32_t i = 0; merges(q) && i < s_.parallel.tp; ++i) {
+    merge_home_[home + i][place].context = tokens;
+  }
 }
 
 void Simulator::merge_with(const PlannedSequence& q, std::uint32_t holder, std::uint64_t tokens) {
@@ -47,11 +52,14 @@ void Simulator::merge_with(const PlannedSequence& q, std::uint32_t holder, std::
   const bool mla = shard_.attention == model::AttentionKind::kMla;
   const std::uint64_t query =
       shard_.num_heads * (mla ? shard_.kv_lora_rank + shard_.qk_rope_head_dim : shard_.head_dim);
-  merge_queries_[std::size_t{q.gpu} * gpus_ + holder] +=
-      model::dtype_bytes(s_.activations, q.fresh * query);
-  merge_results_[std::size_t{holder} * gpus_ + q.gpu] += q.fresh * part_values() * 4;
-  merge_parts_[q.gpu] += q.fresh;
-  merge_work_[holder].push_back({q.fresh, tokens});
+  const std::uint32_t home = home_of(q);
+  for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {  // Each with its shard of the heads.
+    merge_queries_[std::size_t{home + i} * gpus_ + holder + i] +=
+        model::dtype_bytes(s_.activations, q.fresh * query);
+    merge_results_[std::size_t{holder + i} * gpus_ + home + i] += q.fresh * part_values() * 4;
+    merge_parts_[home + i] += q.fresh;
+    merge_work_[holder + i].push_back({q.fresh, tokens});
+  }
 }
 
 void Simulator::finish_merge(std::uint32_t moe, std::int64_t& slowest) {

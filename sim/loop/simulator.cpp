@@ -389,17 +389,27 @@ void Simulator::make_batch() {
         "state less, or use workload.batching.memory_share");
   }
   if (spread_kv() || kv_by_expert()) {
-    machine.kv_round = s_.parallel.ep;
+    machine.kv_round = kv_round();
     machine.kv_on = [this](std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
-                           std::uint64_t had,
-                           std::uint64_t tokens) { return kv_most_on(id, gpu, home, had, tokens); };
+                           std::uint64_t had, std::uint64_t tokens) {
+      std::uint64_t most = 0;
+      for (std::uint32_t g = gpu; g < gpus_; g += s_.parallel.stage_gpus()) {
+        most = std::max(most, kv_most_on(id, g, home, had, tokens));
+      }
+      return most;
+    };
+    machine.kv_moves = [this](std::uint32_t id, std::uint32_t from, std::uint32_t to,
+                              std::uint64_t tokens) { return kv_moves(id, from, to, tokens); };
   }
   machine.kv_bytes = [this](std::uint64_t tokens) {
-    // by_token: the home has the first of what remains after whole rounds.
-    if (spread_kv()) return kv_bytes_on(0, 0, tokens);
     const std::size_t layers = s_.model.layers.size();
     std::uint64_t most = 0;
     for (std::uint32_t stage = 0; stage < s_.parallel.pp; ++stage) {
+      // by_token: the home has the first of what remains after whole rounds.
+      if (spread_kv()) {
+        most = std::max(most, kv_bytes_on(stage * s_.parallel.stage_gpus(), 0, tokens));
+        continue;
+      }
       most = std::max(most, kv_bytes_of(tokens, stage_begin(layers, s_.parallel.pp, stage),
                                         stage_begin(layers, s_.parallel.pp, stage + 1)));
     }

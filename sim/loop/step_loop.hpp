@@ -265,6 +265,24 @@ class Simulator {
   [[nodiscard]] bool kv_travels() const {
     return spread_kv() || kv_by_expert() || s_.memory.kv_placement == KvPlacement::kReplicated;
   }
+  // by_token and by_expert keep pages on the tensor-parallel groups (tp = 1: GPUs) of one copy of
+  // the experts: how many there are, which one a GPU is of, and the copy's first GPU (in the first
+  // stage).
+  [[nodiscard]] std::uint32_t kv_round() const { return s_.parallel.ep / s_.parallel.tp; }
+  [[nodiscard]] std::uint32_t kv_place(std::uint32_t gpu) const {
+    return gpu % s_.parallel.ep / s_.parallel.tp;
+  }
+  [[nodiscard]] std::uint32_t kv_copy(std::uint32_t gpu) const {
+    return gpu % s_.parallel.stage_gpus() / s_.parallel.ep * s_.parallel.ep;
+  }
+  /// Home of a sequence of the plan in the composed stage.
+  [[nodiscard]] std::uint32_t home_of(const PlannedSequence& q) const {
+    return stage_ * s_.parallel.stage_gpus() + q.gpu;
+  }
+  /// Whether sequence `p` of the plan is in the composed part.
+  [[nodiscard]] bool in_part(std::size_t p) const {
+    return micro_of_[p] == micro_ && (part_of_.empty() || part_of_[p] != 0);
+  }
   /// by_token: how many of a sequence's first n tokens a GPU keeps.
   [[nodiscard]] std::uint64_t kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
                                            std::uint64_t n) const;
@@ -291,22 +309,30 @@ class Simulator {
   /// The layer is decided: its new keys and values go where the tokens' first choices run.
   void keep_kv(std::uint32_t moe);
   struct KeptKv {
-    std::uint32_t first = 0;       // GPU of the copy of the experts.
-    std::vector<std::uint32_t> n;  // [L][ep] tokens kept there.
+    std::uint32_t first = 0;       // kv_copy().
+    std::vector<std::uint32_t> n;  // [L][kv_round()] tokens kept there.
     bool out = false;              // Swapped out: they have no pages.
   };
   [[nodiscard]] KeptKv& kept_kv(std::uint32_t sequence, std::uint32_t gpu);
   /// GPU of the sequence's copy of the experts.
   [[nodiscard]] std::uint32_t& kv_count(std::uint32_t sequence, std::uint32_t moe,
                                         std::uint32_t gpu) {
-    return kept_kv(sequence, gpu).n[std::size_t{moe} * s_.parallel.ep + gpu % s_.parallel.ep];
+    return kept_kv(sequence, gpu).n[std::size_t{moe} * kv_round() + kv_place(gpu)];
   }
-  /// Bytes of a sequence's pages of the MoE layers on a GPU if `more` tokens of each layer came.
+  /// Bytes of a sequence's pages of the MoE layers on a GPU if `more` tokens of each layer came; in
+  /// any copy of the experts, as if they were there.
   [[nodiscard]] std::uint64_t kept_bytes(const KeptKv& kept, std::uint32_t gpu,
                                          std::uint64_t more) const;
   /// ServingMachine::kv_on.
   [[nodiscard]] std::uint64_t kv_most_on(std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
                                          std::uint64_t had, std::uint64_t tokens) const;
+  /// by_token, by_expert: whether a GPU has pages of a sequence.
+  [[nodiscard]] bool keeps_kv(std::uint32_t gpu, std::uint32_t id, std::uint32_t home,
+                              std::uint64_t tokens) const;
+  /// ServingMachine::kv_moves.
+  [[nodiscard]] std::vector<KvTransfer> kv_moves(std::uint32_t id, std::uint32_t from,
+                                                 std::uint32_t to, std::uint64_t tokens) const;
+  [[nodiscard]] std::uint64_t moe_layers_of(std::uint32_t stage) const;
   void change_kept_kv(const KvChange& change, std::int64_t now);
   /// One page of one layer.
   [[nodiscard]] std::uint64_t kv_layer_page() const;
@@ -445,6 +471,8 @@ class Simulator {
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
   std::map<std::uint32_t, KeptKv> kv_on_;                  // by_expert: sequences that keep any.
+  // by_expert: what sequences left behind in a copy of the experts when they went to another one.
+  std::multimap<std::pair<std::uint32_t, std::uint32_t>, KeptKv> kv_left_;
   std::vector<std::uint64_t> first_used_;  // [G] when KV rooms were asked for first.
   bool merge_on_ = false;                  // The rest is of the layer under way.
   std::vector<std::vector<SequenceWork>> merge_work_, merge_home_;  // [G]
@@ -604,7 +632,9 @@ class Simulator {
   std::uint64_t deferred_slots_ = 0, deferrals_ = 0;
   std::uint32_t longest_wait_ = 0;
   // Of the step and the layer under way.
-  std::vector<std::uint8_t> part_of_;  // [plan's sequences] in the layer; empty: all
+  std::vector<std::uint8_t> part_of_;    // [plan's sequences] in the layer; empty: all
+  std::vector<std::uint32_t> micro_of_;  // [plan's sequences] micro-batch or half
+  std::uint32_t micro_ = 0;              // of those the composed one
   struct LateSlot {
     std::uint64_t since = 0;
     std::uint32_t at = 0, gpu = 0;  // Place in the plan; GPU of the token's row.

@@ -7,6 +7,7 @@
 // routing state and draws the random numbers of its tokens.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ struct KvChange {
   std::uint64_t before = 0, after = 0;
   std::uint32_t id = run::kNone;  ///< Sequence. Requests that arrive have one.
   bool keep = false;              ///< after = 0: the pages were swapped out and come back.
+  bool left = false;  ///< after = 0: those that it left behind when it went to another replica.
 };
 
 /// Pages that go to host memory or come back when the step begins, over the links.
@@ -100,6 +102,10 @@ class BatchSource {
                                               bool keep_kv) = 0;
   /// The pages of `gpu` are gone (the caller has freed them): its sequences compute them again.
   virtual void lose_kv(std::uint32_t gpu) = 0;
+  /// Pages on several GPUs: every sequence with pages for which `lost` (number, home, tokens) is
+  /// true loses all of them, and the next plan frees them.
+  virtual void lose_pages(
+      const std::function<bool(std::uint32_t, std::uint32_t, std::uint64_t)>& lost) = 0;
   /// `gpu` is back. Sequences that evacuate() took from it may come home with their pages.
   virtual std::vector<MovedSequence> come_home(std::uint32_t gpu) = 0;
   /// The longest sequence of `from` goes to `to` with its pages; empty: there is none.

@@ -1646,9 +1646,17 @@ void read_memory(Context& context, const Node& root, const fs::path& folder, Sce
   m.kv_placement = static_cast<KvPlacement>(
       kv.choice("placement", kKvNames,
                 static_cast<std::size_t>(hub ? KvPlacement::kHub : KvPlacement::kBySequence)));
-  if (m.kv_placement != KvPlacement::kBySequence &&
-      out.parallel.attention == AttentionPlacement::kTp) {
-    kv.fail("placement", "unsupported with parallel.attention = \"tp\"", "supported: by_sequence");
+  const bool spread =
+      m.kv_placement == KvPlacement::kByToken || m.kv_placement == KvPlacement::kByExpert;
+  if (m.kv_placement == KvPlacement::kReplicated && out.parallel.tp > 1) {
+    kv.fail("placement", "unsupported with parallel.tp > 1",
+            "supported: by_sequence, by_token, by_expert");
+  }
+  if (spread && out.parallel.tp > 1 && out.parallel.ep <= out.parallel.tp) {
+    kv.fail("placement",
+            "means nothing with ep <= tp: pages go round the tensor-parallel groups of one copy of "
+            "the experts, and there is one",
+            "use by_sequence, or a parallel.ep that is a multiple of tp");
   }
   if (m.kv_placement == KvPlacement::kHub && !hub) {
     kv.fail("placement", "there is no hub", "set parallel.attention = \"hub\"");
@@ -1663,8 +1671,7 @@ void read_memory(Context& context, const Node& root, const fs::path& folder, Sce
               "use by_token or by_sequence");
     }
   }
-  if (out.parallel.ep == 1 &&
-      (m.kv_placement == KvPlacement::kByToken || m.kv_placement == KvPlacement::kByExpert)) {
+  if (out.parallel.ep == 1 && spread) {
     kv.fail("placement",
             "means nothing with parallel.ep = 1: pages go round the GPUs of one copy "
             "of the experts",
@@ -1674,8 +1681,6 @@ void read_memory(Context& context, const Node& root, const fs::path& folder, Sce
       kv.count("block", 1, 65536, m.kv_placement == KvPlacement::kByToken ? 4 : 16));
   if (kv.has("decode")) {
     m.kv_decode = static_cast<KvDecode>(kv.choice("decode", kKvDecodeNames));
-    const bool spread =
-        m.kv_placement == KvPlacement::kByToken || m.kv_placement == KvPlacement::kByExpert;
     if (!spread) {
       kv.fail("decode", "means nothing: a sequence's keys and values lie at its home",
               "set memory.kv.placement to by_token or by_expert");
@@ -1995,14 +2000,13 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
            "keep all experts on the GPUs");
     refuse(f.on && out.memory.loading.by_layer, f.key, f.shown,
            "memory.loading.start = \"by_layer\"", "use start = \"ready\"");
-    refuse(f.on && f.key != "parallel.router" &&
-               (out.memory.kv_placement == KvPlacement::kByToken ||
-                out.memory.kv_placement == KvPlacement::kByExpert),
-           f.key, f.shown, "memory.kv.placement = \"by_token\" and \"by_expert\"",
-           "use by_sequence");
     refuse(f.on && out.workload.serves() && out.workload.serving.batching.swaps_over_links(), f.key,
            f.shown, "pages that swap over the links", "state workload.batching.swap_bandwidth");
   }
+  refuse(out.network.two_batch && (out.memory.kv_placement == KvPlacement::kByToken ||
+                                   out.memory.kv_placement == KvPlacement::kByExpert),
+         "network.two_batch", "network.two_batch",
+         "memory.kv.placement = \"by_token\" and \"by_expert\"", "use by_sequence");
   refuse(p.pp > 1 && out.workload.serves() && out.workload.serving.front_end.replicas > 1,
          "parallel.pp", fmt::format("parallel.pp = {}", p.pp), "several replicas",
          "use front_end.replicas = 1");
@@ -2010,8 +2014,9 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
          "memory.loading", "use loading.from = \"resident\"");
   refuse(p.pp > 1 && p.rebalance.signal != RebalanceSignal::kOff, "parallel.pp",
          fmt::format("parallel.pp = {}", p.pp), "parallel.rebalance", "use signal = \"off\"");
-  refuse(p.pp > 1 && out.memory.kv_placement != KvPlacement::kBySequence, "parallel.pp",
-         fmt::format("parallel.pp = {}", p.pp), "this memory.kv.placement", "use by_sequence");
+  refuse(p.pp > 1 && out.memory.kv_placement == KvPlacement::kReplicated, "parallel.pp",
+         fmt::format("parallel.pp = {}", p.pp), "memory.kv.placement = \"replicated\"",
+         "use by_sequence, by_token or by_expert");
   const bool nodes = out.network.dispatch == DispatchKind::kPerNode;
   refuse(p.pp > 1 && nodes, "network.dispatch", "network.dispatch = \"per_node\"",
          fmt::format("parallel.pp = {}: a relay may be of another stage", p.pp),
@@ -2028,12 +2033,23 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
 }
 
 void check_layout_with_faults(const Context& context, const Node& root, const Scenario& out) {
+  using K = FaultKind;
   const KvPlacement kv = out.memory.kv_placement;
-  if (out.faults.on() && (kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert)) {
-    throw InputError(context.where("memory.kv.placement", root.where()),
-                     fmt::format("memory.kv.placement = \"{}\" is unsupported with faults",
-                                 kv == KvPlacement::kByToken ? "by_token" : "by_expert"),
-                     "leave one of the two out");
+  const bool spread = kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert;
+  const bool loses = std::any_of(
+      out.faults.events.begin(), out.faults.events.end(),
+      [](const FaultRule& r) { return r.kind == K::kGpuLoss || r.kind == K::kLinkDown; });
+  const bool handed_over =
+      out.workload.serves() && out.workload.serving.front_end.prefill_replicas > 0;
+  if (spread && loses && (handed_over || out.faults.reaction == FaultReaction::kMigrate)) {
+    throw InputError(
+        context.where("memory.kv.placement", root.where()),
+        fmt::format(
+            "memory.kv.placement = \"{}\" is unsupported with faults gpu_loss and link_down "
+            "and {}",
+            kv == KvPlacement::kByToken ? "by_token" : "by_expert",
+            handed_over ? "prefill replicas" : "faults.reaction = \"migrate\""),
+        handed_over ? "use by_sequence, or one kind of replicas" : "use reaction = \"restart\"");
   }
 }
 

@@ -373,12 +373,6 @@ void check_serving(const Section& workload, const Scenario& scenario) {
                       block, scenario.memory.kv_block),
           "use a memory.kv.block that divides workload.arrivals.hash_block");
   }
-  if (spread && f.prefill_replicas > 0) {
-    refuse(
-        "workload.front_end.prefill_replicas with memory.kv.placement = \"by_token\" and "
-        "\"by_expert\" is unsupported",
-        "use placement = \"by_sequence\"");
-  }
 }
 
 }  // namespace switchyard::scenario

@@ -65,7 +65,9 @@ struct Key {
 
 /// Of a request whose pages travel away.
 struct Leaving {
+  std::uint32_t id = 0;
   std::uint64_t tokens = 0;                  // on its own pages here
+  std::vector<std::uint64_t> pages;          // bytes on each GPU of the pool, with a kv_round
   std::uint32_t block = PrefixCache::kRoot;  // its last one in the cache
 };
 
@@ -74,7 +76,7 @@ struct Rank {
   std::uint32_t pool = 0, pool_end = 0;  // ranks that keep pages on the same GPUs
   std::set<Key> waiting, running;
   std::set<std::uint32_t> resident;          // requests with pages here
-  std::map<std::uint32_t, Leaving> leaving;  // by request: pages that travel away
+  std::map<std::uint32_t, Leaving> leaving;  // by number of the travel: pages that go away
   PrefixCache cache;                         // with batching.prefix_caching
   // Requests whose pages travel here. They count: a whole batch is handed over before any arrives.
   std::uint32_t travelling = 0;
@@ -219,7 +221,7 @@ class ServingBatch final : public BatchSource {
     }
     std::vector<MovedSequence> moved;
     for (const std::uint32_t id : requests_of(at)) {
-      moved.push_back(move_away(id, choose(false, nullptr), keep_kv, keep_kv));
+      moved.push_back(move_away(id, choose(false, {}), keep_kv, keep_kv));
     }
     while (keep_kv && ranks_[at].cache.idle() > 0) evict(ranks_[at]);
     if (!keep_kv) lose_cache(ranks_[at]);
@@ -252,7 +254,8 @@ class ServingBatch final : public BatchSource {
     // Pages on their way from here never arrive: where they go they are computed again.
     const std::map<std::uint32_t, Leaving> leaving = std::move(ranks_[at].leaving);
     ranks_[at].leaving.clear();
-    for (const auto& [id, left] : leaving) {
+    for (const auto& [number, left] : leaving) {
+      const std::uint32_t id = left.id;
       used_[gpu] -= bytes(left.tokens);
       const Request& r = requests_[id];
       // It may have been lost, or have left, since.
@@ -264,6 +267,33 @@ class ServingBatch final : public BatchSource {
       enqueue(id, to);
     }
     lose_cache(ranks_[at]);
+  }
+
+  void lose_pages(
+      const std::function<bool(std::uint32_t, std::uint32_t, std::uint64_t)>& lost) override {
+    const bool fail = engines_.size() == 1 && w_.front_end.on_failure == scenario::OnFailure::kFail;
+    std::vector<std::uint32_t> ids;
+    for (const std::uint32_t id : requests_live_) {
+      const Request& r = requests_[id];
+      if (r.rank != kNoRank && r.held > 0 && lost(id, ranks_[r.rank].home, r.held)) {
+        ids.push_back(id);
+      }
+    }
+    std::sort(ids.begin(), ids.end());
+    for (const std::uint32_t id : ids) {
+      Request& r = requests_[id];
+      const std::uint32_t at = r.rank;
+      ranks_[at].running.erase(key(id));
+      ranks_[at].waiting.erase(key(id));
+      drop_pages(id);
+      ++lost_pages_;
+      if (fail) {
+        r.rank = kNoRank;
+        leave(id, run::RequestOutcome::kFailed);
+      } else {
+        enqueue(id, at);
+      }
+    }
   }
 
   std::vector<MovedSequence> come_home(std::uint32_t gpu) override {
@@ -383,7 +413,7 @@ class ServingBatch final : public BatchSource {
         const Request& r = requests_[id];
         tokens.push_back(std::uint64_t{r.computed} + r.in_step - r.shared);
       }
-      for (const auto& [id, left] : k.leaving) tokens.push_back(left.tokens);
+      for (const auto& [number, left] : k.leaving) tokens.push_back(left.tokens);
       if (k.cache.blocks() > 0) tokens.push_back(k.cache.blocks() * hash_block());
     }
   }
@@ -433,12 +463,12 @@ class ServingBatch final : public BatchSource {
         const std::uint64_t next =
             std::uint64_t{r.computed} +
             std::min<std::uint64_t>(r.known() - r.computed, w_.batching.token_budget);
-        std::uint32_t full = first_of(k);  // The GPU with the least room.
+        std::uint32_t full = gpu_of(k, 0);  // The GPU with the least room.
         const auto left = [&](std::uint32_t g) {
           return room_[g] - std::min(room_[g], needed(k, g));
         };
         for (std::uint32_t i = 1; i < span(); ++i) {
-          if (left(first_of(k) + i) < left(full)) full = first_of(k) + i;
+          if (left(gpu_of(k, i)) < left(full)) full = gpu_of(k, i);
         }
         text += fmt::format("on GPU {} for pages of {} tokens ({} B, {} of {} B free)", full, next,
                             bytes(next), left(full), room_[full]);
@@ -467,7 +497,7 @@ class ServingBatch final : public BatchSource {
         k.engine = e;
         k.home = g;
         set_room(k, machine_.kv_capacity);
-        for (std::uint32_t i = first_of(k); i < first_of(k) + span(); ++i) {
+        for (std::uint32_t i = gpu_of(k, 0); i <= gpu_of(k, span() - 1); i += width_) {
           if (room_[i] >= bytes(1)) continue;
           const bool stated = w_.batching.kv > 0;
           throw InputError(
@@ -484,7 +514,7 @@ class ServingBatch final : public BatchSource {
     }
     for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
       Rank& k = ranks_[at];
-      const bool joins = spread() && at > 0 && first_of(ranks_[at - 1]) == first_of(k);
+      const bool joins = spread() && at > 0 && gpu_of(ranks_[at - 1], 0) == gpu_of(k, 0);
       k.pool = joins ? ranks_[at - 1].pool : at;
       for (std::uint32_t i = k.pool; i <= at; ++i) ranks_[i].pool_end = at + 1;
     }
@@ -516,25 +546,29 @@ class ServingBatch final : public BatchSource {
     return {highest_ - w_.tiers[r.tier].priority, r.arrival, id};
   }
 
-  // Pages of a rank's requests lie on the GPUs first_of(rank) + i, i < span(): its home, which
-  // stands for all GPUs of a tensor-parallel group, or those of its copy of the experts.
+  // Pages of a rank's requests lie on the GPUs gpu_of(rank, i), i < span(): its home, or those of
+  // its copy of the experts. The first GPU of a tensor-parallel group stands for all of them.
   [[nodiscard]] bool spread() const { return machine_.kv_round > 0; }
   [[nodiscard]] std::uint32_t span() const { return spread() ? machine_.kv_round : 1; }
-  [[nodiscard]] std::uint32_t first_of(const Rank& k) const { return k.home / span() * span(); }
+  [[nodiscard]] std::uint32_t gpu_of(const Rank& k, std::uint32_t i) const {
+    const std::uint32_t all = span() * width_;
+    return k.home / all * all + i * width_;
+  }
   void set_room(const Rank& k, const std::vector<std::uint64_t>& rooms) {
-    const std::uint32_t first = first_of(k);
-    for (std::uint32_t g = first; g < first + span(); ++g) {
+    for (std::uint32_t p = 0; p < span(); ++p) {
+      const std::uint32_t g = gpu_of(k, p);
       room_[g] = rooms[g];
       for (std::uint32_t i = 1; i < width_; ++i) room_[g] = std::min(room_[g], rooms[g + i]);
     }
   }
   [[nodiscard]] std::uint64_t least_room(const Rank& k) const {
-    const auto first = room_.begin() + first_of(k);
-    return *std::min_element(first, first + span());
+    std::uint64_t least = UINT64_MAX;
+    for (std::uint32_t i = 0; i < span(); ++i) least = std::min(least, room_[gpu_of(k, i)]);
+    return least;
   }
   [[nodiscard]] bool overdrawn(const Rank& k) const {
-    for (std::uint32_t g = first_of(k); g < first_of(k) + span(); ++g) {
-      if (used_[g] > room_[g]) return true;
+    for (std::uint32_t i = 0; i < span(); ++i) {
+      if (used_[gpu_of(k, i)] > room_[gpu_of(k, i)]) return true;
     }
     return false;
   }
@@ -547,7 +581,7 @@ class ServingBatch final : public BatchSource {
                                        std::uint64_t tokens) const {
     if (!spread()) return bytes(tokens);
     if (tokens == 0) return 0;
-    return machine_.kv_on(id, first_of(k) + i, k.home, requests_[id].computed, tokens);
+    return machine_.kv_on(id, gpu_of(k, i), k.home, requests_[id].computed, tokens);
   }
 
   /// Gives request `id` the pages of `tokens` tokens at its rank. `keep`: they come back.
@@ -652,7 +686,7 @@ class ServingBatch final : public BatchSource {
     if (spread() && r.pages.empty()) r.pages.assign(span(), 0);
     for (std::uint32_t i = 0; i < span(); ++i) {
       const std::uint64_t after = spread() ? bytes_on(k, id, i, tokens) : bytes(own_of(r, tokens));
-      std::uint64_t& used = used_[first_of(k) + i];
+      std::uint64_t& used = used_[gpu_of(k, i)];
       used = used - held_on(r, i) + after;
       if (spread()) r.pages[i] = after;
     }
@@ -662,7 +696,7 @@ class ServingBatch final : public BatchSource {
   /// `hit`: what it would take from the cache.
   [[nodiscard]] bool fits_on(const Rank& k, std::uint32_t id, std::uint32_t i, std::uint64_t tokens,
                              Limit limit, const PrefixCache::Hit& hit = {}) const {
-    const std::uint32_t g = first_of(k) + i;
+    const std::uint32_t g = gpu_of(k, i);
     const Request& r = requests_[id];
     const std::uint64_t more = spread() ? bytes_on(k, id, i, tokens)
                                         : bytes(tokens - r.shared - hit.blocks * hash_block()) +
@@ -682,7 +716,7 @@ class ServingBatch final : public BatchSource {
   [[nodiscard]] std::uint64_t below_mark(std::uint32_t gpu) const {
     std::uint64_t room = room_[gpu];
     if (machine_.watermark.empty()) return room;
-    for (std::uint32_t g = gpu; g < gpu + (spread() ? 1 : width_); ++g) {
+    for (std::uint32_t g = gpu; g < gpu + width_; ++g) {
       const std::uint64_t other = machine_.other_bytes(g), mark = machine_.watermark[g];
       room = std::min(room, mark > other ? mark - other : 0);
     }
@@ -720,7 +754,7 @@ class ServingBatch final : public BatchSource {
         travel_ps_ += now_ - t.begin;
         ++arrived_;
         for (const std::uint64_t c : t.copies) machine_.pages.forget(c);
-        arrived_pages(t.id, t.epoch, t.from);
+        arrived_pages(t, e.a);
         break;
       }
       case EventKind::kOutageStart:
@@ -931,7 +965,7 @@ class ServingBatch final : public BatchSource {
       ++too_long_;
       return reject(id);
     }
-    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, nullptr, true);
+    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, {}, true);
     if (rank != kNoRank && w_.batching.max_waiting > 0 &&
         ranks_[rank].waiting.size() >= w_.batching.max_waiting) {
       ++queue_full_;
@@ -999,9 +1033,18 @@ class ServingBatch final : public BatchSource {
     return any;
   }
 
+  /// Whether the rank has room for the pages of a request that is elsewhere.
+  [[nodiscard]] bool takes(const Rank& k, std::uint32_t id) const {
+    for (std::uint32_t i = 0; i < span(); ++i) {
+      const std::uint32_t g = gpu_of(k, i);
+      const std::uint64_t most = k.queue() > 0 ? below_mark(g) : room_[g];
+      if (needed(k, g) + bytes_on(k, id, i, requests_[id].computed) > most) return false;
+    }
+    return true;
+  }
   /// Rank for a request, kNoRank when no breaker is closed. `room`: only ranks that can hold that
   /// request's pages. `fresh`: it has just come, or begins at the rank.
-  std::uint32_t choose(bool prefill, const Request* room, bool fresh = false) {
+  std::uint32_t choose(bool prefill, std::optional<std::uint32_t> room, bool fresh = false) {
     const scenario::FrontEnd& f = w_.front_end;
     const bool split = f.prefill_replicas > 0;
     const std::uint32_t from = split && !prefill ? f.prefill_replicas : 0;
@@ -1015,13 +1058,7 @@ class ServingBatch final : public BatchSource {
       const auto rank = static_cast<std::uint32_t>(engine * ranks_each_ + place / count);
       const Rank& k = ranks_[rank];
       if (engines_[engine].open || k.gone || (fresh && sheds(engine))) continue;
-      if (room != nullptr) {
-        const std::uint64_t most = k.queue() > 0 ? below_mark(k.home) : room_[k.home];
-        if (needed(k, k.home) + bytes(room->computed) > most ||
-            k.queue() >= w_.batching.max_sequences) {
-          continue;
-        }
-      }
+      if (room && (k.queue() >= w_.batching.max_sequences || !takes(k, *room))) continue;
       if (f.balance == Balance::kRoundRobin) {
         turn = place + 1;
         return rank;
@@ -1032,7 +1069,7 @@ class ServingBatch final : public BatchSource {
   }
 
   void dispatch(std::uint32_t id) {
-    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, nullptr);
+    const std::uint32_t rank = choose(w_.front_end.prefill_replicas > 0, {});
     if (rank == kNoRank) {
       requests_[id].state = State::kFront;
       front_.push_back(id);
@@ -1071,7 +1108,7 @@ class ServingBatch final : public BatchSource {
   void swap(const Rank& k, std::uint32_t id, bool out) {
     for (std::uint32_t i = 0; i < span(); ++i) {
       const std::uint64_t n = bytes_on(k, id, i, requests_[id].computed);
-      const std::uint32_t gpu = first_of(k) + i;
+      const std::uint32_t gpu = gpu_of(k, i);
       swapped_total_ += n;
       if (!w_.batching.swaps_over_links()) {
         swapping_[gpu] += n;
@@ -1158,16 +1195,22 @@ class ServingBatch final : public BatchSource {
         preempt(k, id);
         return false;
       }
-      preempt(k, parked);
+      preempt(ranks_[requests_[parked].rank], parked);
     }
     return true;
   }
-  /// The last one but `id` that waits with pages; UINT32_MAX: none.
+  /// The last one but `id` that waits with pages on the rank's GPUs; UINT32_MAX: none.
   [[nodiscard]] std::uint32_t last_parked(const Rank& k, std::uint32_t id) const {
-    for (auto w = k.waiting.rbegin(); w != k.waiting.rend(); ++w) {
-      if (w->id != id && requests_[w->id].held > 0) return w->id;
+    const Key* last = nullptr;
+    for (std::uint32_t at = k.pool; at < k.pool_end; ++at) {
+      const std::set<Key>& waiting = ranks_[at].waiting;
+      for (auto w = waiting.rbegin(); w != waiting.rend(); ++w) {
+        if (w->id == id || requests_[w->id].held == 0) continue;
+        if (last == nullptr || *last < *w) last = &*w;
+        break;
+      }
     }
-    return UINT32_MAX;
+    return last == nullptr ? UINT32_MAX : last->id;
   }
 
   void schedule(Engine& engine, std::uint32_t request, std::uint32_t tokens, StepPlan& plan) {
@@ -1254,7 +1297,7 @@ class ServingBatch final : public BatchSource {
         // Pages of requests that wait behind it would keep it out for ever if nobody runs.
         const std::uint32_t parked = any_runs ? UINT32_MAX : last_parked(k, who.id);
         if (parked == UINT32_MAX) break;
-        preempt(k, parked);
+        preempt(ranks_[requests_[parked].rank], parked);
         continue;
       }
       if (r.swapped) {
@@ -1335,7 +1378,7 @@ class ServingBatch final : public BatchSource {
     if (!plan.warmup) {
       for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; i = ranks_[i].pool_end) {
         const Rank& k = ranks_[i];
-        for (std::uint32_t g = first_of(k); g < first_of(k) + span(); ++g) {
+        for (std::uint32_t g = gpu_of(k, 0); g <= gpu_of(k, span() - 1); g += width_) {
           if (k.gone || room_[g] == 0) continue;
           const double use = static_cast<double>(needed(k, g)) / static_cast<double>(room_[g]);
           kv_use_ += use;
@@ -1421,13 +1464,17 @@ class ServingBatch final : public BatchSource {
     while (!handovers_.empty()) {
       const std::uint32_t id = handovers_.front();
       Request& r = requests_[id];
-      const std::uint32_t to = choose(false, &r, true);
+      const std::uint32_t to = choose(false, id, true);
       if (to == kNoRank) break;
       handovers_.pop_front();
       const std::uint32_t from = r.rank;
       Rank& source = ranks_[from];
+      const auto number = static_cast<std::uint32_t>(travels_++);
       source.resident.erase(id);
-      source.leaving[id] = {r.held - r.shared, r.block};
+      source.leaving.emplace(number, Leaving{id, r.held - r.shared, std::move(r.pages), r.block});
+      r.pages.clear();
+      std::vector<KvTransfer> moves;
+      if (spread()) moves = machine_.kv_moves(id, source.home, ranks_[to].home, r.computed);
       r.rank = to;
       r.held = r.shared = 0;
       r.block = PrefixCache::kRoot;
@@ -1441,20 +1488,19 @@ class ServingBatch final : public BatchSource {
       }
       not_sent_ += bytes(r.shared) * width_;
       hold(id, r.computed);
-      const std::uint64_t pages = bytes(r.computed - r.shared);
-      Travel t{id, r.epoch, from, now_, now_ + 1, 0, {}};
-      if (links_) {
-        t.end = links_->send(source.home, ranks_[to].home, width_, pages, now_);
-      } else {
-        for (std::uint32_t i = 0; i < width_ && pages > 0; ++i) {
-          t.copies.push_back(
-              machine_.pages.send(source.home + i, ranks_[to].home + i, pages, now_));
-        }
-        t.end = arrival(t);
+      if (const std::uint64_t pages = bytes(r.computed - r.shared); !spread() && pages > 0) {
+        moves.push_back({source.home, ranks_[to].home, pages});
       }
-      if (pages > 0) transfers_.push_back({source.home, ranks_[to].home, pages});
-      travelled_bytes_ += pages * width_;
-      const auto number = static_cast<std::uint32_t>(travels_++);
+      Travel t{id, r.epoch, from, now_, now_ + 1, 0, {}};
+      for (const KvTransfer& m : moves) {
+        if (links_) t.end = std::max(t.end, links_->send(m.from, m.to, width_, m.bytes, now_));
+        for (std::uint32_t i = 0; i < width_ && !links_; ++i) {
+          t.copies.push_back(machine_.pages.send(m.from + i, m.to + i, m.bytes, now_));
+        }
+        transfers_.push_back(m);
+        travelled_bytes_ += m.bytes * width_;
+      }
+      if (!links_) t.end = arrival(t);
       push({t.end, EventKind::kTransferEnd, 0, number, 0, 0});
       travelling_.emplace(number, std::move(t));
     }
@@ -1488,17 +1534,21 @@ class ServingBatch final : public BatchSource {
     }
   }
 
-  void arrived_pages(std::uint32_t id, std::uint32_t epoch, std::uint32_t from) {
-    Rank& source = ranks_[from];
+  void arrived_pages(const Travel& t, std::uint32_t number) {
+    const std::uint32_t id = t.id;
+    Rank& source = ranks_[t.from];
     engines_[source.engine].may_work = true;
-    const auto it = source.leaving.find(id);
+    const auto it = source.leaving.find(number);
     if (it == source.leaving.end()) return;  // Lost with the GPU.
-    kv_.push_back({source.home, it->second.tokens, 0, id, false});
-    used_[source.home] -= bytes(it->second.tokens);
-    source.cache.release(it->second.block);
+    const Leaving& left = it->second;
+    kv_.push_back({source.home, left.tokens, 0, id, false, true});
+    for (std::uint32_t i = 0; i < span(); ++i) {
+      used_[gpu_of(source, i)] -= spread() ? left.pages[i] : bytes(left.tokens);
+    }
+    source.cache.release(left.block);
     source.leaving.erase(it);
     // With another epoch its destination lost it on the way, and evacuate() has counted it out.
-    if (requests_[id].epoch != epoch) return;
+    if (requests_[id].epoch != t.epoch) return;
     --ranks_[requests_[id].rank].travelling;
     enqueue(id, requests_[id].rank);
   }
@@ -1517,7 +1567,7 @@ class ServingBatch final : public BatchSource {
         want += bytes(requests_[id].held - requests_[id].shared);
         users.push_back(requests_[id].block);
       }
-      for (const auto& [id, left] : k.leaving) {
+      for (const auto& [number, left] : k.leaving) {
         want += bytes(left.tokens);
         users.push_back(left.block);
       }

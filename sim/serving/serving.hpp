@@ -26,12 +26,15 @@
 // pages had run out. A rank where nobody else holds pages goes on above the mark: nobody waits for
 // ever.
 //
-// Pages on several GPUs (memory.kv.placement = by_token, by_expert; ServingMachine::kv_round): the
+// Pages on several GPUs, or tensor-parallel groups, whose first GPU stands for all
+// (memory.kv.placement = by_token, by_expert; ServingMachine::kv_round): the
 // ranks of a copy of the experts share its GPUs' pages. Those that run go on in one order, whatever
 // their rank, and who waits is admitted in one order; a request is preempted when it is the last
 // one with pages on a GPU that lacks them. A request goes on when every GPU has room for what may
 // come to it. by_expert: before the router has decided, that is all new tokens of the step in every
 // layer; after the step only what came counts. So no GPU ever has more pages than it has room for.
+// With prefill replicas a decode rank takes a request when each of its GPUs has room for what comes
+// to it; what the request had is there until all has arrived.
 //
 // Prefix caching (batching.prefix_caching; prefix_cache.hpp). Whole blocks of a prompt that a
 // request of the rank has computed are the rank's from the end of that step on: others that are
@@ -90,7 +93,8 @@ struct ServingMachine {
   /// Bytes of the pages of that many tokens, on each GPU of the sequence's home; ascending.
   /// With a kv_round: the most that any one GPU may have to hold of them.
   std::function<std::uint64_t(std::uint64_t)> kv_bytes;
-  /// Pages lie on the kv_round GPUs of the home's copy of the experts; 0: on the home.
+  /// Pages lie on the kv_round GPUs, or tensor-parallel groups, of the home's copy of the experts;
+  /// 0: on the home.
   std::uint32_t kv_round = 0;
   /// With a kv_round: bytes that `gpu` may have to hold of request `id` when it has `tokens` > 0
   /// tokens in the cache, of which `had` <= tokens are there; exact when these are equal, also for
@@ -98,6 +102,11 @@ struct ServingMachine {
   std::function<std::uint64_t(std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
                               std::uint64_t had, std::uint64_t tokens)>
       kv_on;
+  /// With a kv_round: what takes the request's pages from one home to another, each copy between
+  /// the first GPUs of two groups.
+  std::function<std::vector<KvTransfer>(std::uint32_t id, std::uint32_t from, std::uint32_t to,
+                                        std::uint64_t tokens)>
+      kv_moves;
   /// Pages of prefill replicas on links that exchanges use too; times in ps of simulated time.
   struct Pages {
     /// Bytes from one GPU to another from `now` on; returns the number of the transfer.

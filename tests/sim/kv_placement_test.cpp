@@ -166,26 +166,101 @@ TEST(KvMerge, MeansNothingWithoutKeysAndValuesElsewhere) {
        "no token is decoded");
 }
 
-TEST(KvByToken, SaysWhatItDoesNotTake) {
-  const auto says = [](std::vector<std::string> settings, const char* part) {
-    try {
-      spread(std::move(settings));
-      ADD_FAILURE() << "accepted, not: " << part;
-    } catch (const InputError& e) {
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+TEST(KvSpread, SaysWhatItDoesNotTake) {
+  const auto says = [](std::vector<std::string> settings, const std::string& part) {
+    for (const std::string kv : {"by_token", "by_expert"}) {
+      std::vector<std::string> all = settings;
+      all.push_back("memory.kv.placement=" + kv);
+      try {
+        spread(std::move(all));
+        ADD_FAILURE() << "accepted, not: " << part;
+      } catch (const InputError& e) {
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+      }
     }
   };
   says({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8"},
-       "unsupported with parallel.attention = \"tp\"");
+       "means nothing with ep <= tp");
   says(
       {R"(faults={ reload = "25 GB/s", events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
-      "memory.kv.placement = \"by_token\" is unsupported with faults");
-  says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
-        "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
-        "lengths = { prompt = 16, output = 4 }, "
-        "front_end = { replicas = 2, prefill_replicas = 1 } }",
-        "parallel.ep=4"},
-       "prefill_replicas with memory.kv.placement = \"by_token\" and \"by_expert\" is unsupported");
+      "unsupported with faults gpu_loss and link_down and faults.reaction = \"migrate\"");
+  says(
+      {"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
+       "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
+       "lengths = { prompt = 16, output = 4 }, "
+       "front_end = { replicas = 2, prefill_replicas = 1 } }",
+       "parallel.ep=4",
+       R"(faults={ reload = "25 GB/s", reaction = "restart", restart = "1 ms", events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
+      "unsupported with faults gpu_loss and link_down and prefill replicas");
+  says({"network.two_batch=true"}, "network.two_batch is unsupported");
+}
+
+namespace {
+
+std::uint64_t sent(const MemoryRun& r) { return r.data.steps[0].bytes_sent; }
+void sound(const MemoryRun& r) {
+  for (const auto& v : r.result.violations)
+    ADD_FAILURE() << v.check << " " << v.where << ": " << v.message;
+}
+std::vector<std::string> with(std::vector<std::string> more, const std::vector<std::string>& all) {
+  more.insert(more.begin(), all.begin(), all.end());
+  return more;
+}
+
+}  // namespace
+
+TEST(KvSpread, GoesRoundTensorParallelGroups) {
+  // Four groups of two GPUs, each GPU with one of the two KV heads: 512 B a token and layer. 256
+  // blocks of 4 tokens go round the groups; the new token is the home's.
+  const std::vector<std::string> tp{"parallel={ dp = 4, tp = 2, ep = 8, attention = \"tp\" }"};
+  const MemoryRun here = spread(with({"memory.kv={ placement = \"by_sequence\", block = 4 }"}, tp));
+  const MemoryRun r = spread(tp);
+  sound(r);
+  for (std::size_t g = 0; g < 8; ++g) {
+    EXPECT_EQ(r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv],
+              4U * 64 * 4 * 1024 + 4 * 1024)
+        << g;
+  }
+  // Every GPU of a home pulls its head's share of 256 tokens from its counterpart in three groups.
+  EXPECT_EQ(collective(r, 0) - collective(here, 0), 2 * (3 * 256 * 512 * 10 + 2'000'000));
+  EXPECT_EQ(sent(r) - sent(here), 2U * 4 * 2 * 3 * 256 * 512);
+  // Attention sees all tokens of the group also where the other parts have a share of them each.
+  std::vector<std::string> shares{
+      "parallel={ dp = 4, tp = 2, ep = 8, attention = \"tp\", sequence_parallel = true }"};
+  const MemoryRun alone =
+      spread(with({"memory.kv={ placement = \"by_sequence\", block = 4 }"}, shares));
+  const MemoryRun parts = spread(shares);
+  sound(parts);
+  EXPECT_EQ(collective(parts, 0) - collective(alone, 0), 2 * (3 * 256 * 512 * 10 + 2'000'000));
+  EXPECT_EQ(sent(parts) - sent(alone), 2U * 4 * 2 * 3 * 256 * 512);
+  const MemoryRun merge = spread(with({"memory.kv.decode=merge"}, tp));
+  sound(merge);
+  // Four heads of 128 a GPU: queries of 1,024 B, parts of 4 x 130 x 4 B.
+  EXPECT_EQ(sent(merge) - sent(here), 2U * 4 * 2 * 3 * (1024 + 2080));
+}
+
+TEST(KvSpread, GoesRoundTheGpusOfEveryStage) {
+  // Two stages of four GPUs with a layer each: 256 blocks go round four GPUs, 1,024 B a token.
+  for (const char* micro : {"1", "2", "4"}) {
+    const std::vector<std::string> pp{
+        std::string("parallel={ dp = 4, pp = 2, ep = 4, attention = \"pp\", micro_batches = ") +
+            micro + " }",
+        "workload.batch=8"};
+    const MemoryRun here =
+        spread(with({"memory.kv={ placement = \"by_sequence\", block = 4 }"}, pp));
+    const MemoryRun r = spread(pp);
+    sound(r);
+    for (std::size_t g = 0; g < 8; ++g) {
+      EXPECT_EQ(r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv],
+                8U * 64 * 4 * 1024 + 2 * 4 * 1024)
+          << g;
+    }
+    // Each sequence is pulled once in each layer, whatever the micro-batches.
+    EXPECT_EQ(sent(r) - sent(here), 2U * 8 * 3 * 256 * 1024) << micro;
+    const MemoryRun merge = spread(with({"memory.kv.decode=merge"}, pp));
+    sound(merge);
+    EXPECT_EQ(sent(merge) - sent(here), 2U * 8 * 3 * (2048 + 4160)) << micro;
+  }
 }
 
 namespace {
@@ -224,7 +299,13 @@ TEST(KvByExpert, KeepsEveryTokenWhateverTheLayout) {
         {"memory.kv.block=1"},
         {"parallel.placement=eplb", "parallel.placement_options.redundant=8"},
         {"parallel.attention=hub", "network.chunks=2"},
-        {"memory.allocator=paged"}}) {
+        {"memory.allocator=paged"},
+        {"memory.kv.block=1", "parallel={ dp = 4, tp = 2, ep = 8, attention = \"tp\" }"},
+        {"memory.kv.block=1",
+         "parallel={ dp = 4, tp = 2, ep = 4, attention = \"tp\", sequence_parallel = true }"},
+        {"memory.kv.block=1", "parallel={ dp = 4, pp = 2, ep = 4, attention = \"pp\" }"},
+        {"memory.kv.block=1",
+         "parallel={ dp = 2, tp = 2, pp = 2, ep = 4, attention = \"tp\", micro_batches = 3 }"}}) {
     std::vector<std::string> set{"memory.kv.placement=by_expert", "workload.steps=5",
                                  "workload.batch=16", "workload.context=100"};
     set.insert(set.end(), more.begin(), more.end());
@@ -254,27 +335,68 @@ TEST(KvByExpert, IsWhereMemoryFollowsRouting) {
   }
 }
 
-TEST(KvByExpert, SaysWhatItDoesNotTake) {
-  const auto says = [](std::vector<std::string> settings, const char* part) {
-    settings.emplace_back("memory.kv.placement=by_expert");
-    try {
-      spread(std::move(settings));
-      ADD_FAILURE() << "accepted, not: " << part;
-    } catch (const InputError& e) {
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+TEST(KvByExpert, TakesNoSlidingWindows) {
+  try {
+    spread({"model.file=gpt_oss_20b", "memory.kv.placement=by_expert"});
+    ADD_FAILURE() << "accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("unsupported with sliding-window attention"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(KvSpread, FaultsThatLeaveEveryGpuChangeNoPage) {
+  for (const char* event : {R"({kind="slow_gpu",gpu="gpu1",factor=3,step=1})",
+                            R"({kind="hot_gpu",gpu="gpu1",factor=0.5,step=1})",
+                            R"({kind="host_stall",gpu="gpu1",stall="1 ms",step=1})",
+                            R"({kind="kv_leak",gpu="gpu1",bytes="1 MB",step=1})",
+                            R"({kind="link_degraded",link="gpu1--switch",factor=0.25,step=1})",
+                            R"({kind="slow_expert",expert=1,factor=3,step=1})",
+                            R"({kind="mis_sharding",expert=1,gpu="gpu5",step=1})",
+                            R"({kind="gather_failure",gpu="gpu1",timeout="1 ms",step=1})"}) {
+    for (const char* kv : {"by_token", "by_expert"}) {
+      const std::string place = std::string("memory.kv.placement=") + kv;
+      const MemoryRun well = spread({place, "workload.steps=4"});
+      const MemoryRun r =
+          spread({place, "workload.steps=4", std::string("faults.events=[") + event + "]"});
+      sound(r);
+      for (std::size_t g = 0; g < 8; ++g) {
+        EXPECT_EQ(r.data.totals.gpu_memory[g * run::kMemoryCategories + kKv],
+                  well.data.totals.gpu_memory[g * run::kMemoryCategories + kKv])
+            << event << " " << kv;
+      }
+      // Nothing here is bound by arithmetic, and a leak takes no time.
+      const bool slows = std::string(event).find("hot_gpu") == std::string::npos &&
+                         std::string(event).find("kv_leak") == std::string::npos;
+      EXPECT_EQ(r.data.steps[2].end_ps > well.data.steps[2].end_ps, slows) << event << " " << kv;
     }
+  }
+}
+
+TEST(KvSpread, ALostGpuTakesTheCacheOfAllWithPagesThere) {
+  const std::string lost =
+      R"(faults={ reload = "25 GB/s", reaction = "restart", restart = "1 ms", events = [{ kind = "gpu_loss", gpu = "gpu1", step = 2 }] })";
+  const auto recomputed = [](const MemoryRun& r) {
+    for (const run::Metric& m : r.data.metrics) {
+      if (m.name == "tokens recomputed") return m.value;
+    }
+    return -1.0;
   };
-  says({"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", "parallel.ep=8"},
-       "unsupported with parallel.attention = \"tp\"");
-  says({R"(faults.events=[{ kind = "slow_gpu", factor = 2, gpu = "gpu3", step = 0 }])"},
-       "memory.kv.placement = \"by_expert\" is unsupported with faults");
-  says({"model.file=gpt_oss_20b"}, "unsupported with sliding-window attention");
-  says({"workload={ kind = \"open\", routing = { synthetic = \"uniform\" }, "
-        "arrivals = { process = \"poisson\", per_second = 40.0, requests = 2 }, "
-        "lengths = { prompt = 16, output = 4 }, "
-        "front_end = { replicas = 2, prefill_replicas = 1 } }",
-        "parallel.ep=4"},
-       "prefill_replicas with memory.kv.placement = \"by_token\" and \"by_expert\" is unsupported");
+  // Sequences of 1,024 tokens and the two of the first steps.
+  const MemoryRun all = spread({"workload.steps=6", lost});
+  sound(all);
+  EXPECT_EQ(recomputed(all), 4 * 1026);
+  // Of the copies of the experts {0, 1}, {2, 3} … only the first has lost pages.
+  const MemoryRun copy = spread({"workload.steps=6", lost, "parallel.ep=2"});
+  sound(copy);
+  EXPECT_EQ(recomputed(copy), 2 * 1026);
+  // by_expert: those with a token that GPU 1 keeps in any layer: sequences 1, 2, 3 in layer 0.
+  const RoutingTrace trace = skewed();
+  const MemoryRun expert = run_in_memory(
+      worked_scenario({"memory.kv.placement=by_expert", "workload.steps=6", lost}), &trace);
+  sound(expert);
+  EXPECT_EQ(recomputed(expert), 3 * 1026);
 }
 
 namespace {
@@ -449,6 +571,104 @@ TEST(KvByExpertWhileServing, ReplicasKeepTheirOwn) {
                             {"memory.kv.block=1", "parallel.ep=4"});
   expect_finished(r);
   EXPECT_LE(most_kv(r), 131072U);
+}
+
+TEST(KvSpreadWhileServing, PagesGoFromPrefillToDecodeReplicas) {
+  // 64 tokens of 2,048 B each, in blocks of one token so that no page is half full.
+  const std::string pd = ", front_end = { replicas = 2, prefill_replicas = 1 }";
+  for (const char* kv : {"by_token", "by_expert"}) {
+    const MemoryRun r = serve(1, 64, 4, kv, pd, {"memory.kv.block=1", "parallel.ep=4"});
+    expect_finished(r);
+    EXPECT_DOUBLE_EQ(metric(r, "KV transferred"), 64 * 2048 * 1e-9) << kv;
+    ASSERT_EQ(r.data.steps.size(), 4U);
+    for (std::size_t step = 0; step < 4; ++step) {
+      std::uint64_t first = 0, second = 0;
+      for (std::size_t g = 0; g < 4; ++g) {
+        first += kv_in(r, step, g);
+        second += kv_in(r, step, g + 4);
+      }
+      // What the prefill replica had is there until the first step of the other one begins.
+      if (step != 1) {
+        EXPECT_EQ(first, step == 0 ? 64U * 2048 : 0U) << kv << step;
+      }
+      EXPECT_EQ(second, step == 0 ? 0U : (64 + step) * 2048) << kv << step;
+    }
+    // by_token: each of four GPUs sends its sixteen tokens, side by side.
+    if (std::string(kv) == "by_token") {
+      EXPECT_DOUBLE_EQ(metric(r, "KV transfer mean"), (16 * 2048 * 10 + 2'000'000) * 1e-9);
+    }
+  }
+}
+
+TEST(KvSpreadWhileServing, HoldsInEveryLayoutWithLittleRoom) {
+  const std::string room = ", batching = { kv = \"262144 B\", token_budget = 24 }";
+  const std::string swap =
+      ", batching = { kv = \"262144 B\", preemption = \"swap\", swap_bandwidth = \"1 GB/s\" }";
+  const std::string pd = ", front_end = { replicas = 2, prefill_replicas = 1 }";
+  const std::string out =
+      ", front_end = { replicas = 4, prefill_replicas = 2, health_interval = \"100 us\", failures "
+      "= "
+      "1, outages = [{ replica = 1, from = \"1 ms\", until = \"3 ms\" }, { replica = 2, from = \"2 "
+      "ms\", until = \"4 ms\" }] }";
+  const std::string lost =
+      R"(faults={ reload = "25 GB/s", reaction = "restart", restart = "1 ms", events = [{ kind = "gpu_loss", gpu = "gpu1", step = 5 }, { kind = "kv_leak", gpu = "gpu2", bytes = "1 kB", step = 2 }] })";
+  struct Case {
+    std::string more;
+    std::vector<std::string> settings;
+  };
+  const std::vector<Case> cases{
+      {room, {"parallel={ dp = 4, tp = 2, ep = 8, attention = \"tp\" }"}},
+      {swap, {"parallel={ dp = 4, tp = 2, ep = 4, attention = \"tp\" }"}},
+      {room, {"parallel={ dp = 4, pp = 2, ep = 4, attention = \"pp\" }"}},
+      {swap,
+       {"parallel={ dp = 2, tp = 2, pp = 2, ep = 4, attention = \"tp\", micro_batches = 3 }"}},
+      {room + pd, {"parallel.ep=4"}},
+      {swap + pd, {"parallel.ep=4", "network.model=bottleneck"}},
+      {room + out, {"parallel.ep=2"}},
+      {swap + out, {"parallel.ep=2", "memory.kv.decode=merge"}},
+      {room + pd, {"parallel={ dp = 4, tp = 2, ep = 4, attention = \"tp\" }"}},
+      {room, {lost}},
+      {swap, {lost, "parallel.ep=4"}},
+      {room + ", front_end = { replicas = 2, health_interval = \"100 us\", failures = 1 }",
+       {lost, "parallel.ep=4"}},
+      {room, {lost, "parallel={ dp = 4, pp = 2, ep = 4, attention = \"pp\" }"}},
+  };
+  for (const Case& c : cases) {
+    for (const char* kv : {"by_token", "by_expert"}) {
+      SCOPED_TRACE(std::string(kv) + " " + c.more + " " + c.settings.back());
+      std::vector<std::string> settings = c.settings;
+      settings.emplace_back("memory.kv.block=4");
+      const MemoryRun r = serve(14, 40, 18, kv, c.more, settings);
+      expect_finished(r);
+      EXPECT_LE(most_kv(r), 2U * 262144);  // Pages under way are in both places.
+    }
+  }
+}
+
+TEST(KvSpreadWhileServing, PagesOfPrefillReplicasAreFlowsAmongOthers) {
+  const MemoryRun r = serve(14, 40, 18, "by_expert",
+                            ", batching = { kv = \"262144 B\", token_budget = 24 }, front_end = { "
+                            "replicas = 2, prefill_replicas = 1 }",
+                            {"parallel.ep=2", "network.model=flow", "memory.kv.block=4"});
+  expect_finished(r);
+  EXPECT_GT(metric(r, "KV transferred"), 14 * 40 * 2048 * 1e-9);
+}
+
+TEST(KvSpreadWhileServing, WhoHasNoPageOnALostGpuGoesOn) {
+  // 7 tokens of the hub's request are in blocks on GPUs 0 and 1.
+  const auto run = [](const std::string& gpu) {
+    const MemoryRun r = serve(
+        1, 5, 12, "by_token", "",
+        {"parallel.attention=hub",
+         R"(faults={ reload = "25 GB/s", reaction = "restart", restart = "1 ms", events = [{ kind = "gpu_loss", gpu = ")" +
+             gpu + R"(", step = 2 }] })"});
+    expect_finished(r);
+    return r;
+  };
+  EXPECT_EQ(metric(run("gpu7"), "requests that lost their pages"), 0);
+  const MemoryRun r = run("gpu1");
+  EXPECT_EQ(metric(r, "requests that lost their pages"), 1);
+  EXPECT_EQ(metric(r, "tokens computed anew"), 6);
 }
 
 }  // namespace switchyard::sim

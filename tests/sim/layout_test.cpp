@@ -442,8 +442,7 @@ TEST(Stages, AreRefusedWithTheReason) {
   expect_refused(with({"parallel.dp=8"}), "dp * tp * pp = 8 GPUs");
   expect_refused(with({"network.dispatch=per_node"}), "a relay may be of another stage");
   expect_refused(with({"memory.kv={placement=\"replicated\"}"}),
-                 "unsupported with this memory.kv.placement");
-  expect_refused(with({"memory.kv={placement=\"by_token\"}"}), "by_token");
+                 "unsupported with memory.kv.placement = \"replicated\"");
   expect_refused(with({"network.two_batch=true"}), "micro-batches overlap already");
   expect_refused(
       with({"parallel.placement=\"eplb\"", "parallel.rebalance={signal=\"load\",threshold=1.1}"}),
