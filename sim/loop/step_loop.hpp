@@ -602,6 +602,7 @@ class Simulator {
   // The other half of the batch, and what is on its way for either (two_batch.cpp).
   struct Half {
     StepTokens tokens;
+    std::uint32_t micro = 0;
     std::vector<std::vector<SequenceWork>> sequences;
     std::vector<std::uint64_t> tokens_of, routed_of, sampled_of, rows_of, routed_rows_of, buffers,
         activations;

@@ -32,6 +32,7 @@ namespace switchyard::sim {
 
 void Simulator::swap_half() {
   std::swap(tokens_, other_.tokens);
+  std::swap(micro_, other_.micro);
   sequences_.swap(other_.sequences);
   tokens_of_.swap(other_.tokens_of);
   routed_of_.swap(other_.routed_of);

@@ -59,6 +59,19 @@ TEST(KvReplicated, SendsEveryNewTokenToTheOtherGpusInEachLayer) {
   EXPECT_EQ(sent - alone, steps * 2 * 4 * 7 * 1024);
 }
 
+TEST(KvReplicated, SendsTheTokensOfAHalfWithThatHalf) {
+  const auto sent = [](const char* kv, const char* halves) {
+    const MemoryRun r = spread({std::string("memory.kv.placement=") + kv, "workload.batch=16",
+                                std::string("network.two_batch=") + halves});
+    EXPECT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+    return r.data.steps[0].bytes_sent;
+  };
+  for (const char* halves : {"false", "true"}) {
+    EXPECT_EQ(sent("replicated", halves) - sent("by_sequence", halves), 2U * 16 * 7 * 1024)
+        << halves;
+  }
+}
+
 TEST(KvReplicated, BroadcastsByTheAlgorithmThatIsStated) {
   const auto took = [](const char* how) {
     const MemoryRun r = spread({"memory.kv.placement=replicated", "workload.batch=1",
