@@ -645,6 +645,7 @@ TEST(KvSpreadWhileServing, HoldsInEveryLayoutWithLittleRoom) {
       {room + ", front_end = { replicas = 2, health_interval = \"100 us\", failures = 1 }",
        {lost, "parallel.ep=4"}},
       {room, {lost, "parallel={ dp = 4, pp = 2, ep = 4, attention = \"pp\" }"}},
+      {room, {lost, "parallel={ dp = 4, tp = 2, ep = 8, attention = \"tp\" }"}},
   };
   for (const Case& c : cases) {
     for (const char* kv : {"by_token", "by_expert"}) {
