@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/error.hpp"
+#include "engine/trace/experts_only.hpp"
 #include "engine/trace/trace_parts.hpp"
 
 namespace switchyard {
@@ -67,6 +68,12 @@ Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
       state_(trace.header.layer_count()),
       signals_(options.signals) {
   const TraceHeader& h = trace.header;
+  if (is_experts_only(h)) {
+    throw InputError("replay",
+                     "unsupported: the routing trace states the experts taken and no logits, so "
+                     "nothing can be decided again",
+                     "trace the model with switchyard trace");
+  }
   validate(options_.policy, h.experts(), h.top_k(), "replay");
   require_supply(options_.policy,
                  {.signals = options.signals != nullptr,

@@ -59,7 +59,8 @@ h5::SchemaTable make_schema() {
   add("@weight_hash", "", ElementType::kText, "",
       "XXH3 over name, dtype, shape and bytes of the weights, hex");
   add("@engine", "", ElementType::kText, "", "Program and version that made the trace");
-  add("@precision", "", ElementType::kText, "", "Precision of the forward pass");
+  add("@precision", "", ElementType::kText, "",
+      "Precision of the forward pass; \"experts only, no logits\": another program's dump");
   add("@truncated_slots", "", ElementType::kU64, "slots",
       "Slots that wanted an expert outside the stored M");
   add("@nan_rows", "", ElementType::kU64, "rows", "Row × layer with a NaN or +inf logit");

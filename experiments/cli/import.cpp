@@ -266,20 +266,21 @@ struct Kind {
 };
 
 // Of the kinds that are not read no published file or text was found to hold them against.
-constexpr std::array<Kind, 14> kKinds{{{"eplb", import_eplb, " --gpus --first-layer "},
-                                       {"topo-m", import_topo_m, " --like --numa "},
-                                       {"requests-azure", import_requests, ""},
-                                       {"requests-burstgpt", import_requests, ""},
-                                       {"requests-mooncake", import_requests, ""},
-                                       {"nccl-tests", import_nccl_tests, " --collective --buffer "},
-                                       {"expert-counts", import_expert_counts, " --first-layer "},
-                                       {"routing-vllm", nullptr, ""},
-                                       {"routing-sglang", nullptr, ""},
-                                       {"megatron-jsonl", nullptr, ""},
-                                       {"moe-balance", nullptr, ""},
-                                       {"nccl-xml", nullptr, ""},
-                                       {"deepep", nullptr, ""},
-                                       {"vllm-args", nullptr, ""}}};
+constexpr std::array<Kind, 14> kKinds{
+    {{"eplb", import_eplb, " --gpus --first-layer "},
+     {"topo-m", import_topo_m, " --like --numa "},
+     {"requests-azure", import_requests, ""},
+     {"requests-burstgpt", import_requests, ""},
+     {"requests-mooncake", import_requests, ""},
+     {"nccl-tests", import_nccl_tests, " --collective --buffer "},
+     {"expert-counts", import_expert_counts, " --first-layer "},
+     {"routing-vllm", import_routing, " --model "},
+     {"routing-sglang", import_routing, " --model "},
+     {"megatron-jsonl", nullptr, ""},
+     {"moe-balance", nullptr, ""},
+     {"nccl-xml", nullptr, ""},
+     {"deepep", nullptr, ""},
+     {"vllm-args", import_vllm_args, " --model --like --requests "}}};
 
 /// Options that were given, by name.
 std::vector<std::string> given(const ImportOptions& o) {
@@ -293,6 +294,8 @@ std::vector<std::string> given(const ImportOptions& o) {
   add("--numa", !o.numa.empty());
   add("--collective", !o.collective.empty());
   add("--buffer", !o.buffer.empty());
+  add("--model", !o.model.empty());
+  add("--requests", !o.requests.empty());
   return out;
 }
 

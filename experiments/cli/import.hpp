@@ -10,6 +10,10 @@
 //   (experiments/import/nccl_tests.hpp) expert-counts      assignments per layer and expert as the
 //   CSV of placement_options.loads
 //                      (experiments/import/expert_counts.hpp)
+//   routing-vllm, routing-sglang
+//                      experts per token of a response as a routing trace without logits
+//                      (experiments/import/routing_dump.hpp)
+//   vllm-args          a vllm serve command as a scenario (experiments/import/vllm_args.hpp)
 //
 // Forms of a placement that are recognised by their content:
 //   JSON      physical_to_logical_map (SGLang, vLLM), phy2log or expected_phy2log (EPLB):
@@ -34,6 +38,8 @@ struct ImportOptions {
   std::string numa;               ///< topo-m: rate between two sockets, "" = from `like`.
   std::string collective;         ///< nccl-tests: which of the text's tables.
   std::string buffer;             ///< nccl-tests: out-of-place (if empty) or in-place.
+  std::string model;              ///< routing-*: what ran; vllm-args: in place of the command's.
+  std::string requests;           ///< vllm-args: the CSV of workload.arrivals.file.
   bool quiet = false;
   TableFormat format = TableFormat::kText;
 };
@@ -47,5 +53,9 @@ int import_requests(const ImportOptions& options);
 /// The kinds nccl-tests and expert-counts (experiments/import/nccl_tests.hpp, expert_counts.hpp).
 int import_nccl_tests(const ImportOptions& options);
 int import_expert_counts(const ImportOptions& options);
+/// The kinds routing-vllm and routing-sglang (experiments/import/routing_dump.hpp).
+int import_routing(const ImportOptions& options);
+/// The kind vllm-args (experiments/import/vllm_args.hpp); the scenario appears only if it can run.
+int import_vllm_args(const ImportOptions& options);
 
 }  // namespace switchyard::cli

@@ -470,10 +470,11 @@ int run(int argc, char** argv) {
       "Example: switchyard export perfetto r.h5 -o r.json --first 100 --steps 50");
 
   ImportOptions import_options;
-  auto* v_import =
-      app.add_subcommand("import",
-                         "read other tools' files: eplb, topo-m, requests-azure, "
-                         "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts");
+  auto* v_import = app.add_subcommand(
+      "import",
+      "read other tools' files: eplb, topo-m, requests-azure, "
+      "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts, routing-vllm, "
+      "routing-sglang, vllm-args");
   v_import
       ->add_option("kind", import_options.kind,
                    "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
@@ -481,8 +482,10 @@ int run(int argc, char** argv) {
                    "that workload.arrivals.file reads; nccl-tests: what alltoall_perf and its kin "
                    "print, as the CSV that network.measured reads; expert-counts: assignments per "
                    "layer and expert (CSV or JSON), as the CSV that placement_options.loads reads. "
-                   "Not read, for want of a published sample: routing-vllm, routing-sglang, "
-                   "megatron-jsonl, moe-balance, nccl-xml, deepep, vllm-args")
+                   "routing-vllm, routing-sglang: experts per token that a response holds, as a "
+                   "routing trace without logits; vllm-args: a vllm serve command as a scenario. "
+                   "Not read, for want of a published sample or time: megatron-jsonl, "
+                   "moe-balance, nccl-xml, deepep")
       ->required();
   v_import
       ->add_option("input", import_options.input,
@@ -501,9 +504,15 @@ int run(int argc, char** argv) {
   v_import->add_option(
       "--like", import_options.like,
       "topo-m: hardware (a name of scenarios/hardware, or a file) that the figures of GPU and "
-      "cables come from");
+      "cables come from; vllm-args: hardware that the server runs on");
   v_import->add_option("--numa", import_options.numa,
                        "topo-m: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
+  v_import->add_option(
+      "--model", import_options.model,
+      "routing-*: preset or config.json of the model that ran; vllm-args: in place "
+      "of the command's");
+  v_import->add_option("--requests", import_options.requests,
+                       "vllm-args: CSV of requests, which the command does not hold");
   v_import->add_option("--collective", import_options.collective,
                        "nccl-tests: which table, e.g. alltoall; where the text has several or does "
                        "not say");

@@ -22,6 +22,7 @@
 
 #include <algorithm>
 
+#include "engine/trace/experts_only.hpp"
 #include "sim/loop/step_loop.hpp"
 
 namespace switchyard::sim {
@@ -38,6 +39,7 @@ void Simulator::make_board(const run::Inventory& inventory) {
   for (const AlarmRule& r : s_.alarms) {
     if (r.action != AlarmAction::kPolicy) continue;
     const RoutingPolicy plain;
+    if (trace_ != nullptr) require_decidable(trace_->header, r.policy, r.where);
     require_supply(r.policy,
                    {.signals = true,
                     .all_logits = experts_ == stored_candidates(experts_, slots_),

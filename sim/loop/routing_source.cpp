@@ -14,6 +14,7 @@
 #include "engine/base/random.hpp"
 #include "engine/model/gate.hpp"
 #include "engine/routing/selection.hpp"
+#include "engine/trace/experts_only.hpp"
 #include "engine/trace/trace_parts.hpp"
 #include "sim/loop/synthetic_routing.hpp"
 
@@ -96,7 +97,7 @@ class TraceSource final : public RoutingSource {
     const std::uint64_t shift = std::uint64_t{kShift} * (layer / in_trace);
     const std::uint32_t m = trace_.header.candidates;
     const bool scored = need == Need::kScored;
-    const bool entropies = m == trace_.header.experts();
+    const bool entropies = m == trace_.header.experts() && !is_experts_only(trace_.header);
     out.tokens = static_cast<std::uint32_t>(tokens.size());
     out.width = m;
     out.nan_rows = 0;

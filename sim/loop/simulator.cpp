@@ -8,6 +8,7 @@
 #include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
 #include "engine/model/accounting.hpp"
+#include "engine/trace/experts_only.hpp"
 #include "engine/trace/replay.hpp"
 #include "sim/cost/economics.hpp"
 #include "sim/loop/fixed_batch.hpp"
@@ -70,6 +71,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       policy_ = trace->header.policy;
       policy_from_trace_ = true;
     }
+    if (trace != nullptr) require_decidable(trace->header, policy_, "policy");
     make_deferral();
     refuse_groups_of_copies(policy_, "policy.groups");
     validate(policy_, experts_, static_cast<std::uint32_t>(s_.model.top_k), "policy");
