@@ -8,8 +8,9 @@
 
 namespace switchyard::sim {
 
-/// Notes the step's signal and loads; true when the placement is due for a change.
-bool Simulator::rebalance_due() {
+/// Notes the signal and loads of the step, which ended then; true when the placement is due for a
+/// change.
+bool Simulator::rebalance_due(std::int64_t end_ps) {
   const scenario::RebalanceSpec& r = s_.parallel.rebalance;
   if (r.signal == scenario::RebalanceSignal::kOff) return false;
   const run::StepScalars& sc = record_.scalars;
@@ -18,7 +19,7 @@ bool Simulator::rebalance_due() {
     std::int64_t busiest = 0;
     for (const std::int64_t ps : record_.link_busy_ps) busiest = std::max(busiest, ps);
     signal = static_cast<double>(busiest) /
-             static_cast<double>(std::max<std::int64_t>(sc.end_ps - sc.start_ps, 1));
+             static_cast<double>(std::max<std::int64_t>(end_ps - sc.start_ps, 1));
   }
   window_signal_.push_back(signal);
   window_kept_.push_back(record_.expert_kept);

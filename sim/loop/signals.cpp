@@ -131,8 +131,8 @@ void Simulator::note_signals() {
   }
 }
 
-void Simulator::end_signals() {
-  if (signalled_) signals_->end_ps.push_back(record_.scalars.end_ps);
+void Simulator::end_signals(std::int64_t end_ps) {
+  if (signalled_) signals_->end_ps.push_back(end_ps);
 }
 
 }  // namespace switchyard::sim

@@ -937,22 +937,21 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     note_signals();
     compute_layers();
     end_step(step);
-    end_signals();
+    const std::int64_t from = record_.scalars.start_ps;
+    std::int64_t to = record_.scalars.end_ps;
+    if (replicas() == 1) {
+      // Nobody else's traffic comes: its exchanges have met all that they meet.
+      for (const ExchangeTimer::StepClock& c : clocks_) to = std::max(to, exchange_.step_end(c));
+    }
+    end_signals(to);
     if (faults_ != nullptr) end_faults(step);
     const bool held = exchange_.ends_move();
     if (board_ != nullptr && !held) watch(record_, step);
     if (heals) reset_healing();
-    due = rebalance_due();
-    end = std::max(end, record_.scalars.end_ps);
-    const std::int64_t from = record_.scalars.start_ps;
-    std::int64_t to = record_.scalars.end_ps;
+    due = rebalance_due(to);
+    end = std::max(end, to);
     if (held) hold_step();
-    if (held && replicas() == 1) {
-      // Nobody else's traffic comes: its exchanges have met all that they meet.
-      to = std::max(to, held_end(plan_.engine));
-      end = std::max(end, to);
-      settle_step(plan_.engine);
-    }
+    if (held && replicas() == 1) settle_step(plan_.engine);
     batch_->done(step, plan_, from, to, sink_.data());
     for (const std::uint32_t id : plan_.ended) state_.end_sequence(id);
     if (!held) sink_.append(record_);

@@ -125,7 +125,7 @@ class Simulator {
   void compose_step();
   void grow_kv(std::uint64_t step);
   [[nodiscard]] std::uint64_t expert_bytes() const;
-  bool rebalance_due();
+  bool rebalance_due(std::int64_t end_ps);
   void rebalance(std::uint64_t step);
   std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
   /// The same of some layers.
@@ -210,7 +210,7 @@ class Simulator {
   void begin_signals(SignalTable* table);
   /// What the policy sees in the step that is about to be computed.
   void note_signals();
-  void end_signals();
+  void end_signals(std::int64_t end_ps);
   /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
   void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);

@@ -24,8 +24,8 @@
 //   hot_gpu        gpu, factor           the GPU's clock is at factor (< 1): its arithmetic takes
 //                                        1 / factor times as long, its memory and launches do not
 //   gather_failure gpu, timeout, tries,  the first `tries` tries of the layer's combine fail at the
-//                  layer                 GPU; the exchange is repeated (retries, below). Stages: of
-//                                        every micro-batch
+//                  layer                 GPU; the exchange is repeated (retries, below). Of every
+//                                        micro-batch, chunk or half
 //   mis_sharding   expert, layer, gpu    the expert's weights lie on that GPU in place of its own,
 //                                        which sends the rows on, until a check finds it
 //

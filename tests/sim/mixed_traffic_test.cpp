@@ -258,6 +258,39 @@ TEST(Groups, TheExchangeThatWasTimedFirstIsSlowedDownByOneThatBeginsLater) {
   expect_equal(coflow, met, 30);
 }
 
+// The first group has twice the bytes and ends the step; the second one, timed after it, moves that
+// end. Whoever asks for the step's end gets the one that it had.
+TEST(Groups, AStepThatEndsLaterThanItWasTimedSaysSoEverywhere) {
+  const RoutingTrace trace = test::decode_trace(
+      {{{4, 5}, {6, 7}, {4, 5}, {6, 7}, {4, 5}}, {{4, 5}, {6, 7}, {4, 5}, {6, 7}, {4, 5}}}, 8);
+  const scenario::Scenario s = test::worked_scenario(
+      one_cable({"network.model=auto", "network.payload={ header = \"1 MiB\" }", "workload.batch=5",
+                 "run.detail=tokens", R"(workload.routing={ trace = "t.h5" })"}));
+  SignalTable signals;
+  SimulationExtras extras;
+  extras.signals = &signals;
+  const auto sink = memory_sink();
+  const SimulationResult result = simulate(s, &trace, "", *sink, {}, extras);
+  EXPECT_TRUE(result.violations.empty());
+  const run::RunData& data = sink->data();
+  ASSERT_EQ(data.steps.size(), 1U);
+  const run::StepScalars& step = data.steps[0];
+  // 42 us of two copies alone; with the other's one beside it almost 21 us more: GPU 0 has a
+  // sequence more and begins some 2 us later.
+  constexpr double kCopy = (2048 + 1048576) * 20.0;
+  const auto dispatch = static_cast<double>(data.layer_steps.dispatch_ps[0]);
+  EXPECT_GT(dispatch, 3 * kCopy + 3e6 - 2.5e6);
+  EXPECT_LT(dispatch, 3 * kCopy + 3e6);
+  ASSERT_EQ(signals.end_ps.size(), 1U);
+  EXPECT_EQ(signals.end_ps[0], step.end_ps);
+  std::int64_t phases = 0;
+  for (const std::int64_t ps : step.phase_ps) phases += ps;
+  EXPECT_EQ(phases, step.end_ps - step.start_ps);
+  ASSERT_FALSE(data.critical_path.empty());
+  const run::CriticalEntry& last = data.critical_path.back();
+  EXPECT_EQ(last.start_ps + last.duration_ps, step.end_ps);
+}
+
 // Replicas step by themselves, and no pages travel; what crosses the cable of both takes longer.
 TEST(Groups, ReplicasSlowEachOtherDownOnLinksInCommon) {
   const auto timed = [](const std::string& model, const std::string& rate) {
