@@ -53,7 +53,7 @@ void CapacityView::refresh() {
 
 QRect CapacityView::plot() const {
   const QFontMetrics m = fontMetrics();
-  const int left = m.horizontalAdvance(count(static_cast<std::uint64_t>(m_top) + 1)) + 12;
+  const int left = m.horizontalAdvance(qs(shortNumber(m_top))) + 12;
   const int top = m.height() + 8;
   return {left, top, std::max(1, width() - left - 8), std::max(1, height() - top - m.height() - 6)};
 }

@@ -15,6 +15,30 @@
 #include "gui/choicebox.hpp"
 
 namespace switchyard::gui {
+namespace {
+
+/// One order whatever came before: texts (of inputs) before numbers, and what is equal as in the
+/// table.
+class CompareOrder : public QSortFilterProxyModel {
+ public:
+  using QSortFilterProxyModel::QSortFilterProxyModel;
+
+ protected:
+  [[nodiscard]] bool lessThan(const QModelIndex& a, const QModelIndex& b) const override {
+    const QVariant x = a.data(kSortRole);
+    const QVariant y = b.data(kSortRole);
+    const bool textX = x.userType() == QMetaType::QString;
+    const bool textY = y.userType() == QMetaType::QString;
+    if (textX != textY) return textX;
+    const int order = textX                           ? QString::compare(x.toString(), y.toString())
+                      : (x.toDouble() < y.toDouble()) ? -1
+                      : (y.toDouble() < x.toDouble()) ? 1
+                                                      : 0;
+    return order != 0 ? order < 0 : a.row() < b.row();
+  }
+};
+
+}  // namespace
 
 CompareView::CompareView(ViewState* state, QWidget* parent)
     : QWidget(parent),
@@ -59,7 +83,7 @@ CompareView::CompareView(ViewState* state, QWidget* parent)
   m_model = new CompareModel(state, this);
   auto* model = m_model;
   connect(m_perToken, &QCheckBox::toggled, model, &CompareModel::setPerToken);
-  auto* sorted = new QSortFilterProxyModel(this);
+  auto* sorted = new CompareOrder(this);
   sorted->setSourceModel(model);
   sorted->setSortRole(kSortRole);
   m_table->setModel(sorted);

@@ -164,6 +164,7 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
     setTextSize(settings.value(QStringLiteral("textSize"), m_points).toDouble());
     setDark(settings.value(QStringLiteral("dark"), systemDark).toBool());
     restoreGeometry(settings.value(QStringLiteral("geometry")).toByteArray());
+    keepOnScreen();
     const QByteArray layout = settings.value(QStringLiteral("layout")).toByteArray();
     if (restoreState(layout, kLayoutVersion)) m_layout = layout;
     restorePanes(settings);
@@ -172,6 +173,18 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   runChanged();
   showPage(Page::kWelcome);
   fillRecent();
+}
+
+/// A geometry of larger screens, or of ones that are gone, must leave the title bar in reach.
+void MainWindow::keepOnScreen() {
+  if (isMaximized() || isFullScreen()) return;
+  const QScreen* screen = QGuiApplication::screenAt(geometry().center());
+  if (screen == nullptr) screen = QGuiApplication::primaryScreen();
+  if (screen == nullptr) return;
+  const QRect room = screen->availableVirtualGeometry();
+  resize(size().boundedTo(room.size()));
+  move(std::clamp(x(), room.left(), std::max(room.left(), room.right() + 1 - width())),
+       std::clamp(y(), room.top(), std::max(room.top(), room.bottom() + 1 - height())));
 }
 
 MainWindow::~MainWindow() {

@@ -164,6 +164,7 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] QString traceOf(const RunStore& run, const QString& scenario) const;
   /// Names taken for runs that did not come.
   void dropOutputs();
+  void keepOnScreen();
   void makePanes();
   void makeDocks();
   void makeActions();

@@ -80,8 +80,9 @@ QByteArray picture(QWidget& widget, const RunStore& run, Format format, qreal sc
     svg.setViewBox(QRect(QPoint(0, 0), widget.size()));
     // Points of fonts are counted as on the screen.
     svg.setResolution(96);
-    svg.setTitle(qs(run.name()));
-    svg.setDescription(source(run));
+    // Qt writes them as they are.
+    svg.setTitle(qs(run.name()).toHtmlEscaped());
+    svg.setDescription(source(run).toHtmlEscaped());
     QPainter painter(&svg);
     widget.render(&painter);
     painter.end();

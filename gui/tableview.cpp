@@ -111,6 +111,7 @@ void TableView::columnsMenu(QMenu* menu) {
     placeWhole();
   });
   automatic->setCheckable(true);
+  automatic->setStatusTip(tr("Show the columns that fit, those that say most first"));
   automatic->setChecked(m_chosen.empty());
   menu->addSeparator();
   for (int c = 0; c < model()->columnCount(); ++c) {
@@ -119,7 +120,10 @@ void TableView::columnsMenu(QMenu* menu) {
           m_chosen[c] = isColumnHidden(c);
           placeWhole();
         });
-    action->setToolTip(model()->headerData(c, Qt::Horizontal, Qt::ToolTipRole).toString());
+    const QString tip = model()->headerData(c, Qt::Horizontal, Qt::ToolTipRole).toString();
+    action->setToolTip(tip);
+    action->setStatusTip(tip.isEmpty() ? tr("Show or hide this column")
+                                       : tr("Show or hide the column: %1").arg(tip));
     action->setCheckable(true);
     action->setChecked(!isColumnHidden(c));
   }

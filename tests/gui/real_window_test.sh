@@ -89,6 +89,9 @@ quit() {
 start first a.h5 b.h5
 xdotool mousemove 700 300
 settled
+# The second run is there: X makes it A, and back. (With one run the key does nothing.)
+changes "X, which swaps A and B," xdotool key x
+changes "X once more" xdotool key x
 changes "the wheel" xdotool click 4
 changes "a click in the heat map" xdotool mousemove 640 240 click 1
 changes "the key W" xdotool key w

@@ -60,22 +60,57 @@ std::string errorOf(const RenderOptions& o) {
   return "no error";
 }
 
-TEST(Render, TwiceGivesTheSameBytes) {
-  for (const bool dark : {false, true}) {
-    for (const char* kind : {"png", "svg"}) {
-      RenderOptions o = options(QStringLiteral("a.") + kind);
-      o.dark = dark;
-      o.window = TimeWindow{170, 260};
-      o.cursor = 200;
-      o.timeAxis = dark;
-      render(o);
-      const QByteArray a = bytesOf(o.output);
-      o.output = QStringLiteral("b.") + kind;
-      render(o);
-      EXPECT_EQ(a, bytesOf(o.output)) << kind << (dark ? " dark" : " light");
-      EXPECT_GT(a.size(), 10000);
+/// Three runs of different kinds: a long one, one with requests, one of which only levels are kept.
+const char* fileOf(int run) {
+  static const std::array<const char*, 3> names = [] {
+    (void)demoFile();
+    run::RunData served = demoRun(60);
+    for (std::uint32_t s = 5; s < 40; ++s) {
+      run::RequestRecord q;
+      q.id = s;
+      q.arrival_ps = q.scheduled_ps = served.steps[s - 3].start_ps;
+      q.first_token_ps = served.steps[s].end_ps;
+      q.end_ps = served.steps[s + 10].end_ps;
+      q.output_tokens = 9;
+      q.outcome = run::RequestOutcome::kFinished;
+      served.requests.push_back(q);
+    }
+    served.serving = true;
+    run::write_run("render_served.h5", served);
+    run::write_run("render_summary.h5", demoRun(120, run::Detail::kSummary));
+    return std::array<const char*, 3>{"render_demo.h5", "render_served.h5", "render_summary.h5"};
+  }();
+  return names[static_cast<std::size_t>(run)];
+}
+
+TEST(Render, ThreeRunsTwiceGiveTheSameBytes) {
+  std::set<QByteArray> pictures;
+  int made = 0;
+  for (const int run : {0, 1, 2}) {
+    for (const bool dark : {false, true}) {
+      for (const char* kind : {"png", "svg"}) {
+        // Light: the whole run; dark: zoomed, on an axis of time where there are steps.
+        RenderOptions o = options(QStringLiteral("a.") + kind);
+        o.run = fileOf(run);
+        o.size = QSize(1280, 800);
+        o.dark = dark;
+        if (dark) {
+          o.window = run == 0 ? TimeWindow{170, 260} : TimeWindow{20, 44};
+          o.cursor = run == 0 ? 200 : 31;
+          o.timeAxis = run != 2;
+        }
+        render(o);
+        const QByteArray a = bytesOf(o.output);
+        o.output = QStringLiteral("b.") + kind;
+        render(o);
+        EXPECT_EQ(a, bytesOf(o.output)) << o.run << " " << kind << (dark ? " dark" : " light");
+        EXPECT_GT(a.size(), 10000);
+        pictures.insert(a);
+        ++made;
+      }
     }
   }
+  EXPECT_EQ(pictures.size(), static_cast<std::size_t>(made)) << "two pictures are the same";
 }
 
 TEST(Render, OneLayerIsDrawnAndNamed) {
@@ -245,7 +280,7 @@ TEST(Render, ExportHasTwiceTheResolutionAndIsNotBlownUp) {
   }
   EXPECT_GT(mixed, 500);
   exportWindow(window, QStringLiteral("export.csv"));
-  EXPECT_EQ(bytesOf(QStringLiteral("export.csv")).count('\n'), 101);
+  EXPECT_EQ(bytesOf(QStringLiteral("export.csv")).count('\n'), 101);  // numbers: checks_test
 }
 
 TEST(Render, OptionsAreParsedStrictly) {

@@ -31,17 +31,33 @@ TEST(TimeAxis, PixelsAndStepsAreInverseWithinOnePixel) {
 }
 
 TEST(TimeAxis, ZoomKeepsTheStepUnderTheMouse) {
+  int borders = 0;
   for (std::uint64_t i = 0; i < 1000; ++i) {
     const double steps = 100000;
-    // In the middle of the run, so that no border comes into play.
-    const TimeWindow w{40000 + unit(6, i, 0) * 1000, 50000 + unit(6, i, 1) * 1000};
+    // Anywhere in the run, as wide as it may be.
+    const double length = 4 + std::pow(unit(6, i, 2), 4) * 99996;
+    const double first = unit(6, i, 0) * (steps - length);
+    const TimeWindow w{first, first + length};
     const double x = unit(7, i, 0) * 1200;
     const double at = TimeAxis(w, 0, 1200).tOf(x);
     const double factor = 0.5 + unit(8, i, 0);
     const TimeWindow z = zoomAt(w, at, factor, steps);
-    EXPECT_NEAR(TimeAxis(z, 0, 1200).tOf(x), at, 1e-9 * steps) << i;
-    EXPECT_NEAR(z.length(), w.length() * factor, 1e-6) << i;
+    // The part of the window before the mouse keeps its share, unless a border of the run or the
+    // least length is in the way; then the window touches it.
+    const double share = (at - w.first) / w.length();
+    const double wanted = std::max(4.0, w.length() * factor);
+    if (at - share * wanted < 0 || at + (1 - share) * wanted > steps) {
+      ++borders;
+      EXPECT_TRUE(z.first < 1e-9 || z.end > steps - 1e-9) << i;
+      EXPECT_LE(z.first, at + 1e-9) << i;
+      EXPECT_GE(z.end, at - 1e-9) << i;
+    } else {
+      EXPECT_NEAR(TimeAxis(z, 0, 1200).tOf(x), at, 1e-9) << i;
+      EXPECT_NEAR(z.length(), wanted, 1e-9) << i;
+    }
   }
+  EXPECT_GT(borders, 20);
+  EXPECT_LT(borders, 500);
 }
 
 TEST(TimeAxis, TheWindowNeverLeavesTheRunNorShrinksUnderFourSteps) {
