@@ -114,6 +114,7 @@ void CompareView::fit() {
   // A text that differs (a scenario's path, a list) must not push the numbers out of sight.
   m_table->horizontalHeader()->setStretchLastSection(false);
   const int letter = fontMetrics().averageCharWidth();
+  int room = 0;
   for (const auto& [name, value] :
        {std::pair(28, 18), std::pair(22, 13), std::pair(16, 11), std::pair(14, 9)}) {
     m_table->fitColumns(name);
@@ -124,7 +125,16 @@ void CompareView::fit() {
       }
       all += m_table->columnWidth(c);
     }
-    if (all <= m_table->viewport()->width()) break;
+    room = m_table->viewport()->width() - all;
+    if (room >= 0) break;
+  }
+  // What is left goes to the names first.
+  constexpr int kPad = 12;
+  const int whole =
+      static_cast<const QAbstractItemView*>(m_table)->sizeHintForColumn(CompareModel::kName) + kPad;
+  const int now = m_table->columnWidth(CompareModel::kName);
+  if (room > 0 && whole > now) {
+    m_table->setColumnWidth(CompareModel::kName, std::min(whole, now + room));
   }
   m_table->horizontalHeader()->setStretchLastSection(true);
 }

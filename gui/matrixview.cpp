@@ -159,7 +159,7 @@ void MatrixView::paintEvent(QPaintEvent*) {
     p.drawText(r.adjusted(4, 4, -4, -4), Qt::AlignCenter | Qt::TextWordWrap,
                m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes)
                    ? tr("no bytes between GPUs")
-                   : tr("no reroutes: %1").arg(m_when));
+                   : tr("no reroutes (%1)").arg(m_when));
   }
   // Names as far as there is room.
   const int per = std::max(1, (m.height() * n + r.height() - 1) / r.height());

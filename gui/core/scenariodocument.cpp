@@ -497,7 +497,10 @@ std::string legalText(const scenario::ResolvedValue& v) {
   if (!v.legal.empty()) return v.legal;
   switch (v.kind) {
     case ValueKind::kText:
-      return "text";
+      // A few keys take a number and are read as text: top_k of a model, by its file's own word.
+      return !v.value.empty() && v.value.find_first_not_of("0123456789") == std::string::npos
+                 ? "a whole number"
+                 : "text";
     case ValueKind::kCount:
       return "a whole number";
     case ValueKind::kNumber:

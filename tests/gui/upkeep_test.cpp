@@ -322,6 +322,26 @@ TEST_F(UpkeepTest, AHiddenNameComesBackWithAnotherComparison) {
   EXPECT_FALSE(pane->hidden(QStringLiteral("B")));
 }
 
+TEST_F(UpkeepTest, NamesInTheComparisonHaveTheRoomThatIsLeft) {
+  run::RunData b = demoRun(30);
+  b.meta.scenario_text = "policy.capacity.factor_of_a_long_name = 2\n";
+  run::RunData a = demoRun(30);
+  a.meta.scenario_text = "policy.capacity.factor_of_a_long_name = 1\n";
+  open(stored(std::move(a), "a.h5"));
+  window.compareWith(stored(std::move(b), "b.h5"));
+  window.dock(QStringLiteral("compare"))->raise();
+  QApplication::processEvents();
+  window.resize(1681, 1020);
+  QApplication::processEvents();
+  const TableView& table = *window.compare()->table();
+  const QString name = table.model()->index(0, CompareModel::kName).data().toString();
+  EXPECT_EQ(name, QStringLiteral("policy.capacity.factor_of_a_long_name"));
+  EXPECT_GE(table.columnWidth(CompareModel::kName), table.fontMetrics().horizontalAdvance(name));
+  int all = 0;
+  for (int c = 0; c < CompareModel::kColumns; ++c) all += table.columnWidth(c);
+  EXPECT_LE(all, table.viewport()->width());
+}
+
 TEST_F(UpkeepTest, TheColourBarIsShortenedBeforeItGoes) {
   open(stored(demoRun()));
   auto* heat = dynamic_cast<HeatPane*>(window.panes()->pane(QStringLiteral("heatmap")));
