@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures that were looked at by a person: light, dark and zoomed, twice the resolution. At most
-// 0.1 % of the pixels may differ by more than 16 of 255. A failing case leaves its picture and the
-// difference in the working folder and says how to replace the golden (a commit that does says
-// `golden:` and why).
+// Pictures that were looked at by a person: light, dark and zoomed, twice the resolution, overflow,
+// a comparison. At most 0.1 % of the pixels may differ by more than 16 of 255. A failing case leaves
+// its picture and the difference in the working folder and says how to replace the golden (a commit
+// that does says `golden:` and why).
 #include <cstdlib>
 
+#include <QApplication>
+#include <QDockWidget>
 #include <QFile>
 #include <QImage>
+#include <QPainter>
 
 #include <gtest/gtest.h>
 
+#include "gui/mainwindow.hpp"
 #include "gui/render.hpp"
+#include "gui/theme.hpp"
 #include "sim/run/run_file.hpp"
 #include "tests/gui/demo_run.hpp"
 
@@ -19,6 +24,16 @@ namespace {
 
 constexpr int kTolerance = 16;
 constexpr double kMostDiffering = 0.001;
+
+/// Experts over their capacity in steps 180 to 210, one more in step 250.
+const char* spikes() {
+  static const bool written = [] {
+    run::write_run("golden_spikes.h5", testing::demoRun(280));
+    return true;
+  }();
+  (void)written;
+  return "golden_spikes.h5";
+}
 
 RenderOptions options() {
   static const bool written = [] {
@@ -36,13 +51,13 @@ int differs(QRgb a, QRgb b) {
                    std::abs(qBlue(a) - qBlue(b))});
 }
 
-void compare(RenderOptions o, const QString& name) {
-  o.output = name + QStringLiteral(".png");
-  render(o);
-  const QImage actual = QImage(o.output).convertToFormat(QImage::Format_RGB32);
+/// The picture `name`.png in the test's folder with the golden of that name.
+void compareFile(const QString& name) {
+  const QString output = name + QStringLiteral(".png");
+  const QImage actual = QImage(output).convertToFormat(QImage::Format_RGB32);
   const QString golden =
-      (QString(SWITCHYARD_SOURCE_DIR) + QStringLiteral("/tests/gui/golden/")) + o.output;
-  const std::string mend = "; if meant, copy " + o.output.toStdString() +
+      (QString(SWITCHYARD_SOURCE_DIR) + QStringLiteral("/tests/gui/golden/")) + output;
+  const std::string mend = "; if meant, copy " + output.toStdString() +
                            " from the test's folder over " + golden.toStdString() +
                            " and say golden: and why in the commit";
   ASSERT_TRUE(QFile::exists(golden)) << golden.toStdString() << " is missing" << mend;
@@ -64,6 +79,12 @@ void compare(RenderOptions o, const QString& name) {
   }
   EXPECT_LE(share, kMostDiffering)
       << count << " pixels differ; see " << name.toStdString() << "_difference.png" << mend;
+}
+
+void compare(RenderOptions o, const QString& name) {
+  o.output = name + QStringLiteral(".png");
+  render(o);
+  compareFile(name);
 }
 
 TEST(Golden, TheWindowInTheLightTheme) {
@@ -89,6 +110,64 @@ TEST(Golden, TheHeatMapAtTwiceTheResolution) {
   o.layer = 3;
   o.cursor = 31;
   compare(o, QStringLiteral("twice"));
+}
+
+// Reds, ticks above the plot, triangles in the gutter.
+TEST(Golden, OverflowInTheDarkTheme) {
+  RenderOptions o = options();
+  o.run = spikes();
+  o.size = QSize(620, 260);
+  o.dark = true;
+  o.panel = QStringLiteral("heatmap");
+  o.window = TimeWindow{176, 256};
+  o.cursor = 250;
+  compare(o, QStringLiteral("overflow"));
+}
+
+// B dashed over A and the table of differences; overflow and events in the minimap.
+TEST(Golden, ComparisonInTheLightTheme) {
+  run::RunData second = testing::demoRun(240);
+  for (std::uint64_t& bytes : second.links.bytes) bytes = bytes * 3 / 4;
+  for (run::StepScalars& s : second.steps) {
+    s.imbalance *= 1.05;
+    s.imbalance_max *= 1.1;
+  }
+  second.meta.scenario_text += "policy.capacity.rule = \"share\"\n";
+  second.metrics = run::compute_metrics(second);
+  applyTheme(false);
+  MainWindow window(false);
+  window.setAttribute(Qt::WA_DontShowOnScreen);
+  window.resize(1280, 800);
+  window.showRun(std::make_shared<const RunStore>(spikes()));
+  window.compareWith(std::make_shared<const RunStore>(
+      std::make_shared<const run::RunData>(std::move(second)), "second.h5"));
+  window.show();
+  QApplication::processEvents();
+  window.restoreDefaultLayout();
+  QApplication::processEvents();
+  window.dock(QStringLiteral("compare"))->raise();
+  window.state()->setCursor(200);
+  QApplication::processEvents();
+  std::vector<QImage> parts;
+  for (const char* id : {"minimap", "imbalance", "links"}) {
+    parts.push_back(imageOf(*window.panes()->pane(QString::fromLatin1(id)), 1));
+  }
+  parts.push_back(imageOf(*window.compare(), 1));
+  QSize size(0, 0);
+  for (const QImage& p : parts) {
+    size = QSize(std::max(size.width(), p.width()), size.height() + p.height());
+  }
+  QImage all(size, QImage::Format_RGB32);
+  all.fill(Qt::white);
+  QPainter painter(&all);
+  int y = 0;
+  for (const QImage& p : parts) {
+    painter.drawImage(0, y, p);
+    y += p.height();
+  }
+  painter.end();
+  ASSERT_TRUE(all.save(QStringLiteral("compare.png")));
+  compareFile(QStringLiteral("compare"));
 }
 
 }  // namespace
