@@ -16,7 +16,8 @@
 // sequence) is changed in every layer.
 //
 // Not modelled: the engine's batches are its own, not the simulator's (signal_table.hpp says how
-// steps are paired); damping of the signals between rounds.
+// steps are paired); damping of the signals between rounds; several replicas (refused by name): the
+// table has one sample a step, and each sequence would need those of its own replica.
 #pragma once
 #include <cstdint>
 #include <functional>

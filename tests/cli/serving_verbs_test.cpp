@@ -27,6 +27,44 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST(ServingVerbs, AnImportedTraceKeepsItsHashIdsAndSharesPrefixes) {
+  const fs::path f = fresh_folder("prefixes");
+  const std::string trace =
+      source_path("tests/fixtures/requests/mooncake_conversation_head.jsonl").string();
+  const ProcessResult import = run_switchyard({"import", "requests-mooncake", trace, "-o", "r.csv"},
+                                              {.folder = f, .environment = {}});
+  ASSERT_EQ(import.exit_code, 0) << import.err;
+  EXPECT_TRUE(read_file(f / "r.csv")
+                  .starts_with("arrival_ns,prompt_tokens,output_tokens,hash_ids\n"
+                               "0,6758,500,0 1 2 3 4 5 6 7 8 9 10 11 12 13\n"));
+  const std::string scenarios = source_path("scenarios").string();
+  write_file(f / "s.toml",
+             "[model]\nfile = \"" + scenarios +
+                 "/models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" + scenarios +
+                 "/hardware/hgx_h100.toml\"\n[workload]\nkind = \"trace\"\n"
+                 "routing = { synthetic = \"uniform\" }\narrivals = { file = \"r.csv\" }\n"
+                 "batching = { prefix_caching = true, max_sequences = 1 }\n"
+                 "[parallel]\nattention = \"tp\"\ntp = 8\ndp = 1\n");
+  const ProcessResult a =
+      run_switchyard({"sim", "s.toml", "--set", "workload.arrivals.requests=2", "-o", "a.h5"},
+                     {.folder = f, .environment = {}});
+  ASSERT_EQ(a.exit_code, 0) << a.err;
+  EXPECT_TRUE(has(a.out, "all hold")) << a.out;
+  EXPECT_TRUE(has(a.out, "prefix tokens not computed")) << a.out;
+  const ProcessResult rows = run_switchyard({"inspect", "a.h5", "--requests", "--format", "csv"},
+                                            {.folder = f, .environment = {}});
+  ASSERT_EQ(rows.exit_code, 0) << rows.err;
+  EXPECT_TRUE(has(rows.out, "from cache [tokens]")) << rows.out;
+  // The second prompt begins with the first one's first block of 512 tokens.
+  EXPECT_TRUE(has(rows.out, ",512\n")) << rows.out;
+  const ProcessResult bad =
+      run_switchyard({"sim", "s.toml", "--set", "workload.arrivals.hash_block=256", "-o", "b.h5"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_TRUE(has(bad.err, "r.csv:2: 14 hash_ids for a prompt of 6758 tokens")) << bad.err;
+  EXPECT_FALSE(fs::exists(f / "b.h5"));
+}
+
 TEST(ServingVerbs, APublishedTraceIsImportedAndServed) {
   const fs::path f = fresh_folder("serving");
   const std::string azure = source_path("tests/fixtures/requests/azure2023_conv_head.csv").string();
