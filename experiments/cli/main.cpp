@@ -408,8 +408,10 @@ int run(int argc, char** argv) {
   auto* v_monitor = app.add_subcommand("monitor", "health read-outs of a run with alarms");
   v_monitor->add_option("input", monitor.input, "run (.h5), or scenario (.toml) to simulate first")
       ->required();
-  v_monitor->add_option("--alarms", monitor.alarms,
-                        "file of [[alarms]] in place of the default rules (scenarios/README.md)");
+  v_monitor->add_option(
+      "--alarms", monitor.alarms,
+      "file of [[alarms]] in place of the scenario's own rules, or the default ones "
+      "(scenarios/README.md)");
   v_monitor->add_option("--trace", monitor.trace, "scenarios: routing trace, as for sim");
   v_monitor->add_option("--set", monitor.settings, "scenarios: key=value; may be repeated");
   v_monitor->add_flag("--fail-on-alarm", monitor.fail_on_alarm, "exit 1 when an alarm is raised");

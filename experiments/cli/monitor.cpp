@@ -6,6 +6,7 @@
 #include "engine/base/error.hpp"
 #include "engine/trace/trace_parts.hpp"
 #include "experiments/cli/sim.hpp"
+#include "sim/health/alarm_rules.hpp"
 #include "sim/health/monitor_report.hpp"
 #include "sim/health/plain_table.hpp"
 #include "sim/loop/simulator.hpp"
@@ -13,12 +14,6 @@
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::cli {
-namespace {
-
-constexpr double kWatermark = 0.92;
-
-}  // namespace
-
 std::string render_health(const std::vector<Table>& tables, TableFormat format) {
   const bool plain = format == TableFormat::kJson || format == TableFormat::kCsv;
   return render_all(plain ? health::plain_tables(tables) : tables, format);
@@ -26,6 +21,7 @@ std::string render_health(const std::vector<Table>& tables, TableFormat format) 
 
 int run_monitor(const MonitorOptions& options) {
   std::vector<scenario::AlarmRule> rules;
+  std::string source;  // Whose they are.
   run::RunData run;
   bool violated = false;
   std::optional<health::RecordedRun> file;
@@ -39,7 +35,6 @@ int run_monitor(const MonitorOptions& options) {
       throw InputError(s.sweep.front().where, "the scenario has a [[sweep]]",
                        "run switchyard sweep, then monitor its points");
     }
-    rules = s.alarms.empty() ? scenario::default_alarms(s.memory.watermark) : s.alarms;
     std::optional<RoutingTrace> trace;
     std::string hash;
     if (s.workload.routing.source == scenario::RoutingSource::kTrace) {
@@ -54,17 +49,26 @@ int run_monitor(const MonitorOptions& options) {
     for (const std::string& note : result.notes) fmt::print(stderr, "note: {}\n", note);
     violated = !result.violations.empty();
     run = std::move(sink->data());
+    health::AlarmRules of_run = health::alarm_rules_of(run);
+    rules = s.alarms.empty() ? std::move(of_run.rules) : s.alarms;
+    source = std::move(of_run.source);
   } else {
     if (options.trace || !options.settings.empty()) {
       throw InputError(options.trace ? "--trace" : "--set", "means nothing for a run that is done",
                        "give the scenario (.toml)");
     }
     file = health::read_recorded(options.input, h5::ReadOptions{options.verify});
-    rules = scenario::default_alarms(kWatermark);
+    health::AlarmRules of_run = health::alarm_rules_of(file->run);
+    rules = std::move(of_run.rules);
+    source = std::move(of_run.source);
   }
-  if (options.alarms) rules = scenario::read_alarm_file(*options.alarms);
-  const health::MonitorReport report = file ? health::monitor_run(*file, rules, options.input)
-                                            : health::monitor_run(run, rules, options.input);
+  if (options.alarms) {
+    rules = scenario::read_alarm_file(*options.alarms);
+    source = "the rules of " + *options.alarms;
+  }
+  health::MonitorReport report = file ? health::monitor_run(*file, rules, options.input)
+                                      : health::monitor_run(run, rules, options.input);
+  report.tables.front().notes.push_back("judged by " + source);
   fmt::print("{}", render_health(report.tables, options.format));
   return violated || (options.fail_on_alarm && report.raised > 0) ? 1 : 0;
 }

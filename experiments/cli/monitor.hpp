@@ -10,8 +10,9 @@
 namespace switchyard::cli {
 
 struct MonitorOptions {
-  std::string input;                  ///< Run (.h5), or scenario (.toml), which is simulated first.
-  std::optional<std::string> alarms;  ///< --alarms FILE; else the scenario's, else the defaults.
+  std::string input;  ///< Run (.h5), or scenario (.toml), which is simulated first.
+  std::optional<std::string>
+      alarms;  ///< --alarms FILE; else the scenario's (also a run's own), else the defaults.
   std::optional<std::string> trace;   ///< --trace, scenarios only.
   std::vector<std::string> settings;  ///< --set, scenarios only.
   bool fail_on_alarm = false;

@@ -171,18 +171,23 @@ std::string numbers(const std::vector<const FeedbackRow*>& rows, double Feedback
   return least == most ? middle : fmt::format("{} ({} to {})", middle, least, most);
 }
 
-/// The highest open rate with a bounded queue; `text` makes the scenario of a rate and a count.
+/// Of saturation_rate() on seed 1; `text` makes the scenario of a rate and a count.
 template <typename Text>
-double saturation(const Bench& bench, double closed, const Text& text) {
-  double low = 0.6 * closed, high = 1.4 * closed;
-  for (int probe = 0; probe < 6; ++probe) {
-    const double rate = (low + high) / 2;
+Saturation saturation(const Bench& bench, double closed, const Text& text) {
+  return saturation_rate(closed, [&](double rate) {
     const run::RunData data =
         // A few more: arrivals of the number that is expected may be over before the time is.
         bench.alone(text(rate, static_cast<std::uint64_t>(std::ceil(1.25 * rate * kProbe))));
-    (queue_is_bounded(data.requests, kProbe) ? low : high) = rate;
-  }
-  return low;
+    return queue_is_bounded(data.requests, kProbe);
+  });
+}
+
+/// What a table says of its saturation rate.
+std::string describe(const Saturation& s) {
+  return fmt::format(
+      " (the highest of {} probed rates whose queue does not grow within {:.0f} s of arrivals; at "
+      "{:.4g} it does; queues that take longer to grow are not seen: the true rate may be lower)",
+      s.probes, kProbe, s.beyond);
 }
 
 }  // namespace
@@ -201,6 +206,40 @@ bool queue_is_bounded(const std::vector<run::RequestRecord>& requests, double se
     return sum / times;
   };
   return waiting(2 * seconds / 3, seconds) <= 1.05 * waiting(seconds / 3, 2 * seconds / 3) + 0.5;
+}
+
+Saturation saturation_rate(double closed, const std::function<bool(double)>& bounded) {
+  constexpr int kWiden = 6, kHalve = 6;
+  Saturation s;
+  const auto probe = [&](double rate) {
+    ++s.probes;
+    return bounded(rate);
+  };
+  double low = 0.6 * closed, high = 1.4 * closed;
+  int tries = 0;
+  while (!probe(low)) {
+    if (++tries > kWiden) {
+      throw InputError("table", fmt::format("the queue grows even at {:.4g} requests/s", low));
+    }
+    high = low;
+    low /= 2;
+  }
+  // Below it a rate has been probed already whose queue grows.
+  for (tries = 0; high > closed && probe(high);) {
+    if (++tries > kWiden) {
+      throw InputError("table",
+                       fmt::format("the queue is bounded even at {:.4g} requests/s", high));
+    }
+    low = high;
+    high *= 1.5;
+  }
+  for (int i = 0; i < kHalve; ++i) {
+    const double rate = (low + high) / 2;
+    (probe(rate) ? low : high) = rate;
+  }
+  s.rate = low;
+  s.beyond = high;
+  return s;
 }
 
 FeedbackRow feedback_row(std::vector<std::string> condition, std::uint64_t seed,
@@ -484,11 +523,12 @@ std::vector<Table> make_decode_rebalance(const TableContext& context) {
                                      kAnswers, kSequences),
                             kv, "", 1)),
         "requests per second");
-    const double most =
-        context.quick ? closed : saturation(bench, closed, [&](double rate, std::uint64_t count) {
-          return open(rate, count, "", 1);
-        });
-    const double rate = 0.85 * most;
+    const Saturation most = context.quick
+                                ? Saturation{closed}
+                                : saturation(bench, closed, [&](double rate, std::uint64_t count) {
+                                    return open(rate, count, "", 1);
+                                  });
+    const double rate = 0.85 * most.rate;
     const auto count = static_cast<std::uint64_t>(std::ceil(rate * seconds));
     for (const std::string level : {"off", "0.85", "0.80"}) {
       const std::string policy =
@@ -497,9 +537,8 @@ std::vector<Table> make_decode_rebalance(const TableContext& context) {
                 [&](std::uint64_t seed) { return open(rate, count, policy, seed); });
     }
     run.notes.push_back(fmt::format(
-        "{}: saturation {:.4g} requests/s{}; {} requests at 0.85 of it, {} + {} tokens", kv, most,
-        context.quick ? " (of a closed loop, ramp and drain included)"
-                      : " (the queue of a minute stays bounded)",
+        "{}: saturation {:.4g} requests/s{}; {} requests at 0.85 of it, {} + {} tokens", kv,
+        most.rate, context.quick ? " (of a closed loop, ramp and drain included)" : describe(most),
         count, kPrompt, kAnswers));
   }
   double fullest = 0;
@@ -529,10 +568,11 @@ std::vector<Table> make_queue_limits(const TableContext& context) {
           requests(true, kSequences, context.quick ? 64 : 256, kPrompt, answers, kSequences), "",
           1)),
       "requests per second");
-  const double most =
-      context.quick ? closed : saturation(bench, closed, [&](double rate, std::uint64_t count) {
-        return open(rate, count, "", 1);
-      });
+  const Saturation most = context.quick
+                              ? Saturation{closed}
+                              : saturation(bench, closed, [&](double rate, std::uint64_t count) {
+                                  return open(rate, count, "", 1);
+                                });
   FeedbackRun run;
   run.columns = {"third expert", "load"};
   const std::vector<std::string> loads = context.quick
@@ -541,7 +581,7 @@ std::vector<Table> make_queue_limits(const TableContext& context) {
   constexpr double kSeconds = 120;
   for (const std::string k3 : {"none", "activate", "choose"}) {
     for (const std::string& load : loads) {
-      const double rate = std::strtod(load.c_str(), nullptr) * most;
+      const double rate = std::strtod(load.c_str(), nullptr) * most.rate;
       const auto count =
           context.quick ? 64 : static_cast<std::uint64_t>(std::ceil(rate * (kWarmUp + kSeconds)));
       const std::string policy =
@@ -551,9 +591,9 @@ std::vector<Table> make_queue_limits(const TableContext& context) {
           context.quick ? 0 : kWarmUp, context.quick ? 0 : kWarmUp + kSeconds);
     }
   }
-  run.notes.push_back(fmt::format("saturation {:.4g} requests/s{}; load 1 is that rate", most,
-                                  context.quick ? " (of a closed loop, ramp and drain included)"
-                                                : " (the queue of a minute stays bounded)"));
+  run.notes.push_back(
+      fmt::format("saturation {:.4g} requests/s{}; load 1 is that rate", most.rate,
+                  context.quick ? " (of a closed loop, ramp and drain included)" : describe(most)));
   run.notes.emplace_back(
       context.quick
           ? "expert_fraction is of the whole run, where the full table takes each second from 20 s "

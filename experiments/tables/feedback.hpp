@@ -15,11 +15,12 @@
 // MoE layers of the article's model; the machine is the article's: S0's model on 16 cards of 280 GB
 // with one byte a weight (with two it does not fit under attention = dp, which keys and values by
 // expert want), S1's model on eight B200 with experts of four bits (with more it does not fit).
-// Saturation rate: the highest open rate with a bounded queue, by six probes of 60 s on seed 1
-// between 0.6 and 1.4 of what a closed loop of as many users as the machine takes sequences gets
-// through; bounded: in the last 20 s at most 1.05 times as many requests wait on average as in the
-// 20 s before, and half a one. A minute sees queues that grow within it; near saturation long
-// answers fill a machine for longer. Requests: seeds 1 to 3, median and range; decode: seed 1
+// Saturation rate: the highest open rate with a bounded queue, by probes of 60 s on seed 1: the
+// ends, 0.6 and 1.4 of what a closed loop of as many users as the machine takes sequences gets
+// through (wider until one is bounded and one is not), then six between them; bounded: in the last
+// 20 s at most 1.05 times as many requests wait on average as in the 20 s before, and half a one. A
+// minute sees queues that grow within it (the tables say so); near saturation long answers fill a
+// machine for longer. Requests: seeds 1 to 3, median and range; decode: seed 1
 // (nothing arrives).
 // --quick: one seed, the closed loop's rate itself, shorter runs.
 //
@@ -28,6 +29,7 @@
 // Not modelled: what the policies do to the answers' quality.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,15 @@ struct FeedbackRow {
 /// Whether the waiting requests stay as many over arrivals of `seconds` (see above).
 [[nodiscard]] bool queue_is_bounded(const std::vector<run::RequestRecord>& requests,
                                     double seconds);
+
+struct Saturation {
+  double rate = 0;    ///< The highest with a bounded queue, requests per second.
+  double beyond = 0;  ///< The lowest whose queue grows; 0: not probed.
+  int probes = 0;
+};
+/// Between 0.6 and 1.4 of `closed` > 0, or beyond where these are not ends. InputError: no end
+/// after six steps (2^-6 or 1.5^6 of them). `bounded` is asked for rates.
+[[nodiscard]] Saturation saturation_rate(double closed, const std::function<bool(double)>& bounded);
 
 struct FeedbackRun {
   std::vector<std::string> columns;  ///< Of FeedbackRow::condition.

@@ -214,6 +214,23 @@ void mla_row(const Line& l, std::vector<MeasuredRow>& out) {
   out.push_back(std::move(r));
 }
 
+void host_row(const Line& l, std::vector<MeasuredRow>& out) {
+  MeasuredRow r;
+  r.kind = OpKind::kHost;
+  r.group = "host";
+  r.label = l.key({"latency_us"});
+  r.library = l.text("library");
+  const std::string& launch = l.text("launch");
+  if (launch != "eager" && launch != "graph" && launch != "fused" && launch != "any") {
+    throw InputError(l.where(), fmt::format("launch = \"{}\"", launch),
+                     "eager, graph, fused or any");
+  }
+  r.variant = launch == "any" ? "" : launch;
+  r.point.at[0] = static_cast<double>(l.count("sequences", 1));
+  r.point.us = l.time("latency_us");
+  out.push_back(std::move(r));
+}
+
 constexpr std::uint64_t kGpusOfANode = 8;
 
 void deepep_rows(const Line& l, bool low_latency, std::vector<MeasuredRow>& out) {
@@ -250,9 +267,9 @@ void deepep_rows(const Line& l, bool low_latency, std::vector<MeasuredRow>& out)
 bool read_file_rows(const std::filesystem::path& path, const std::string& kind,
                     std::vector<MeasuredRow>& out) {
   const bool nccl = kind.starts_with("nccl_");
-  const std::vector<std::string_view> kinds{"moe_layer",        "grouped_gemm", "gemm",
-                                            "mla_decode",       "attn_decode",  "attn_prefill",
-                                            "custom_allreduce", "deepep_ll",    "deepep_normal"};
+  const std::vector<std::string_view> kinds{
+      "moe_layer",    "grouped_gemm",     "gemm",      "mla_decode",    "attn_decode",
+      "attn_prefill", "custom_allreduce", "deepep_ll", "deepep_normal", "host"};
   if (!nccl && std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) return false;
   const std::string content = read_file(path);
   std::string_view text = content;
@@ -291,11 +308,13 @@ bool read_file_rows(const std::filesystem::path& path, const std::string& kind,
       nccl_row(l, kind.substr(5), out);
     } else if (kind == "custom_allreduce") {
       custom_row(l, out);
+    } else if (kind == "host") {
+      host_row(l, out);
     } else {
       deepep_rows(l, kind == "deepep_ll", out);
     }
     for (std::size_t i = first; i < out.size(); ++i) {
-      if (out[i].kind < OpKind::kDispatch) out[i].hash = fnv1a(out[i].label);
+      if (out[i].kind < OpKind::kDispatch || kind == "host") out[i].hash = fnv1a(out[i].label);
     }
   }
   return true;

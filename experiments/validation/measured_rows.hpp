@@ -16,6 +16,8 @@
 //   deepep_ll_us.csv         nodes,hidden,tokens,topk,experts,dispatch_us,…,combine_us,…
 //   deepep_normal_us.csv nodes,hidden,tokens,topk,experts,dispatch_sms,combine_sms,dispatch_us,…,
 //                            combine_us,…
+//   host_us.csv              library,launch,sequences,latency_us (a step's time of the host; launch:
+//                            eager, graph, fused or any)
 // A row's key is the text of its columns that are not measured, joined with commas; rows whose key
 // has an even FNV-1a (64 bits) are for fitting, the others for judging.
 //

@@ -13,8 +13,8 @@
 
 namespace switchyard::gui {
 
-/// Threshold of the first rule on gate_entropy that the run is judged by (alarmRulesOf in
-/// gui/core/alarmrules.hpp), bits; nullopt: no rule watches it.
+/// Threshold of the first rule on gate_entropy that the run is judged by (health::alarm_rules_of),
+/// bits; nullopt: no rule watches it.
 struct EntropyAlarm {
   double threshold = 0;
   bool above = true;  ///< Raised above it, or below.
@@ -30,7 +30,7 @@ struct HealthReport {
   bool ownRules = false;
 };
 /// Reads the file's steps (its layers only where they are not too many) and judges them by
-/// alarmRulesOf() the run. Errors are in
+/// health::alarm_rules_of() the run. Errors are in
 /// `missing`; so is that `stop` (may be null) became true while it read.
 /// `permille` (may be null): thousandths of the reading that are done.
 HealthReport healthOf(const std::filesystem::path& file, const std::atomic<bool>* stop = nullptr,

@@ -48,7 +48,7 @@ double base_us(const OpUse& use, double overhead, double rate_share, double comp
   return overhead + std::max(use.rate_us / rate_share, use.compute_us / compute_share);
 }
 
-bool travels(OpKind kind) { return kind >= OpKind::kCollective; }
+bool travels(OpKind kind) { return kind >= OpKind::kCollective && kind != OpKind::kHost; }
 
 /// Square of the distance in the logarithms.
 double shape_distance(std::span<const std::uint64_t> a, std::span<const std::uint64_t> b) {
@@ -145,6 +145,9 @@ OpUse use_of(const Calibration& c, const OpTable& t, std::span<const double> at)
       use.place = {log2_of(at[0]), 0, 0};
       break;
     }
+    case OpKind::kHost:
+      use.place = {log2_of(at[0]), 0, 0};
+      break;
   }
   const double rate = travels(t.kind) ? c.link.value : c.hbm.value;
   use.rate_us = bytes / rate * 1e6;
@@ -165,7 +168,10 @@ OpTimer::OpTimer(const Calibration& calibration, const OpTable& table)
   most_ = -least_;
   for (const OpPoint& p : table.points) {
     const OpUse use = use_of(calibration, table, p.at);
-    const double base = base_us(use, table.overhead_us, table.rate_share, table.compute_share);
+    const double base =
+        table.kind == OpKind::kHost
+            ? p.us  // The straight line itself is the answer.
+            : base_us(use, table.overhead_us, table.rate_share, table.compute_share);
     known_.push_back({use.place, std::log(p.us / base)});
     least_ = std::min(least_, known_.back().ratio);
     most_ = std::max(most_, known_.back().ratio);
@@ -184,6 +190,10 @@ OpTime OpTimer::time(std::span<const double> at) const {
   for (std::size_t i = 0; i < n; ++i) {
     place[i] = std::clamp(place[i], low_[i], high_[i]);
     if (std::abs(place[i] - use.place[i]) > 1e-9) out.extrapolated = true;
+  }
+  if (table_.kind == OpKind::kHost) {
+    out.us = table_.overhead_us + table_.per_sequence_us * at[0];
+    return out;
   }
   std::vector<double> distance(known_.size());
   for (std::size_t j = 0; j < known_.size(); ++j) {
@@ -239,35 +249,6 @@ TableMatch find_table(const Calibration& calibration, OpKind kind, std::string_v
       nearest = distance;
       best = {&t, std::equal(shape.begin(), shape.end(), t.shape.begin(), t.shape.end())};
     }
-  }
-  return best;
-}
-
-const OpTable* choose_table(const Calibration& calibration, OpKind kind, std::string_view library,
-                            std::string_view variant, model::DType dtype,
-                            std::span<const std::uint64_t> shape) {
-  std::vector<const OpTable*> own, others;
-  bool knows = false;  // The library has tables of this operation.
-  for (const OpTable& t : calibration.tables) {
-    knows = knows || (t.kind == kind && t.library.starts_with(library));
-    if (t.kind != kind || t.dtype != dtype || (!t.variant.empty() && t.variant != variant) ||
-        !std::equal(shape.begin(), shape.end(), t.shape.begin(), t.shape.end())) {
-      continue;
-    }
-    (t.library.starts_with(library) ? own : others).push_back(&t);
-  }
-  const OpTable* best = nullptr;
-  for (const OpTable* t : knows ? own : others) {
-    if (best != nullptr && t->library != best->library) {
-      if (!knows) return nullptr;
-      throw InputError("cost.library",
-                       fmt::format("the calibration has {} of {} and {} for shape [{}]",
-                                   scenario::kOpKindNames[static_cast<std::size_t>(kind)],
-                                   best->library, t->library, fmt::join(shape, ", ")),
-                       "name one of them: their kernels differ");
-    }
-    // The table of the very kernel goes before one that stands for both.
-    if (best == nullptr || best->variant.empty()) best = t;
   }
   return best;
 }
@@ -338,6 +319,29 @@ Parameters fit(const std::vector<Sample>& samples) {
   return best;
 }
 
+/// The straight line with the smallest sum of squared relative errors, neither part negative.
+void fit_host(OpTable& t) {
+  double ww = 0, wn = 0, nn = 0, wy = 0, ny = 0;
+  for (const OpPoint& p : t.points) {
+    const double w = 1 / (p.us * p.us), n = p.at[0];
+    ww += w;
+    wn += w * n;
+    nn += w * n * n;
+    wy += w * p.us;
+    ny += w * n * p.us;
+  }
+  const double d = ww * nn - wn * wn;
+  double each = d > 1e-9 * ww * nn ? (ww * ny - wn * wy) / d : 0;
+  each = std::max(each, 0.0);
+  double step = (wy - each * wn) / ww;
+  if (step < 0) {
+    step = 0;
+    each = ny / nn;
+  }
+  t.overhead_us = step;
+  t.per_sequence_us = each;
+}
+
 /// Times below 1 MiB, ascending in the bytes: neighbours that fall are replaced by their
 /// geometric mean.
 void smooth(std::vector<OpPoint>& points) {
@@ -375,6 +379,10 @@ void fit_tables(Calibration& calibration) {
     for (const OpPoint& p : t.points) out.push_back({use_of(calibration, t, p.at), p.us});
   };
   for (OpTable& t : calibration.tables) {
+    if (t.kind == OpKind::kHost) {
+      fit_host(t);
+      continue;
+    }
     std::vector<Sample> samples;
     samples_of(t, samples);
     if (t.points.size() < kFew) {

@@ -24,6 +24,9 @@
 //   with
 //                      p = 1 − C(E−E/G, k)/C(E, k). A copy: low-latency dispatch H + 4H/128 + 16 B
 //                      (fp8), else 2H
+//   host               none: its time is overhead + per_sequence · sequences, fitted by the least
+//                      squares of relative errors (times of one number of sequences only: all of it
+//                      is the step's)
 //
 // Not modelled: other traffic on the links, clocks and power, batches whose sequences differ in
 // length (their mean stands for them).
@@ -83,14 +86,6 @@ struct TableMatch {
 TableMatch find_table(const scenario::Calibration& calibration, scenario::OpKind kind,
                       std::string_view library, std::string_view variant, model::DType dtype,
                       std::span<const std::uint64_t> shape);
-
-/// The table of the very shape for a scenario: variant `variant` or none, library `library…`; where
-/// such a library has no table of the operation at all, that of the only library that has this one.
-/// nullptr when there is none. InputError (cost.library) when several libraries begin so.
-const scenario::OpTable* choose_table(const scenario::Calibration& calibration,
-                                      scenario::OpKind kind, std::string_view library,
-                                      std::string_view variant, model::DType dtype,
-                                      std::span<const std::uint64_t> shape);
 
 /// Sets overhead and shares of each table by the smallest sum of |ln(measured / base)| over its
 /// points; a table with fewer than four takes points of the nearest shapes of its library and

@@ -131,10 +131,11 @@ bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::u
   if (!asked) {
     asked = std::make_shared<Asked>();
     const scenario::OpTable* table =
-        choose_table(*spec_.calibration, kind, spec_.library, variant, format, shape);
+        scenario::choose_table(*spec_.calibration, kind, spec_.library, variant, format, shape);
     if (table != nullptr) asked->timer = std::make_unique<OpTimer>(*spec_.calibration, *table);
   }
   if (!asked->timer) return false;
+  asked->used = true;
   auto known = asked->known.find(at);
   if (known == asked->known.end()) {
     constexpr std::size_t kMostKnown = 65536;
@@ -293,7 +294,7 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
   const Part rope{tokens * (2 * q_values * a_ + kv_values * (a_ + c)),
                   tokens * (q_values + kv_values) * a_, 0, dtype_.shared, gpu_.mfu};
   const bool dense_qkv = model_.attention != model::AttentionKind::kMla;
-  OpCost cost;
+  OpCost cost, projections;
   OpCost gemm = roofline(qkv.bytes, qkv.flops, qkv.format, qkv.share, 1);
   if (dense_qkv && measured(scenario::OpKind::kGemm, dtype_.shared,
                             {static_cast<std::uint64_t>(q_values + kv_values), model_.hidden_size},
@@ -301,18 +302,84 @@ OpCost CostModel::attention(std::size_t layer, std::span<const SequenceWork> wor
     cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
     cost += gemm;
     cost += roofline(rope.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+  } else if (!dense_qkv && measured_mla(work, projections)) {
+    cost += roofline(norm.bytes, 0, dtype_.shared, gpu_.mfu, 1);
+    cost += projections;
+    cost += roofline(rope.bytes, 0, dtype_.shared, gpu_.mfu, 1);
   } else {
     cost += group({norm, qkv, rope});
   }
   cost += core(layer, work);
   OpCost out = roofline(out_weights_ * w_ + tokens * (q_values + hidden) * a_ + own * hidden * a_,
                         2 * tokens * out_weights_, dtype_.shared, gpu_.mfu, 1);
-  if (dense_qkv) {
-    measured(scenario::OpKind::kGemm, dtype_.shared,
-             {model_.hidden_size, static_cast<std::uint64_t>(q_values)}, {tokens, 0, 0}, out);
-  }
+  const double answers = dense_qkv ? q_values : heads * real(model_.v_head_dim);
+  measured(scenario::OpKind::kGemm, dtype_.shared,
+           {model_.hidden_size, static_cast<std::uint64_t>(answers)}, {tokens, 0, 0}, out);
   cost += out;
   return cost;
+}
+
+OpCost CostModel::product(double m, double n, double k) const {
+  if (m == 0) return {};
+  OpCost cost = roofline(n * k * w_ + m * (n + k) * a_, 2 * m * n * k, dtype_.shared, gpu_.mfu, 1);
+  measured(scenario::OpKind::kGemm, dtype_.shared,
+           {static_cast<std::uint64_t>(n), static_cast<std::uint64_t>(k)}, {m, 0, 0}, cost);
+  return cost;
+}
+
+bool CostModel::measured_mla(std::span<const SequenceWork> work, OpCost& cost) const {
+  if (!spec_.calibration) return false;
+  double tokens = 0, expanded = 0;  // All; those of sequences with several new tokens.
+  for (const SequenceWork& s : work) {
+    tokens += real(s.new_tokens);
+    if (s.new_tokens > 1) expanded += real(s.new_tokens);
+  }
+  const double hidden = real(model_.hidden_size), heads = real(model_.num_heads);
+  const double rank = real(model_.kv_lora_rank), latent = rank + real(model_.qk_rope_head_dim);
+  const double q_rank = real(model_.q_lora_rank);
+  const double queries = heads * (real(model_.qk_nope_head_dim) + real(model_.qk_rope_head_dim));
+  const double values = heads * (real(model_.qk_nope_head_dim) + real(model_.v_head_dim));
+  const OpCost one = q_rank > 0 ? product(tokens, q_rank + latent, hidden) : OpCost{};
+  OpCost two = product(tokens, q_rank > 0 ? q_rank : queries, hidden);
+  two += product(tokens, latent, hidden);
+  OpCost all = one.measured > 0 || (q_rank > 0 && two.measured == 0) ? one : two;
+  if (q_rank > 0) all += product(tokens, queries, q_rank);
+  all += product(expanded, values, rank);
+  if (tokens > expanded) {
+    // Absorbed: the same weights and FLOPs, head by head.
+    const double m = tokens - expanded;
+    all += roofline(values * rank * w_ + m * (values + 2 * heads * rank) * a_,
+                    2 * m * values * rank, dtype_.shared, gpu_.mfu, 1);
+  }
+  if (all.measured == 0) return false;
+  cost = all;
+  return true;
+}
+
+void CostModel::ask_all(bool decode, bool prefill) const {
+  const std::uint32_t one[] = {1};
+  const SequenceWork answer{1, 1}, prompt{2, 0};
+  CostModel of = *this;
+  for (const bool decodes : {true, false}) {
+    if (!(decodes ? decode : prefill)) continue;
+    of.use_decode(decodes);
+    for (std::size_t layer = 0; layer < model_.layers.size(); ++layer) {
+      static_cast<void>(of.attention(layer, std::span(decodes ? &answer : &prompt, 1)));
+      static_cast<void>(of.dense(layer, 1));
+    }
+    if (model_.num_moe_layers() > 0) {
+      static_cast<void>(of.router(1, 1));
+      static_cast<void>(of.experts(one));
+      static_cast<void>(of.shared(1));
+    }
+    static_cast<void>(of.head(1));
+  }
+}
+
+void CostModel::add_used(std::set<const scenario::OpTable*>& tables) const {
+  for (const auto& [key, asked] : tables_) {
+    if (asked->used) tables.insert(&asked->timer->table());
+  }
 }
 
 OpCost CostModel::router(std::uint64_t tokens, std::uint64_t routed) const {
@@ -447,8 +514,28 @@ OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width, std::uint32_t s
                    dtype_.shared, gpu_.mfu};
   const Part second{hidden * i * w_ + t * (hidden + i) * a_, t * i * a_, 2 * t * hidden * i,
                     dtype_.shared, gpu_.mfu};
+  const double own = norm ? t / real(shares) : 0;
+  if (spec_.calibration) {
+    const double parts = expert_matrices_ - 1;
+    OpCost up = product(t, parts * i, hidden);
+    if (up.measured == 0 && parts > 1) {
+      OpCost each = product(t, i, hidden);
+      if (each.measured > 0) {
+        each += each;
+        up = each;
+      }
+    }
+    const OpCost down = product(t, hidden, i);
+    if (up.measured + down.measured > 0) {
+      if (up.measured == 0) up = roofline(first.bytes, first.flops, first.format, first.share, 1);
+      OpCost cost;
+      if (norm) cost += roofline(2 * own * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
+      cost += up;
+      cost += down;
+      return cost;
+    }
+  }
   if (!norm) return group({first, second});
-  const double own = t / real(shares);
   return group(
       {{2 * own * hidden * a_, own * hidden * a_, 0, dtype_.shared, gpu_.mfu}, first, second});
 }

@@ -25,11 +25,21 @@
 // table of the very shape and format: experts (both products; measured layers include permutation
 // and weighted sum, which the model also counts by itself: T·k·H bytes twice), the attention core
 // of GQA and of one new token of MLA (sequences of one step stand as their mean length; decode and
-// prefill are asked apart), and GEMMs (QKV, output, gate, head). Measured times include their
-// launch. Where the table is of a masked and of a contiguous grouped GEMM, steps that only decode
-// take the masked one, all others the contiguous one (cost.grouped_gemm). Every other operation
-// keeps the roofline. OpCost counts which were measured and which of
-// those lie outside the measured places.
+// prefill are asked apart), and GEMMs (n × k of a table), with what this GPU has of heads and
+// widths:
+//
+//   QKV (GQA)         (h + 2g)·d × H                 output       H × h·d (MLA: H × h·v)
+//   MLA down          q_rank + rank + rope × H in one, or q_rank × H (without q_rank h·qk × H) and
+//                     rank + rope × H
+//   MLA up            h·qk × q_rank; h·(nope + v) × rank for sequences with several new tokens (one
+//                     new token runs absorbed: other kernels, the roofline's)
+//   dense, shared     2I × H in one, or twice I × H; then H × I
+//   gate, head        E × H, V × H
+//
+// Measured times include their launch. Where the table is of a masked and of a contiguous grouped
+// GEMM, steps that only decode take the masked one, all others the contiguous one
+// (cost.grouped_gemm). Every other operation keeps the roofline. OpCost counts which were measured
+// and which of those lie outside the measured places.
 //
 // Not modelled: tile quantisation (rows padded to a tile) outside the calibration, cache hits
 // between kernels, power and clock effects, overlap of two kernels on one GPU except the shared
@@ -39,6 +49,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -166,6 +177,12 @@ class CostModel {
   /// From `rows` rows of logits of the whole vocabulary, 4·V bytes each.
   [[nodiscard]] OpCost sampling(std::uint64_t rows) const;
 
+  /// Asks for every table that layers of this model may ask for in steps that decode and in steps
+  /// with prompts. InputError: several libraries have times of one operation.
+  void ask_all(bool decode, bool prefill) const;
+  /// Adds the tables that times came from.
+  void add_used(std::set<const scenario::OpTable*>& tables) const;
+
   [[nodiscard]] const model::ModelConfig& model() const { return model_; }
   [[nodiscard]] const model::DTypeChoice& dtype() const { return dtype_; }
   /// Format a GEMM runs in whose stored operand has `stored`.
@@ -185,6 +202,10 @@ class CostModel {
   /// The measured time, if the calibration has it; bytes and flops are the roofline's.
   bool measured(scenario::OpKind kind, model::DType format, std::vector<std::uint64_t> shape,
                 const std::array<double, 3>& at, OpCost& cost) const;
+  /// A product of m rows of k with n × k shared weights by itself; measured = 1 when it is.
+  [[nodiscard]] OpCost product(double m, double n, double k) const;
+  /// The projections of latent attention to queries, keys and values; none of them measured: false.
+  bool measured_mla(std::span<const SequenceWork> work, OpCost& cost) const;
   [[nodiscard]] OpCost core(std::size_t layer, std::span<const SequenceWork> work) const;
   [[nodiscard]] OpCost core_of(std::size_t layer, std::span<const SequenceWork> work) const;
   /// `shares` of 0: no norm.
@@ -199,6 +220,7 @@ class CostModel {
       std::tuple<scenario::OpKind, std::string_view, model::DType, std::vector<std::uint64_t>>;
   struct Asked {
     std::unique_ptr<OpTimer> timer;
+    bool used = false;
     std::map<std::array<double, 3>, OpTime> known;
   };
   mutable std::map<TableKey, std::shared_ptr<Asked>> tables_;

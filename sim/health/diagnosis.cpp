@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <set>
@@ -14,6 +15,7 @@
 
 #include "engine/base/units.hpp"
 #include "sim/health/health_series.hpp"
+#include "sim/run/diff.hpp"
 #include "sim/run/metrics.hpp"
 
 namespace switchyard::health {
@@ -38,6 +40,18 @@ std::string percent(double share) {
   return std::isnan(share) ? "n/a" : fmt::format("{:.1f} %", 100 * share);
 }
 std::string time(double ps) { return fmt::format("{:.3f}", ps * 1e-6); }
+
+/// Neighbouring GPUs that divide the columns of each expert (attention = "tp" and ep < tp), by the
+/// run's scenario.
+std::uint32_t gpus_of_an_expert(const run::RunData& run) {
+  std::uint32_t tp = 1, ep = 1;
+  for (const auto& [key, value] : run::scenario_entries(run.meta.scenario_text)) {
+    if (key != "parallel.tp" && key != "parallel.ep") continue;
+    const auto n = static_cast<std::uint32_t>(std::strtoul(value.c_str(), nullptr, 10));
+    (key == "parallel.tp" ? tp : ep) = std::max(n, 1U);
+  }
+  return ep < tp ? tp / ep : 1;
+}
 
 class Examiner {
  public:
@@ -753,6 +767,7 @@ class Examiner {
       if (s.warmup || s.straggler_gpu >= inv_.gpus.size()) continue;
       ++count[s.straggler_gpu][static_cast<std::size_t>(s.straggler_reason)];
     }
+    const std::uint32_t cut = gpus_of_an_expert(run_);
     std::vector<double> load(inv_.gpus.size(), 0);
     for (std::size_t i = 0; i < run_.totals.expert_kept.size(); ++i) {
       // Split evenly over an expert's copies.
@@ -762,8 +777,9 @@ class Examiner {
       }
       for (std::uint32_t r = 0; r < inv_.replicas; ++r) {
         const std::uint32_t g = inv_.placement[i * inv_.replicas + r];
-        if (g < load.size()) {
-          load[g] += static_cast<double>(run_.totals.expert_kept[i]) / static_cast<double>(copies);
+        // The placement names the first of the GPUs that divide an expert's columns.
+        for (std::uint32_t c = g; g != run::kNone && c < g + cut && c < load.size(); ++c) {
+          load[c] += static_cast<double>(run_.totals.expert_kept[i]) / static_cast<double>(copies);
         }
       }
     }

@@ -129,14 +129,16 @@ void Simulator::compose_reduce() {
 
 /// Sequence parallelism: every GPU of a group computes the head for all rows that sample.
 void Simulator::gather_samples() {
-  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_));
+  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_),
+             {network::Collective::kAllGather, &sampled_of_});
 }
 
 /// parallel.vocab_parallel: every GPU of a group gets the logits of the whole vocabulary.
 void Simulator::gather_logits() {
   const std::uint64_t before = record_.scalars.bytes_sent;
-  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_,
-                                          shard_.vocab_size * s_.parallel.tp));
+  const std::uint64_t values = shard_.vocab_size * s_.parallel.tp;
+  collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_, values),
+             {network::Collective::kAllGather, &sampled_of_, values});
   logit_bytes_ += record_.scalars.bytes_sent - before;
 }
 

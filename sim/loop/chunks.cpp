@@ -41,7 +41,8 @@ std::vector<std::uint64_t> chunk_of(const std::vector<std::uint64_t>& matrix, st
 void Simulator::beside(run::Phase phase, std::uint32_t moe,
                        const std::vector<std::uint64_t>& matrix, std::vector<std::int64_t>& clock,
                        std::vector<Path>& paths, std::int64_t& duration, std::int64_t& floor) {
-  exchange_.run(matrix, clock, timings_, Among::kGroups, ready_);
+  const GroupTime time = all_to_all_time(phase, Among::kGroups);
+  exchange_.run(matrix, clock, timings_, Among::kGroups, ready_, &time);
   std::int64_t longest = 0, highest = 0;
   for (const ExchangeTiming& t : timings_) {
     longest = std::max(longest, t.duration_ps);

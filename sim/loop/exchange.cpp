@@ -6,16 +6,131 @@
 
 namespace switchyard::sim {
 
-void Simulator::collective(std::uint32_t moe,
-                           const std::vector<std::vector<std::uint64_t>>& phases) {
+std::unique_ptr<ExchangeTimes> make_exchange_times(const scenario::Scenario& s,
+                                                   ExchangeTimer& timer) {
+  if (s.cost.exchange != scenario::ExchangeCost::kCalibrated) return nullptr;
+  auto times = std::make_unique<ExchangeTimes>(s);
+  using Kind = ExchangeTimes::Kind;
+  for (std::size_t k = 0; k < ExchangeTimes::kKinds; ++k) {
+    const auto kind = static_cast<Kind>(k);
+    const bool experts = kind <= Kind::kCombine;
+    if (!times->has(kind)) continue;
+    if (!timer.alone(experts ? Among::kGroups : Among::kShards,
+                     experts ? s.parallel.ep : s.parallel.tp)) {
+      times->leave(kind, "groups, stages or copies of experts share links");
+    }
+  }
+  times->require_any();
+  return times;
+}
+
+/// What a calibration says of a dispatch or combine by its busiest port; empty: nothing.
+GroupTime Simulator::all_to_all_time(run::Phase phase, Among among) {
+  if (among != Among::kGroups ||
+      (phase != run::Phase::kDispatch && phase != run::Phase::kCombine)) {
+    return {};
+  }
+  const auto kind = phase == run::Phase::kDispatch ? ExchangeTimes::Kind::kDispatch
+                                                   : ExchangeTimes::Kind::kCombine;
+  if (!exchange_times_ || !exchange_times_->has(kind)) return {};
+  return
+      [this, kind](std::span<const std::uint64_t> bytes, std::span<const std::uint32_t> members) {
+        const std::size_t n = members.size();
+        std::uint64_t most = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+          std::uint64_t out = 0, in = 0;
+          for (std::size_t j = 0; j < n; ++j) {
+            if (j == i) continue;
+            out += bytes[i * n + j];
+            in += bytes[j * n + i];
+          }
+          most = std::max({most, out, in});
+        }
+        return count_time(kind, most);
+      };
+}
+
+std::int64_t Simulator::count_time(ExchangeTimes::Kind kind, std::uint64_t bytes) {
+  const OpTime t = exchange_times_->time(kind, bytes);
+  TimedExchanges& n = timed_exchanges_[static_cast<std::size_t>(kind)];
+  ++n.all;
+  n.extrapolated += t.extrapolated ? 1 : 0;
+  return SimTime::from_seconds(t.us * 1e-6).ps();
+}
+
+/// The same of a collective, divided over the phases of each group.
+GroupTime Simulator::collective_time(const Buffers& of,
+                                     const std::vector<std::vector<std::uint64_t>>& phases) {
+  using Kind = ExchangeTimes::Kind;
+  const Kind kind = of.what == network::Collective::kReduceScatter ? Kind::kReduceScatter
+                    : of.what == network::Collective::kAllGather   ? Kind::kAllGather
+                                                                   : Kind::kAllReduce;
+  if (!exchange_times_ || !exchange_times_->has(kind)) return {};
+  struct Left {
+    std::int64_t ps = 0, phases = 0;
+  };
+  const std::uint32_t tp = s_.parallel.tp;
+  std::vector<Left> left(gpus_ / tp);
+  for (std::uint32_t q = 0; q < gpus_ / tp; ++q) {
+    const std::uint64_t values = of.values > 0 ? of.values : s_.model.hidden_size;
+    const std::uint64_t bytes =
+        model::dtype_bytes(s_.activations, (*of.rows)[std::size_t{q} * tp] * values);
+    if (bytes == 0) continue;
+    for (const std::vector<std::uint64_t>& m : phases) {
+      bool any = false;
+      for (std::uint32_t g = q * tp; g < (q + 1) * tp && !any; ++g) {
+        for (std::uint32_t d = q * tp; d < (q + 1) * tp && !any; ++d) {
+          any = g != d && m[std::size_t{g} * gpus_ + d] > 0;
+        }
+      }
+      left[q].phases += any ? 1 : 0;
+    }
+    if (left[q].phases > 0) left[q].ps = count_time(kind, bytes);
+  }
+  return [left = std::move(left), tp](std::span<const std::uint64_t>,
+                                      std::span<const std::uint32_t> members) mutable {
+    Left& l = left[members.front() / tp];
+    const std::int64_t share = l.ps / l.phases;
+    l.ps -= share;
+    --l.phases;
+    return share;
+  };
+}
+
+/// The same of a group's collective in place of its dispatch or combine.
+GroupTime Simulator::inside_time(run::Phase phase,
+                                 const std::vector<std::vector<std::uint64_t>>& phases) {
+  using network::Collective;
+  const Collective what = phase == run::Phase::kDispatch  ? Collective::kAllGather
+                          : s_.parallel.sequence_parallel ? Collective::kReduceScatter
+                                                          : Collective::kAllReduce;
+  const std::vector<std::uint64_t> rows = defers_ ? with_late() : tokens_of_;
+  return collective_time({what, &rows}, phases);
+}
+
+void Simulator::collective(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& phases,
+                           const Buffers& of) {
   std::int64_t duration = 0, floor = 0;
+  const GroupTime time = collective_time(of, phases);
   if (in_halves_) {
     // The wires carry one exchange after another, whichever half's.
-    issue(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards);
+    issue(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards, false, &time);
     await_exchange(run::Phase::kCollective);
     return;
   }
-  exchange(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards);
+  exchange(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards, nullptr, &time);
+}
+
+/// The collectives of a group's hidden states before and after its operations.
+void Simulator::gather_hidden(std::uint32_t moe) {
+  collective(moe, gather_, {network::Collective::kAllGather, &tokens_of_});
+}
+void Simulator::reduce_hidden(std::uint32_t moe) {
+  if (s_.parallel.sequence_parallel) {
+    collective(moe, scatter_, {network::Collective::kReduceScatter, &tokens_of_});
+  } else {
+    collective(moe, reduce_, {network::Collective::kAllReduce, &tokens_of_});
+  }
 }
 
 /// What the kernels cost that pack the rows a GPU sends or unpack those it received: the row in its
@@ -74,10 +189,12 @@ void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::ui
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
                          std::int64_t& duration, std::int64_t& floor, Among among,
-                         const std::vector<PortBytes>* ports) {
+                         const std::vector<PortBytes>* ports, const GroupTime* time) {
+  const GroupTime own = time == nullptr ? all_to_all_time(phase, among) : GroupTime();
+  if (time == nullptr) time = &own;
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const std::vector<std::uint64_t>& matrix = matrices[i];
-    exchange_.run(matrix, ready_, timings_, among);
+    exchange_.run(matrix, ready_, timings_, among, {}, time);
     std::int64_t longest = 0, highest_floor = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);

@@ -497,6 +497,21 @@ void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel
   members = &p->groups;
 }
 
+bool ExchangeTimer::alone(Among among, std::uint32_t size) {
+  State& s = *state_;
+  if (s.kept || s.loads_go_on) return false;
+  std::vector<network::NetworkModel>* models = nullptr;
+  std::vector<std::vector<std::uint32_t>>* groups = nullptr;
+  s.choose(among, models, groups);
+  return std::all_of(groups->begin(), groups->end(), [&](const auto& members) {
+    bool in_order = members.size() == size && members.front() % size == 0;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      in_order = in_order && members[i] == members.front() + i;
+    }
+    return in_order;
+  });
+}
+
 void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::int64_t> ready_ps,
                                  TransferQueue::Exchange& e) const {
   const bool pairs = by_pairs(e);
@@ -533,7 +548,8 @@ void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::i
 
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
                         std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out,
-                        Among among, std::span<const std::int64_t> all_ready_ps) {
+                        Among among, std::span<const std::int64_t> all_ready_ps,
+                        const GroupTime* time) {
   State& s = *state_;
   std::vector<network::NetworkModel>* chosen = nullptr;
   std::vector<std::vector<std::uint32_t>>* parts = nullptr;
@@ -626,8 +642,19 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       s.beside.push_back(std::move(e));
       s.group_of.push_back(used - 1);
     }
+    if (time != nullptr && *time) {
+      SWITCHYARD_ASSERT(s.beside.empty(),
+                        "an exchange with a time of its own is alone on its links");
+      if (const std::int64_t own_ps = (*time)(own, members); own_ps >= 0) {
+        t.duration_ps = std::max({own_ps, t.floor_ps, std::int64_t{1}});
+        t.extrapolated = false;  // Of the model's links.
+        for (std::size_t i = 0; i < n; ++i) {
+          if (r.participates[i] != 0) t.end_ps[members[i]] = t.begin_ps + t.duration_ps;
+        }
+      }
+    }
     s.reasons.push_back({r.straggler == network::kNone ? r.straggler : members[r.straggler], late,
-                         r.reason, r.duration.ps(), r.alpha.ps(), wait, r.start.ps() - first});
+                         r.reason, t.duration_ps, r.alpha.ps(), wait, r.start.ps() - first});
   }
   out.resize(used);
   // Exchanges that share a link with a copy take longer.

@@ -31,6 +31,7 @@
 // the next exchange on links beyond the GPUs' own.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -64,6 +65,12 @@ struct ExchangeTiming {
 /// may go from one group to another, all as one exchange. kDirect: as kAll, and every pair sends
 /// directly (stages of a pipeline).
 enum class Among : std::uint8_t { kGroups, kShards, kAll, kDirect };
+
+/// Time of a group's exchange in place of the network model's, in ps, or less than 0: the model's.
+/// `bytes`: its own [n][n], row = sender; `members`: its n GPUs. Called once per group with
+/// traffic.
+using GroupTime = std::function<std::int64_t(std::span<const std::uint64_t> bytes,
+                                             std::span<const std::uint32_t> members)>;
 
 /// Refuses what only the links can tell, with the place of the key: a ring of groups whose links
 /// meet where their exchanges are one. For `explain`; ExchangeTimer does the same.
@@ -159,11 +166,16 @@ class ExchangeTimer {
   /// Times `bytes` ([G][G], row = sender, diagonal ignored) for GPUs ready at `ready_ps` [G]. One
   /// entry per group with traffic; their participants are disjoint. Bytes between the groups of
   /// `among` are not looked at.
+  /// `time`, if any: how long an exchange takes, at least its floor; all its participants end
+  /// together then. Only where it is alone().
   /// `all_ready_ps` [G]: clocks before which no later exchange begins, where these are not
   /// `ready_ps` (an exchange that waits for a wire begins after others that are run later).
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
            std::vector<ExchangeTiming>& out, Among among = Among::kGroups,
-           std::span<const std::int64_t> all_ready_ps = {});
+           std::span<const std::int64_t> all_ready_ps = {}, const GroupTime* time = nullptr);
+  /// Whether every group of `size` neighbouring GPUs of `among` exchanges by itself and nothing
+  /// else may be on its links.
+  [[nodiscard]] bool alone(Among among, std::uint32_t size);
 
  private:
   struct State;

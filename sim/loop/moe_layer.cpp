@@ -468,8 +468,13 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     const bool inside = sharded() && !wide();  // The group's collectives in place of all-to-alls.
     if (loads_) ask_experts(moe);
     if (packs) pack(run::Phase::kDispatch, true);
+    const auto time_of = [&](run::Phase phase, const auto& matrices) {
+      return inside ? inside_time(phase, matrices) : all_to_all_time(phase, Among::kGroups);
+    };
+    const GroupTime there = time_of(run::Phase::kDispatch, traffic_.dispatch);
     exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
-             out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups, &traffic_.dispatch_ports);
+             out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups, &traffic_.dispatch_ports,
+             &there);
     if (packs) pack(run::Phase::kDispatch, false);
     if (!sent_on_.empty()) {
       exchange(run::Phase::kDispatch, moe, {there_}, out.dispatch_ps, out.dispatch_floor_ps);
@@ -493,7 +498,9 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
         failed_gathers(
             moe, traffic_.combine,
             [&](const auto& part) {
-              exchange(home, moe, part, out.combine_ps, out.combine_floor_ps);
+              const GroupTime time = time_of(run::Phase::kCombine, part);
+              exchange(home, moe, part, out.combine_ps, out.combine_floor_ps, Among::kGroups,
+                       nullptr, &time);
             },
             [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
               wait(g, ps, culprit, StragglerReason::kFault);
@@ -501,8 +508,9 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
             true)) {
       sum_traffic();
     }
+    const GroupTime back = time_of(run::Phase::kCombine, traffic_.combine);
     exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
-             &traffic_.combine_ports);
+             &traffic_.combine_ports, &back);
     if (packs) pack(run::Phase::kCombine, false);
   }
   moe_finish(moe);
@@ -522,8 +530,13 @@ void Simulator::moe_finish(std::uint32_t moe) {
     ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g]);
   }
   if (wide() && !s_.parallel.sequence_parallel) {
-    collective(moe,
-               defers_ ? group_collective(network::Collective::kAllGather, with_late()) : gather_);
+    if (defers_) {
+      const std::vector<std::uint64_t> rows = with_late();
+      collective(moe, group_collective(network::Collective::kAllGather, rows),
+                 {network::Collective::kAllGather, &rows});
+    } else {
+      gather_hidden(moe);
+    }
   }
   if (loads_) drop_passing();
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <set>
 
 #include "engine/base/hash.hpp"
 #include "engine/base/version.hpp"
@@ -61,6 +62,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                       scenario.parallel.vocab_parallel ? scenario.parallel.tp : 1)) {
   trace_ = trace;
   refuse_unsupported();
+  exchange_times_ = make_exchange_times(s_, exchange_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g), s_.cost);
     cost_.back().use_vocabulary(s_.model.vocab_size);
@@ -598,7 +600,7 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
   const std::vector<OpCost>* const known =
       same_rows_ && !merge_on_ ? &attention_costs(layer) : nullptr;
   if (kv_travels()) move_kv(layer, of);
-  if (s_.parallel.sequence_parallel) collective(of, gather_);
+  if (s_.parallel.sequence_parallel) gather_hidden(of);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c =
         known != nullptr
@@ -611,14 +613,14 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
     slowest = std::max(slowest, work(g, run::Phase::kAttention, c));
   }
   if (merge_on_) finish_merge(of, slowest);
-  if (sharded()) collective(of, s_.parallel.sequence_parallel ? scatter_ : reduce_);
+  if (sharded()) reduce_hidden(of);
   if (is_moe) record_.layers[moe].attention_ps += slowest;
 }
 
 void Simulator::dense_layer(std::size_t layer) {
   const bool ffn = s_.model.layers[layer].ffn == model::FfnKind::kDense;
   at_layer_ = run::kNone;
-  if (ffn && s_.parallel.sequence_parallel) collective(run::kNone, gather_);
+  if (ffn && s_.parallel.sequence_parallel) gather_hidden(run::kNone);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (ffn) {
       transient(g, tokens_of_[g] * (2 * s_.model.hidden_size + 2 * shard_.dense_intermediate),
@@ -626,9 +628,7 @@ void Simulator::dense_layer(std::size_t layer) {
     }
     work(g, run::Phase::kDense, cost_[g].dense(layer, tokens_of_[g], shares()));
   }
-  if (ffn && sharded()) {
-    collective(run::kNone, s_.parallel.sequence_parallel ? scatter_ : reduce_);
-  }
+  if (ffn && sharded()) reduce_hidden(run::kNone);
 }
 
 /// Layers of the composed part, one after the other.
@@ -711,8 +711,67 @@ void Simulator::embed() {
   }
   if (!s_.parallel.vocab_parallel) return;
   const std::uint64_t before = record_.scalars.bytes_sent;
-  collective(run::kNone, s_.parallel.sequence_parallel ? scatter_ : reduce_);
+  reduce_hidden(run::kNone);
   embedding_bytes_ += record_.scalars.bytes_sent - before;
+}
+
+/// Which tables of the calibration gave times, and what the others are of.
+void Simulator::note_calibration(SimulationResult& result) const {
+  const scenario::Calibration& c = *s_.cost.calibration;
+  result.notes.push_back(
+      fmt::format("calibration {}{}{}: {} times are measured ones, {} of them EXTRAPOLATED by the "
+                  "roofline; all others are the roofline's",
+                  c.device, s_.cost.library.empty() ? "" : ", ", s_.cost.library, measured_ops_,
+                  extrapolated_ops_));
+  std::set<const scenario::OpTable*> used;
+  for (const CostModel& m : cost_) m.add_used(used);
+  std::string timed, left;
+  std::uint64_t all = 0, beyond = 0;
+  for (std::size_t k = 0; exchange_times_ && k < ExchangeTimes::kKinds; ++k) {
+    const auto kind = static_cast<ExchangeTimes::Kind>(k);
+    if (!exchange_times_->wanted(kind)) continue;
+    if (!exchange_times_->has(kind)) {
+      left += fmt::format("{}{} ({})", left.empty() ? "" : "; ", ExchangeTimes::kNames[k],
+                          exchange_times_->why_not(kind));
+      continue;
+    }
+    const scenario::OpTable& table = exchange_times_->table(kind);
+    if (timed_exchanges_[k].all > 0) used.insert(&table);
+    all += timed_exchanges_[k].all;
+    beyond += timed_exchanges_[k].extrapolated;
+    timed += fmt::format("{}{} by {} {}", timed.empty() ? "" : ", ", ExchangeTimes::kNames[k],
+                         table.library, table.variant);
+    if (table.shape.back() > 0 && table.kind != scenario::OpKind::kCollective) {
+      timed += fmt::format(" of {} SMs", table.shape.back());
+    }
+  }
+  if (!timed.empty()) {
+    result.notes.push_back(fmt::format(
+        "calibration {}: {} exchanges are measured ones, {} of them EXTRAPOLATED: {}{}{}", c.device,
+        all, beyond, timed, left.empty() ? "" : "; the network model times ", left));
+  }
+  if (const scenario::OpTable* host = s_.host.measured; host != nullptr) used.insert(host);
+  std::array<std::array<std::size_t, 2>, scenario::kOpKinds> count{};  // Used, all.
+  for (const scenario::OpTable& t : c.tables) {
+    auto& n = count[static_cast<std::size_t>(t.kind)];
+    n[0] += used.contains(&t) ? 1 : 0;
+    ++n[1];
+  }
+  std::string kinds;
+  bool exchanges = false;
+  for (std::size_t k = 0; k < scenario::kOpKinds; ++k) {
+    if (count[k][1] == 0) continue;
+    kinds += fmt::format("{}{} {} of {}", kinds.empty() ? "" : ", ", scenario::kOpKindNames[k],
+                         count[k][0], count[k][1]);
+    exchanges = exchanges || (k >= static_cast<std::size_t>(scenario::OpKind::kCollective) &&
+                              k != static_cast<std::size_t>(scenario::OpKind::kHost));
+  }
+  result.notes.push_back(fmt::format(
+      "calibration {}: times came from {} of its {} tables: {}{}", c.device, used.size(),
+      c.tables.size(), kinds,
+      exchanges && !exchange_times_
+          ? "; the network model times exchanges (cost.exchange = \"calibrated\": tables that fit)"
+          : ""));
 }
 
 /// What a reader of the run must know beside its numbers.
@@ -745,36 +804,7 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
         "network.algorithm = \"hierarchical\" goes by servers, and there is one: the exchanges are "
         "the direct ones");
   }
-  if (s_.cost.calibration) {
-    result.notes.push_back(fmt::format(
-        "calibration {}{}{}: {} times are measured ones, {} of them EXTRAPOLATED by the "
-        "roofline; all others are the roofline's",
-        s_.cost.calibration->device, s_.cost.library.empty() ? "" : ", ", s_.cost.library,
-        measured_ops_, extrapolated_ops_));
-  }
-  if (s_.cost.calibration) {
-    // Exchanges are timed by the links (network.*), or by network.measured.
-    std::array<std::size_t, scenario::kOpKinds> count{};
-    for (const scenario::OpTable& t : s_.cost.calibration->tables) {
-      ++count[static_cast<std::size_t>(t.kind)];
-    }
-    std::size_t unread = 0;
-    std::string which;
-    for (const auto kind :
-         {scenario::OpKind::kCollective, scenario::OpKind::kDispatch, scenario::OpKind::kCombine}) {
-      const auto k = static_cast<std::size_t>(kind);
-      if (count[k] == 0) continue;
-      unread += count[k];
-      which +=
-          fmt::format("{}{} {}", which.empty() ? "" : ", ", count[k], scenario::kOpKindNames[k]);
-    }
-    if (unread > 0) {
-      result.notes.push_back(fmt::format(
-          "calibration {}: {} of its {} tables ({}) are read by validate only; the "
-          "network model, or network.measured, times exchanges here",
-          s_.cost.calibration->device, unread, s_.cost.calibration->tables.size(), which));
-    }
-  }
+  if (s_.cost.calibration) note_calibration(result);
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
   if (!duplicates_.empty()) result.notes.push_back(duplicates_);
   if (s_.parallel.expert_tp > 1) {
@@ -999,6 +1029,24 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   return result;
 }
 
+namespace {
+
+/// Whether the calibration answers every question of this scenario with one table.
+void check_calibration(const scenario::Scenario& s) {
+  if (!s.cost.calibration) return;
+  const scenario::Workload& w = s.workload;
+  const scenario::Parallel& p = s.parallel;
+  const CostModel cost(
+      shard_of(s.model, p.tp, p.ep > p.tp, p.expert_tp, p.vocab_parallel ? p.tp : 1), s.dtype,
+      s.activations, s.hardware.gpu_type(0), s.cost);
+  cost.ask_all(w.serves() || w.tokens == 1, w.serves() || w.tokens > 1);
+  if (s.cost.exchange == scenario::ExchangeCost::kModel) return;
+  ExchangeTimer timer(s);
+  static_cast<void>(make_exchange_times(s, timer));
+}
+
+}  // namespace
+
 SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace* trace,
                           const std::string& trace_hash, RunSink& sink,
                           const ProgressCallback& progress, const SimulationExtras& extras) {
@@ -1013,6 +1061,7 @@ SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace
 void check_scenario(const scenario::Scenario& scenario) {
   try {
     check_groups(scenario);
+    check_calibration(scenario);
     const bool routed = scenario.model.num_moe_layers() > 0;
     if (routed && scenario.workload.routing.source == scenario::RoutingSource::kTrace) return;
     // SimGrid has one session a process, and nothing is timed here: a sweep's points would not get

@@ -41,7 +41,7 @@ void Simulator::load_weights() {
 
 /// Runs the loading of every GPU; the first step begins when the GPUs may serve.
 void Simulator::start_up(std::vector<LoadJob>& jobs) {
-  const scenario::LoadingSpec& spec = s_.memory.loading;
+  scenario::LoadingSpec spec = s_.memory.loading;
   const cluster::RouteTable& routes = exchange_.copies()->routes();
   const bool ssd = spec.from == scenario::LoadingSpec::From::kSsd;
   std::vector<std::uint64_t> bytes(gpus_, 0);
@@ -76,6 +76,13 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
     if (ssd) {
       job.read = rate(g, exchange_.ssd_of()[g], host);
       job.read_latency_ps = routes.latency(exchange_.ssd_of()[g], host).ps();
+    }
+    if (spec.warm_up_tokens > 0) {
+      // A batch of dummy tokens is a prompt to the kernels.
+      const std::uint32_t rows[] = {spec.warm_up_tokens};
+      cost_[g].use_decode(false);
+      spec.warm_up_per_expert = cost_[g].experts(rows).time;
+      warm_up_ps_ = std::max(warm_up_ps_, spec.warm_up_per_expert.ps());
     }
     const LoadTimeline t = load_timeline(spec, job);
     check_time(t.ready_ps);
@@ -154,6 +161,13 @@ void Simulator::note_start_up(SimulationResult& result) {
       buffers > 0
           ? fmt::format(", {} of host buffers a GPU", format_bytes(static_cast<double>(buffers)))
           : ""));
+  if (spec.warm_up_tokens > 0) {
+    metrics.push_back({"warm-up of an expert", static_cast<double>(warm_up_ps_) * 1e-9, "ms"});
+    result.notes.push_back(
+        fmt::format("loading: {} dummy tokens take {} in an expert by the cost model (the slowest "
+                    "GPU type)",
+                    spec.warm_up_tokens, format_time(SimTime::from_ps(warm_up_ps_))));
+  }
 }
 
 }  // namespace switchyard::sim

@@ -20,6 +20,7 @@
 #include "engine/model/policy_weights.hpp"
 #include "engine/routing/route.hpp"
 #include "sim/cost/cost.hpp"
+#include "sim/cost/exchange_times.hpp"
 #include "sim/faults/fault_clock.hpp"
 #include "sim/health/alarm_board.hpp"
 #include "sim/loop/dispatch.hpp"
@@ -63,6 +64,10 @@ inline constexpr std::int64_t kLongestSettingPs = 3'600'000'000'000'000;   // on
 
 /// Index of straggler_ps_: why others waited.
 inline constexpr std::size_t kByLoad = 0, kByLink = 1, kByHostLoad = 2, kByFault = 3;
+
+/// Tables of exchanges for cost.exchange = "calibrated"; null without. InputError: none fits.
+[[nodiscard]] std::unique_ptr<ExchangeTimes> make_exchange_times(const scenario::Scenario& scenario,
+                                                                 ExchangeTimer& timer);
 
 constexpr std::size_t at(run::Phase p) { return static_cast<std::size_t>(p); }
 
@@ -122,6 +127,7 @@ class Simulator {
   void begin_step(std::uint64_t step, const run::Inventory& inv);
   void compute_layers();
   void note_result(const run::Inventory& inv, std::uint64_t steps, SimulationResult& result) const;
+  void note_calibration(SimulationResult& result) const;
   void compose_step();
   void grow_kv(std::uint64_t step);
   [[nodiscard]] std::uint64_t expert_bytes() const;
@@ -140,7 +146,20 @@ class Simulator {
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
                 std::int64_t& floor, Among among = Among::kGroups,
-                const std::vector<PortBytes>* ports = nullptr);
+                const std::vector<PortBytes>* ports = nullptr, const GroupTime* time = nullptr);
+  // exchange.cpp: times of a calibration (cost.exchange)
+  [[nodiscard]] GroupTime all_to_all_time(run::Phase phase, Among among);
+  [[nodiscard]] GroupTime inside_time(run::Phase phase,
+                                      const std::vector<std::vector<std::uint64_t>>& phases);
+  [[nodiscard]] std::int64_t count_time(ExchangeTimes::Kind kind, std::uint64_t bytes);
+  /// What a collective is of: so many values (0: a hidden state) for each of rows[first GPU].
+  struct Buffers {
+    network::Collective what = network::Collective::kAllReduce;
+    const std::vector<std::uint64_t>* rows = nullptr;
+    std::uint64_t values = 0;
+  };
+  [[nodiscard]] GroupTime collective_time(const Buffers& of,
+                                          const std::vector<std::vector<std::uint64_t>>& phases);
   /// What the policy makes of the requests of this workload.
   void describe_requests(const RoutingTrace* trace);
   /// The same for the sequences of the plan that are new.
@@ -148,8 +167,11 @@ class Simulator {
   /// Whether the tokens of a sequence pass through the router.
   [[nodiscard]] bool uses_router(std::uint32_t sequence) const;
   void compose_reduce();
-  /// One of reduce_, scatter_, gather_ in the groups of tp.
-  void collective(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& phases);
+  /// In the groups of tp.
+  void collective(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& phases,
+                  const Buffers& of);
+  void gather_hidden(std::uint32_t moe);
+  void reduce_hidden(std::uint32_t moe);
   /// Phases [G][G] of a collective of `values` activations (0: a hidden state) per row, rows[first
   /// GPU] of each group.
   [[nodiscard]] std::vector<std::vector<std::uint64_t>> group_collective(
@@ -194,7 +216,8 @@ class Simulator {
   void swap_half();
   void issue(run::Phase phase, std::uint32_t moe,
              const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
-             std::int64_t& floor, Among among = Among::kGroups, bool only_senders = false);
+             std::int64_t& floor, Among among = Among::kGroups, bool only_senders = false,
+             const GroupTime* time = nullptr);
   void await_exchange(run::Phase phase);
   void issue_dispatch(std::uint32_t moe, run::Phase phase);
   void issue_combine(std::uint32_t moe, run::Phase phase);
@@ -470,7 +493,12 @@ class Simulator {
   std::int64_t pack_ps_ = 0;
   std::vector<CostModel> cost_;
   std::uint64_t measured_ops_ = 0, extrapolated_ops_ = 0;  // of the calibration
-  std::map<std::uint32_t, KeptKv> kv_on_;                  // by_expert: sequences that keep any.
+  std::unique_ptr<ExchangeTimes> exchange_times_;          // null: the network model times all
+  struct TimedExchanges {
+    std::uint64_t all = 0, extrapolated = 0;
+  };
+  std::array<TimedExchanges, ExchangeTimes::kKinds> timed_exchanges_{};
+  std::map<std::uint32_t, KeptKv> kv_on_;  // by_expert: sequences that keep any.
   // by_expert: what sequences left behind in a copy of the experts when they went to another one.
   std::multimap<std::pair<std::uint32_t, std::uint32_t>, KeptKv> kv_left_;
   std::vector<std::uint64_t> first_used_;  // [G] when KV rooms were asked for first.
@@ -481,6 +509,7 @@ class Simulator {
   std::vector<std::uint64_t> merge_queries_, merge_results_;        // [G][G] bytes
   std::vector<std::uint64_t> copy_bytes_;  // [links] of copies that this step asked for.
   std::vector<std::uint64_t> peak_other_;  // [G] at most in its last step, beside KV pages.
+  std::int64_t warm_up_ps_ = 0;            // of an expert, by the cost model
   std::vector<LoadTimeline> timelines_;    // [G] of the start-up; empty: the weights are there.
   std::int64_t first_step_end_ps_ = -1, last_step_ps_ = 0;
   std::uint64_t last_step_ = 0;         // that last_step_ps_ is of

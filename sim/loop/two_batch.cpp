@@ -60,7 +60,10 @@ void Simulator::swap_half() {
 /// has ended, or with only_senders that of those who send; only the others await it then.
 void Simulator::issue(run::Phase phase, std::uint32_t moe,
                       const std::vector<std::vector<std::uint64_t>>& matrices,
-                      std::int64_t& duration, std::int64_t& floor, Among among, bool only_senders) {
+                      std::int64_t& duration, std::int64_t& floor, Among among, bool only_senders,
+                      const GroupTime* time) {
+  const GroupTime own = time == nullptr ? all_to_all_time(phase, among) : GroupTime();
+  if (time == nullptr) time = &own;
   arrival_.assign(gpus_, 0);
   begin_.assign(gpus_, 0);
   arrival_path_ = path_;
@@ -86,7 +89,7 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
       }
     }
     first = false;
-    exchange_.run(matrix, clock, timings_, among, ready_);
+    exchange_.run(matrix, clock, timings_, among, ready_, time);
     std::int64_t longest = 0, highest = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);
@@ -142,7 +145,11 @@ void Simulator::issue_dispatch(std::uint32_t moe, run::Phase phase) {
   run::LayerRecord& out = record_.layers[moe];
   if (s_.network.payload.wire != scenario::WireFormat::kNative) pack(run::Phase::kDispatch, true);
   if (!sent_on_.empty()) traffic_.dispatch.push_back(there_);
-  issue(phase, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps);
+  const bool inside = phase == run::Phase::kCollective;
+  const GroupTime time = inside ? inside_time(run::Phase::kDispatch, traffic_.dispatch)
+                                : all_to_all_time(phase, Among::kGroups);
+  issue(phase, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups,
+        false, &time);
   if (!sent_on_.empty()) traffic_.dispatch.pop_back();
 }
 
@@ -152,9 +159,15 @@ void Simulator::issue_combine(std::uint32_t moe, run::Phase phase) {
   std::vector<std::vector<std::uint64_t>>& combine = traffic_.combine;
   if (s_.network.payload.wire != scenario::WireFormat::kNative) pack(run::Phase::kCombine, true);
   const bool astray = !sent_on_.empty();
+  const auto send = [&](const std::vector<std::vector<std::uint64_t>>& matrices) {
+    const GroupTime time = phase == run::Phase::kCollective
+                               ? inside_time(run::Phase::kCombine, matrices)
+                               : all_to_all_time(phase, Among::kGroups);
+    issue(phase, moe, matrices, out.combine_ps, out.combine_floor_ps, Among::kGroups, false, &time);
+  };
   if (faults_ == nullptr || !faults_->any_bad_gather()) {
     if (astray) combine.insert(combine.begin(), back_);
-    issue(phase, moe, combine, out.combine_ps, out.combine_floor_ps);
+    send(combine);
     if (astray) combine.erase(combine.begin());
     return;
   }
@@ -166,9 +179,7 @@ void Simulator::issue_combine(std::uint32_t moe, run::Phase phase) {
     until = arrival_;
     until_path = arrival_path_;
   }
-  const Attempt attempt = [&](const auto& part) {
-    issue(phase, moe, part, out.combine_ps, out.combine_floor_ps);
-  };
+  const Attempt attempt = [&](const auto& part) { send(part); };
   const Pause pause = [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
     wire_[g] += ps;
     check_time(wire_[g]);
@@ -177,7 +188,7 @@ void Simulator::issue_combine(std::uint32_t moe, run::Phase phase) {
     until_path[g] = wire_path_[g];
   };
   if (failed_gathers(moe, combine, attempt, pause, true)) sum_traffic();
-  issue(phase, moe, combine, out.combine_ps, out.combine_floor_ps);
+  send(combine);
   // Who takes part in nothing any more has waited all the same.
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (until[g] <= arrival_[g]) continue;

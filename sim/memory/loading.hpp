@@ -15,10 +15,10 @@
 // its bytes over the longest time that a link of the path needs for the bytes of all of them.
 // A layer is ready when the shard with its last byte has been copied.
 //
-// Warm-up takes `per_expert` for each expert of the GPU, one after another, and `workspace` bytes;
-// the table takes `table` bytes and its copy. Serial: the workspace is given back before the table
-// comes. Parallel: both begin when the experts are there, so both take memory at once, which is how
-// a start-up runs out of it.
+// Warm-up takes `warm_up_per_expert` (stated, or what the cost model says of warm_up.tokens) for
+// each expert of the GPU, one after another, and `workspace` bytes; the table takes `table` bytes
+// and its copy. Serial: the workspace is given back before the table comes. Parallel: both begin
+// when the experts are there, so both take memory at once, which is how a start-up runs out of it.
 //
 // Not modelled: page faults, compilation and file caches (they are inside the stated per_expert),
 // disk throttling, shards of unequal size.

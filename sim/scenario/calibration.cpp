@@ -77,10 +77,39 @@ class Keys {
   std::string path_;
 };
 
+void read_points(const Keys& keys, OpTable& t, const std::string& op) {
+  const Node& points = keys.need("points");
+  if (points.kind != Node::Kind::kArray || points.children.empty()) {
+    Keys::fail(points, keys.name("points"), "expected a list of points");
+  }
+  for (const Node& p : points.children) {
+    const std::size_t n = kPointArguments[static_cast<std::size_t>(t.kind)];
+    if (p.kind != Node::Kind::kArray || p.children.size() != n + 1) {
+      Keys::fail(p, keys.name("points"), fmt::format("a point of {} has {} numbers", op, n + 1));
+    }
+    OpPoint point;
+    for (std::size_t i = 0; i < n; ++i) {
+      // Only the number of cached tokens may be 0.
+      const bool may_be_zero = t.kind == OpKind::kAttentionPrefill && i == 2;
+      point.at[i] = Keys::number(p.children[i], keys.name("points"), may_be_zero ? 0 : 1, false,
+                                 kMaxArgument);
+    }
+    point.us = Keys::number(p.children[n], keys.name("points"), 0, true, kMaxUs);
+    t.points.push_back(point);
+  }
+}
+
+constexpr std::array<std::string_view, 3> kLaunchModes{"eager", "graph", "fused"};
+
 OpTable read_table(const Node& node, const std::string& path) {
-  const Keys keys(node, path,
-                  {"op", "library", "variant", "dtype", "shape", "overhead", "rate_share",
-                   "compute_share", "points"});
+  const bool host = node.kind == Node::Kind::kTable && node.find("op") != nullptr &&
+                    node.find("op")->text == kOpKindNames[static_cast<std::size_t>(OpKind::kHost)];
+  const Keys keys(
+      node, path,
+      host ? std::vector<std::string>{"op", "library", "variant", "overhead", "per_sequence",
+                                      "points"}
+           : std::vector<std::string>{"op", "library", "variant", "dtype", "shape", "overhead",
+                                      "rate_share", "compute_share", "points"});
   OpTable t;
   t.where = node.where();
   const std::string op = keys.text("op");
@@ -93,9 +122,18 @@ OpTable read_table(const Node& node, const std::string& path) {
   t.kind = static_cast<OpKind>(it - kOpKindNames.begin());
   const auto kind = static_cast<std::size_t>(t.kind);
   t.library = keys.text("library");
-  const bool has_variant = t.kind >= OpKind::kCollective;
+  const bool has_variant = t.kind >= OpKind::kCollective && !host;
   if (has_variant) {
     t.variant = keys.text("variant");
+  } else if (host) {
+    if (keys.find("variant") != nullptr) t.variant = keys.text("variant");
+    if (!t.variant.empty() &&
+        std::find(kLaunchModes.begin(), kLaunchModes.end(), t.variant) == kLaunchModes.end()) {
+      Keys::fail(keys.need("variant"), fmt::format("{} = \"{}\"", keys.name("variant"), t.variant),
+                 "unknown launch mode",
+                 suggest_name(t.variant,
+                              std::vector<std::string>(kLaunchModes.begin(), kLaunchModes.end())));
+    }
   } else if (t.kind == OpKind::kExperts && keys.find("variant") != nullptr) {
     t.variant = keys.text("variant");
     const std::vector<std::string> names{std::string(kMasked), std::string(kContiguous)};
@@ -105,6 +143,13 @@ OpTable read_table(const Node& node, const std::string& path) {
     }
   } else if (keys.find("variant") != nullptr) {
     Keys::fail(keys.need("variant"), keys.name("variant"), fmt::format("{} has no variants", op));
+  }
+  t.overhead_us = Keys::number(keys.need("overhead"), keys.name("overhead"), 0, false, kMaxUs);
+  if (host) {
+    t.per_sequence_us =
+        Keys::number(keys.need("per_sequence"), keys.name("per_sequence"), 0, false, kMaxUs);
+    read_points(keys, t, op);
+    return t;
   }
   t.dtype = model::parse_dtype(keys.text("dtype"), keys.need("dtype").where());
   const Node& shape = keys.need("shape");
@@ -121,29 +166,10 @@ OpTable read_table(const Node& node, const std::string& path) {
     if (v == 0 && !may_be_zero) Keys::fail(n, keys.name("shape"), "a number is 0");
     t.shape.push_back(static_cast<std::uint64_t>(v));
   }
-  t.overhead_us = Keys::number(keys.need("overhead"), keys.name("overhead"), 0, false, kMaxUs);
   t.rate_share = Keys::number(keys.need("rate_share"), keys.name("rate_share"), 0, true, 1);
   t.compute_share =
       Keys::number(keys.need("compute_share"), keys.name("compute_share"), 0, true, 1);
-  const Node& points = keys.need("points");
-  if (points.kind != Node::Kind::kArray || points.children.empty()) {
-    Keys::fail(points, keys.name("points"), "expected a list of points");
-  }
-  for (const Node& p : points.children) {
-    const std::size_t n = kPointArguments[kind];
-    if (p.kind != Node::Kind::kArray || p.children.size() != n + 1) {
-      Keys::fail(p, keys.name("points"), fmt::format("a point of {} has {} numbers", op, n + 1));
-    }
-    OpPoint point;
-    for (std::size_t i = 0; i < n; ++i) {
-      // Only the number of cached tokens may be 0.
-      const bool may_be_zero = t.kind == OpKind::kAttentionPrefill && i == 2;
-      point.at[i] = Keys::number(p.children[i], keys.name("points"), may_be_zero ? 0 : 1, false,
-                                 kMaxArgument);
-    }
-    point.us = Keys::number(p.children[n], keys.name("points"), 0, true, kMaxUs);
-    t.points.push_back(point);
-  }
+  read_points(keys, t, op);
   return t;
 }
 
@@ -245,10 +271,16 @@ std::string calibration_text(const Calibration& c) {
     out += fmt::format("\n[[tables]]\nop = \"{}\"\nlibrary = {}\n",
                        kOpKindNames[static_cast<std::size_t>(t.kind)], quoted(t.library));
     if (!t.variant.empty()) out += fmt::format("variant = {}\n", quoted(t.variant));
-    out += fmt::format("dtype = \"{}\"\nshape = [{}]\n", model::dtype_name(t.dtype),
-                       fmt::join(t.shape, ", "));
-    out += fmt::format("overhead = {:.6g}\nrate_share = {:.6g}\ncompute_share = {:.6g}\npoints = [",
-                       t.overhead_us, t.rate_share, t.compute_share);
+    if (t.kind == OpKind::kHost) {
+      out += fmt::format("overhead = {:.6g}\nper_sequence = {:.6g}\npoints = [", t.overhead_us,
+                         t.per_sequence_us);
+    } else {
+      out += fmt::format("dtype = \"{}\"\nshape = [{}]\n", model::dtype_name(t.dtype),
+                         fmt::join(t.shape, ", "));
+      out +=
+          fmt::format("overhead = {:.6g}\nrate_share = {:.6g}\ncompute_share = {:.6g}\npoints = [",
+                      t.overhead_us, t.rate_share, t.compute_share);
+    }
     std::string line;
     for (std::size_t i = 0; i < t.points.size(); ++i) {
       std::string p = "[";
@@ -265,6 +297,35 @@ std::string calibration_text(const Calibration& c) {
     out += "\n  " + line + "\n]\n";
   }
   return out;
+}
+
+const OpTable* choose_table(const Calibration& calibration, OpKind kind, std::string_view library,
+                            std::string_view variant, model::DType dtype,
+                            std::span<const std::uint64_t> shape, std::string_view key) {
+  std::vector<const OpTable*> own, others;
+  bool knows = false;  // The library has tables of this operation.
+  for (const OpTable& t : calibration.tables) {
+    knows = knows || (t.kind == kind && t.library.starts_with(library));
+    if (t.kind != kind || t.dtype != dtype || (!t.variant.empty() && t.variant != variant) ||
+        !std::equal(shape.begin(), shape.end(), t.shape.begin(), t.shape.end())) {
+      continue;
+    }
+    (t.library.starts_with(library) ? own : others).push_back(&t);
+  }
+  const OpTable* best = nullptr;
+  for (const OpTable* t : knows ? own : others) {
+    if (best != nullptr && t->library != best->library) {
+      if (!knows) return nullptr;
+      throw InputError(std::string(library.empty() ? "cost.calibration" : key),
+                       fmt::format("it has {} of {} and {} for shape [{}]",
+                                   kOpKindNames[static_cast<std::size_t>(kind)], best->library,
+                                   t->library, fmt::join(shape, ", ")),
+                       fmt::format("name one of them with {}: their kernels differ", key));
+    }
+    // The table of the very kernel goes before one that stands for both.
+    if (best == nullptr || best->variant.empty()) best = t;
+  }
+  return best;
 }
 
 }  // namespace switchyard::scenario

@@ -25,10 +25,15 @@
 //   collective          GPUs (variant: all_reduce, …)            bytes (per GPU, as NCCL counts)
 //   dispatch, combine   hidden, top-k, experts, GPUs, SMs        tokens per GPU
 //                       (variant: low_latency, normal)
+//   host                no dtype, shape or shares; variant: eager,   sequences
+//                       graph or fused (cost.launch), none: any;
+//                       overhead: us of a step, per_sequence: us of
+//                       each of its sequences
 // window 0: none. How a time between the points comes about: sim/cost/calibrated.hpp.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,17 +52,18 @@ enum class OpKind : std::uint8_t {
   kGemm,
   kCollective,
   kDispatch,
-  kCombine
+  kCombine,
+  kHost
 };
-inline constexpr std::size_t kOpKinds = 8;
+inline constexpr std::size_t kOpKinds = 9;
 inline constexpr std::array<std::string_view, kOpKinds> kOpKindNames{
-    "experts", "attention_decode", "attention_prefill", "mla_decode",
-    "gemm",    "collective",       "dispatch",          "combine"};
+    "experts",    "attention_decode", "attention_prefill", "mla_decode", "gemm",
+    "collective", "dispatch",         "combine",           "host"};
 /// Grouped GEMMs: rows in fixed places per expert, or one after the other.
 inline constexpr std::string_view kMasked = "masked", kContiguous = "contiguous";
 /// Numbers in a table's shape and before the time of a point.
-inline constexpr std::array<std::size_t, kOpKinds> kShapeNumbers{3, 4, 4, 3, 2, 1, 5, 5};
-inline constexpr std::array<std::size_t, kOpKinds> kPointArguments{3, 2, 3, 2, 1, 1, 1, 1};
+inline constexpr std::array<std::size_t, kOpKinds> kShapeNumbers{3, 4, 4, 3, 2, 1, 5, 5, 0};
+inline constexpr std::array<std::size_t, kOpKinds> kPointArguments{3, 2, 3, 2, 1, 1, 1, 1, 1};
 
 struct OpPoint {
   std::array<double, 3> at{};  ///< As many as kPointArguments says; whole numbers.
@@ -67,12 +73,14 @@ struct OpPoint {
 struct OpTable {
   OpKind kind = OpKind::kExperts;
   std::string library;  ///< Kernel library and version.
-  std::string variant;  ///< collective, dispatch, combine; experts: kMasked, kContiguous or "".
+  /// collective, dispatch, combine; experts: kMasked, kContiguous or ""; host: launch mode or "".
+  std::string variant;
   model::DType dtype = model::DType::kBf16;
   std::vector<std::uint64_t> shape;
-  double overhead_us = 0;    ///< ≥ 0.
-  double rate_share = 1;     ///< (0, 1]
-  double compute_share = 1;  ///< (0, 1]
+  double overhead_us = 0;      ///< ≥ 0; host: of a step.
+  double rate_share = 1;       ///< (0, 1]
+  double compute_share = 1;    ///< (0, 1]
+  double per_sequence_us = 0;  ///< host: ≥ 0.
   std::vector<OpPoint> points;
   std::string where;  ///< "file:line:column" of its entry.
 };
@@ -91,5 +99,14 @@ Calibration read_calibration(const std::string& path);
 Calibration parse_calibration(std::string_view text, const std::string& name);
 /// The text that reads back as the same calibration (shares to 6 digits).
 std::string calibration_text(const Calibration& calibration);
+
+/// The table of the very shape for a scenario: variant `variant` or none, library `library…`; where
+/// such a library has no table of the operation at all, that of the only library that has this one.
+/// nullptr when there is none. InputError when several libraries begin so: at `key` (the scenario's
+/// key for the library), or at cost.calibration when `library` is empty.
+const OpTable* choose_table(const Calibration& calibration, OpKind kind, std::string_view library,
+                            std::string_view variant, model::DType dtype,
+                            std::span<const std::uint64_t> shape,
+                            std::string_view key = "cost.library");
 
 }  // namespace switchyard::scenario

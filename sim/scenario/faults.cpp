@@ -231,6 +231,12 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
       if (r.bytes == 0) e.violated("bytes", "bytes > 0");
     }
     if (r.kind == K::kGpuLoss || r.kind == K::kLinkDown) check_loss(e, out);
+    if ((r.kind == K::kGpuLoss || of_link) && out.cost.exchange == ExchangeCost::kCalibrated) {
+      e.fail("kind",
+             "unsupported with cost.exchange = \"calibrated\": its times are of whole links and "
+             "groups",
+             "use cost.exchange = \"model\"");
+    }
     if (of_link && out.workload.serves() && out.workload.serving.front_end.prefill_replicas > 0 &&
         (out.network.model == NetworkModelKind::kBottleneck ||
          !out.network.measured.points.empty())) {
@@ -261,6 +267,15 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
   }
   if (s.has("recompute_chunk") && !has(FaultKind::kGpuLoss) && !has(FaultKind::kLinkDown)) {
     s.fail("recompute_chunk", "means nothing without a gpu_loss or a link_down");
+  }
+  const bool loses = has(FaultKind::kGpuLoss) || has(FaultKind::kLinkDown);
+  if (s.has("detection") && !loses) {
+    s.fail("detection", "means nothing without a gpu_loss or a link_down");
+  }
+  const bool mends = loses || has(FaultKind::kBitFlip) || has(FaultKind::kMisSharding);
+  // An alarm may reload an expert.
+  if (s.has("reload") && !mends && root.find("monitor") == nullptr) {
+    s.fail("reload", "means nothing: no fault here has weights loaded again");
   }
   for (const FaultRule& r : f.events) {
     if (r.kind == FaultKind::kMisSharding &&

@@ -1552,12 +1552,13 @@ void read_loading(Section& memory, Scenario& out) {
     return;  // The weights are there.
   }
   using From = LoadingSpec::From;
-  Section s = memory.section("loading", {"from", "shards", "in_flight", "checksum", "order",
-                                         "start", "warm_up_per_expert", "workspace", "table"});
+  Section s =
+      memory.section("loading", {"from", "shards", "in_flight", "checksum", "order", "start",
+                                 "warm_up", "warm_up_per_expert", "workspace", "table"});
   LoadingSpec& l = out.memory.loading;
   l.from = static_cast<From>(s.choice("from", kLoadingNames, 0));
   if (!l.on()) {
-    for (const char* key : {"shards", "in_flight", "checksum", "order", "start",
+    for (const char* key : {"shards", "in_flight", "checksum", "order", "start", "warm_up",
                             "warm_up_per_expert", "workspace", "table"}) {
       if (s.has(key)) {
         s.fail(key, "means nothing while the weights are there", "set from = \"ssd\" or \"host\"");
@@ -1592,18 +1593,28 @@ void read_loading(Section& memory, Scenario& out) {
   if (l.warm_up_per_expert.ps() < 0 || l.warm_up_per_expert.ps() > 3'600'000'000'000'000) {
     s.violated("warm_up_per_expert", "0 s <= warm_up_per_expert <= 1 h");
   }
+  // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
+  if (s.has("warm_up")) {
+    if (s.has("warm_up_per_expert")) {
+      s.fail("warm_up", "there is a stated warm_up_per_expert beside it", "keep one of the two");
+    }
+    if (out.model.num_moe_layers() == 0) s.fail("warm_up", "the model has no MoE layer");
+    Section w = s.section("warm_up", {"tokens"});
+    constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 20U;
+    l.warm_up_tokens = static_cast<std::uint32_t>(w.count("tokens", 1, kMostTokens));
+  }
   l.workspace = s.bytes("workspace", 0);
-  if (l.workspace > 0 && l.warm_up_per_expert.ps() == 0) {
-    s.fail("workspace", "there is no warm-up", "state warm_up_per_expert");
+  if (l.workspace > 0 && !l.warms_up()) {
+    s.fail("workspace", "there is no warm-up", "state warm_up or warm_up_per_expert");
   }
   l.table = s.bytes("table", 0);
   l.parallel = s.choice("order", kOrderNames, 0) == 1;
-  if (l.parallel && (l.table == 0 || l.warm_up_per_expert.ps() == 0)) {
+  if (l.parallel && (l.table == 0 || !l.warms_up())) {
     s.fail("order", "warm-up and table can only be parallel when both are there",
-           "state warm_up_per_expert and table");
+           "state warm_up or warm_up_per_expert, and table");
   }
   l.by_layer = s.choice("start", kStartNames, 0) == 1;
-  if (l.by_layer && (l.table > 0 || l.warm_up_per_expert.ps() > 0)) {
+  if (l.by_layer && (l.table > 0 || l.warms_up())) {
     s.fail("start", "a GPU that serves by layer has no warm-up and no table",
            "use start = \"ready\"");
   }
@@ -1714,10 +1725,103 @@ void read_host(Context& context, const Node& root, Scenario& out) {
 constexpr std::array<std::string_view, 3> kLaunchNames{"eager", "graph", "fused"};
 constexpr std::array<std::string_view, 3> kGroupedGemmNames{"auto", kMasked, kContiguous};
 
+constexpr std::array<std::string_view, 2> kExchangeNames{"model", "calibrated"};
+
+/// cost.exchange: what times exchanges where a calibration is there.
+void read_exchange_cost(Section& s, Scenario& out) {
+  CostSpec& c = out.cost;
+  c.exchange = static_cast<ExchangeCost>(s.choice("exchange", kExchangeNames, 0));
+  if (c.exchange == ExchangeCost::kModel) {
+    for (const char* key : {"exchange_library", "exchange_sms"}) {
+      if (s.has(key)) {
+        s.fail(key, "means nothing: the network model times exchanges",
+               "set cost.exchange = \"calibrated\"");
+      }
+    }
+    return;
+  }
+  const auto refuse = [&](bool on, const std::string& what) {
+    if (on) {
+      s.fail("exchange",
+             fmt::format("unsupported with {}: the tables are of direct exchanges alone on links "
+                         "as they were measured",
+                         what),
+             "use \"model\"");
+    }
+  };
+  const NetworkSpec& n = out.network;
+  const FrontEnd& f = out.workload.serving.front_end;
+  refuse(n.model == NetworkModelKind::kFlow || n.model == NetworkModelKind::kCoflow,
+         "network.model = \"flow\" or \"coflow\"");
+  refuse(n.algorithm != ExchangeAlgorithm::kDirect, "network.algorithm other than \"direct\"");
+  refuse(n.dispatch == DispatchKind::kPerNode, "network.dispatch = \"per_node\"");
+  refuse(!n.measured.points.empty(), "network.measured");
+  refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire");
+  refuse(out.parallel.attention == AttentionPlacement::kHub, "parallel.attention = \"hub\"");
+  refuse(out.memory.residency.on(), "memory.residency");
+  refuse(out.workload.serves() && out.workload.serving.batching.swaps_over_links(),
+         "pages that swap over the links");
+  refuse(out.workload.serves() && f.prefill_replicas > 0, "workload.front_end.prefill_replicas");
+  c.exchange_library = s.text("exchange_library", std::string());
+  if (!c.exchange_library.empty()) {
+    std::vector<std::string> known;
+    bool any = false;
+    for (const OpTable& t : c.calibration->tables) {
+      if (t.kind < OpKind::kCollective || t.kind == OpKind::kHost) continue;
+      any = any || t.library.starts_with(c.exchange_library);
+      if (std::find(known.begin(), known.end(), t.library) == known.end()) {
+        known.push_back(t.library);
+      }
+    }
+    if (!any) {
+      s.fail("exchange_library",
+             fmt::format("no library of the calibration's exchanges begins with \"{}\"",
+                         c.exchange_library),
+             suggest_name(c.exchange_library, known));
+    }
+  }
+  if (s.has("exchange_sms")) {
+    c.exchange_sms = static_cast<std::uint32_t>(s.count("exchange_sms", 1, 1024));
+    if (n.dispatch == DispatchKind::kPerExpert) {
+      s.fail("exchange_sms",
+             "means nothing with network.dispatch = \"per_expert\": low-latency "
+             "exchanges take none",
+             "leave it out");
+    }
+  }
+}
+
+/// host.per_step and per_sequence that the scenario does not state, from the calibration.
+void host_from_calibration(Context& context, const Node& root, Scenario& out) {
+  const CostSpec& c = out.cost;
+  if (!c.calibration) return;
+  const OpTable* table = nullptr;
+  try {
+    table = choose_table(*c.calibration, OpKind::kHost, c.library,
+                         kLaunchNames[static_cast<std::size_t>(c.launch)], model::DType::kBf16, {});
+  } catch (const InputError& e) {
+    throw InputError(context.where(e.where(), root.where()),
+                     fmt::format("{}: {}", e.where(), e.message()), e.hint());
+  }
+  if (table == nullptr) return;
+  const auto take = [&](std::string_view key, SimTime& value, double us) {
+    const SimTime measured = SimTime::from_seconds(us * 1e-6);
+    for (ResolvedValue& v : context.values) {
+      if (v.key != key || v.origin != "default") continue;
+      value = measured;
+      v.value = show_time(measured);
+      v.origin = table->where;
+      out.host.measured = table;
+    }
+  };
+  take("host.per_step", out.host.per_step, table->overhead_us);
+  take("host.per_sequence", out.host.per_sequence, table->per_sequence_us);
+}
+
 void read_cost(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
   Section s(context, root.find("cost"), "cost",
-            {"calibration", "other_device", "library", "grouped_gemm", "launch", "graph_kernel",
-             "source"},
+            {"calibration", "other_device", "library", "grouped_gemm", "exchange",
+             "exchange_library", "exchange_sms", "launch", "graph_kernel", "source"},
             root);
   CostSpec& c = out.cost;
   if (const Node* file = s.find("calibration")) {
@@ -1811,8 +1915,10 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
                          grouped, c.library.empty() ? "" : fmt::format(" of \"{}\"", c.library)),
              "leave it out");
     }
+    read_exchange_cost(s, out);
   } else {
-    for (const char* key : {"library", "other_device", "grouped_gemm"}) {
+    for (const char* key : {"library", "other_device", "grouped_gemm", "exchange",
+                            "exchange_library", "exchange_sms"}) {
       if (s.has(key)) s.fail(key, "there is no calibration", "set cost.calibration");
     }
   }
@@ -2262,6 +2368,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
                      "use queue = \"wave\"");
   }
   read_cost(context, root, document.folder, out);
+  host_from_calibration(context, root, out);
   read_economics(context, root, out);
   read_faults(context, root, out);
   read_monitor(context, root, document.folder, out);

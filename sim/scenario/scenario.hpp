@@ -282,12 +282,16 @@ struct LoadingSpec {
   std::uint32_t shards = 16;    ///< Parts of the stream, 1 … 65536.
   std::uint32_t in_flight = 2;  ///< Host buffers, in shards, 1 … shards; only from the SSD.
   BytesPerSecond checksum;      ///< Of the host over each shard; 0: none.
-  SimTime warm_up_per_expert;   ///< Stated, not computed.
+  /// Warm-up of an expert: stated, or what a batch of so many dummy tokens takes there by the cost
+  /// model. At most one of them is not 0.
+  SimTime warm_up_per_expert;
+  std::uint32_t warm_up_tokens = 0;
   std::uint64_t workspace = 0;  ///< Bytes per GPU during the warm-up.
   std::uint64_t table = 0;      ///< Bytes per GPU of a routing table, kept.
   bool parallel = false;        ///< Warm-up and table at once.
   bool by_layer = false;        ///< The first step may begin when the shared weights are there.
   [[nodiscard]] bool on() const { return from != From::kResident; }
+  [[nodiscard]] bool warms_up() const { return warm_up_per_expert.ps() > 0 || warm_up_tokens > 0; }
 };
 
 /// How allocations find a place (sim/memory/allocator.hpp). pool: only the sum counts.
@@ -313,6 +317,8 @@ struct MemorySpec {
 struct HostSpec {
   SimTime per_step;
   SimTime per_sequence;
+  /// Table of cost.calibration that either came from; null: stated, or none.
+  const OpTable* measured = nullptr;
 };
 
 /// How kernels reach a GPU (M49). eager: each pays the GPU's kernel_launch. graph: a step is one
@@ -328,12 +334,20 @@ enum class GroupedGemm : std::uint8_t {
   kContiguous
 };
 
+/// What times dispatch, combine and the collectives of tensor parallelism: the network model, or
+/// tables of the calibration (sim/cost/exchange_times.hpp).
+enum class ExchangeCost : std::uint8_t { kModel, kCalibrated };
+
 struct CostSpec {
   std::shared_ptr<const Calibration> calibration;  ///< Null: the roofline alone.
   /// Tables whose library begins with this; for operations that such a library has no table of, the
   /// only library that has one. Several that fit are refused.
   std::string library;
   GroupedGemm grouped_gemm = GroupedGemm::kAuto;
+  ExchangeCost exchange = ExchangeCost::kModel;
+  std::string exchange_library;  ///< As `library`, for the tables of exchanges.
+  std::uint32_t exchange_sms =
+      0;  ///< SMs of normal dispatch and combine; 0: the most of any table.
   LaunchMode launch = LaunchMode::kEager;
   SimTime graph_kernel;  ///< graph, fused: fixed time of a kernel inside a captured graph, >= 0.
 };

@@ -470,6 +470,30 @@ TEST(Feedback, AQueueThatGrowsIsNotBounded) {
   EXPECT_FALSE(queue_is_bounded(never, 60));
 }
 
+TEST(Feedback, SaturationIsBetweenARateThatHoldsAndOneThatDoesNot) {
+  const auto below = [](double limit, std::vector<double>& asked) {
+    return [limit, &asked](double rate) {
+      asked.push_back(rate);
+      return rate <= limit;
+    };
+  };
+  // Ends are probed, and others sought where they are none.
+  for (const double limit : {100.0, 150.0, 20.0, 60.0, 400.0}) {
+    std::vector<double> asked;
+    const Saturation s = saturation_rate(100, below(limit, asked));
+    EXPECT_EQ(asked.front(), 60);
+    EXPECT_LE(s.rate, limit);
+    EXPECT_GT(s.beyond, limit);
+    EXPECT_NE(std::find(asked.begin(), asked.end(), s.rate), asked.end()) << "probed";
+    EXPECT_NE(std::find(asked.begin(), asked.end(), s.beyond), asked.end()) << "probed";
+    EXPECT_LT(s.beyond - s.rate, 0.02 * limit + 2);
+    EXPECT_EQ(s.probes, static_cast<int>(asked.size()));
+  }
+  std::vector<double> asked;
+  EXPECT_THROW((void)saturation_rate(100, below(0, asked)), InputError);
+  EXPECT_THROW((void)saturation_rate(100, below(1e9, asked)), InputError);
+}
+
 TEST(Feedback, TheShippedRouterUnderLoadIsCoupledAndSettles) {
   const auto tables = make_load_aware({scenarios(), true, 1});
   ASSERT_EQ(tables.size(), 3U);

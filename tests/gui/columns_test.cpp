@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/error.hpp"
-#include "gui/core/alarmrules.hpp"
 #include "gui/core/colormap.hpp"
 #include "gui/core/health.hpp"
+#include "sim/health/alarm_rules.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/run_file.hpp"
 #include "tests/gui/demo_run.hpp"
@@ -481,7 +481,7 @@ TEST(Health, JudgesByTheAlarmsOfTheRunsOwnScenario) {
       "monitor.alarms[1].signal = step_time\nmonitor.alarms[1].name = slow\n"
       "monitor.alarms[1].above = 1 h\nmonitor.alarms[1].clear = 1 h\n"
       "monitor.alarms[1].window = 8\nmonitor.alarms[1].statistic = mean\n";
-  const AlarmRules rules = alarmRulesOf(run);
+  const health::AlarmRules rules = health::alarm_rules_of(run);
   ASSERT_EQ(rules.rules.size(), 2U) << rules.source;
   EXPECT_TRUE(rules.own);
   EXPECT_EQ(rules.rules[0].name, "7 \"hot\" gates");
@@ -497,7 +497,7 @@ TEST(Health, JudgesByTheAlarmsOfTheRunsOwnScenario) {
   EXPECT_FALSE(has(own.alarms, "gate entropy")) << "a default rule that the scenario lacks";
 
   run.meta.scenario_text += "monitor.alarms[2].signal = no_such\n";
-  const AlarmRules bad = alarmRulesOf(run);
+  const health::AlarmRules bad = health::alarm_rules_of(run);
   EXPECT_FALSE(bad.own);
   EXPECT_NE(bad.source.find("cannot be read"), std::string::npos) << bad.source;
   EXPECT_NE(bad.source.find("monitor.alarms[2].signal"), std::string::npos) << bad.source;

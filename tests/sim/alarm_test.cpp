@@ -9,6 +9,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "sim/health/alarm_board.hpp"
+#include "sim/health/alarm_rules.hpp"
 #include "sim/health/diagnosis.hpp"
 #include "sim/health/monitor_report.hpp"
 #include "sim/health/plain_table.hpp"
@@ -207,6 +208,26 @@ TEST(Monitor, PrintsHealthAndAlarms) {
   // Memory reaches 416 of 1000 B in step 6; a drop in step 5.
   EXPECT_EQ(report.raised, 2U);
   test::expect_golden("monitor.txt", render_all(report.tables, TableFormat::kText));
+}
+
+TEST(Monitor, TakesTheRulesOfTheRunsOwnScenario) {
+  run::RunData run = run::testing::sample_run(12, run::Detail::kLayers);
+  const AlarmRules standard = alarm_rules_of(run);
+  EXPECT_FALSE(standard.own);
+  EXPECT_EQ(standard.source, "the default rules: the run's scenario has no monitor.alarms");
+  EXPECT_EQ(standard.rules.size(), scenario::default_alarms(0.92).size());
+  run.meta.scenario_text +=
+      "memory.watermark = 50 %\nmonitor.alarms[0].signal = memory\n"
+      "monitor.alarms[0].name = fill\nmonitor.alarms[0].above = 41.5 %\n"
+      "monitor.alarms[0].clear = 41.5 %\nmonitor.alarms[0].window = 1\n"
+      "monitor.alarms[0].statistic = max\nmonitor.alarms[0].action = shed\n";
+  const AlarmRules own = alarm_rules_of(run);
+  ASSERT_EQ(own.rules.size(), 1U) << own.source;
+  EXPECT_TRUE(own.own);
+  EXPECT_EQ(own.rules[0].name, "fill");
+  EXPECT_DOUBLE_EQ(own.rules[0].threshold, 0.415);
+  EXPECT_EQ(own.rules[0].action, scenario::AlarmAction::kShed);
+  EXPECT_EQ(monitor_run(run, own.rules, "sample.h5").raised, 1U);
 }
 
 TEST(Monitor, CountsAlarmsThatOnlyTheRunCouldRaise) {

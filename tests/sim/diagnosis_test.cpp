@@ -84,6 +84,23 @@ TEST(Diagnosis, BoundsLatencyByWhatIsNotHidden) {
   EXPECT_NEAR(f->bound, 0.2, 1e-12);
 }
 
+TEST(Diagnosis, CutExpertsAreAssignmentsOfEveryGpuThatHasColumns) {
+  run::RunData r = changed([](run::StepRecord&, std::uint32_t) {});
+  const auto column = [](const run::RunData& of) {
+    const Diagnosis d = diagnose(of, "r.h5");
+    std::vector<std::string> out;
+    for (const Table& t : d.tables) {
+      if (t.name != "stragglers") continue;
+      for (const auto& row : t.rows) out.push_back(row[5]);
+    }
+    return out;
+  };
+  for (std::uint32_t& g : r.inventory.placement) g = 0;  // First columns only.
+  EXPECT_EQ(column(r), (std::vector<std::string>{"2.000", "0.000"}));
+  r.meta.scenario_text += "parallel.tp = 2\nparallel.ep = 1\n";
+  EXPECT_EQ(column(r), (std::vector<std::string>{"1.000", "1.000"}));
+}
+
 TEST(Diagnosis, SharesOfTheCriticalPathAreOfTheStep) {
   // Loads of experts for 30 us of a step of 100 us.
   run::RunData run = changed([](run::StepRecord& r, std::uint32_t) {

@@ -26,8 +26,15 @@ scenario::Scenario faulty(const std::string& events, std::vector<std::string> mo
   std::vector<std::string> set{"workload.routing={synthetic=\"uniform\"}", "workload.batch=16",
                                "workload.steps=8", "run.detail=layers"};
   if (!events.empty()) {
-    set.push_back("faults.detection=100 us");
-    set.push_back("faults.reload=10 GB/s");
+    const auto any = [&](std::initializer_list<const char*> kinds) {
+      return std::any_of(kinds.begin(), kinds.end(),
+                         [&](const char* k) { return events.find(k) != std::string::npos; });
+    };
+    // They mean nothing for the others.
+    if (any({"gpu_loss", "link_down"})) set.push_back("faults.detection=100 us");
+    if (any({"gpu_loss", "link_down", "bit_flip", "mis_sharding"})) {
+      set.push_back("faults.reload=10 GB/s");
+    }
     set.push_back("faults.events=[" + events + "]");
   }
   set.insert(set.end(), more.begin(), more.end());

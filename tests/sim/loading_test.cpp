@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "engine/base/error.hpp"
+#include "sim/cost/cost.hpp"
 #include "tests/sim/sim_fixture.hpp"
 
 namespace switchyard::sim {
@@ -168,6 +169,26 @@ TEST(StartUp, ByLayerTheFirstStepOvertakesTheStream) {
             ready.data.steps[1].end_ps - ready.data.steps[1].start_ps);
 }
 
+TEST(StartUp, DummyTokensWarmEachExpertUpAtTheCostModelsPrice) {
+  const auto from_host = [](const std::string& more) {
+    return run_in_memory(start({"memory.loading={ from = \"host\", shards = 1" + more + " }"}),
+                         nullptr);
+  };
+  const MemoryRun cold = from_host("");
+  const scenario::Scenario s = start({});
+  const CostModel cost(s.model, s.dtype, s.activations, s.hardware.gpu_type(0), s.cost);
+  for (const std::uint32_t tokens : {1U, 128U}) {
+    const MemoryRun r = from_host(", warm_up = { tokens = " + std::to_string(tokens) + " }");
+    EXPECT_TRUE(r.result.violations.empty());
+    const std::uint32_t rows[] = {tokens};
+    const std::int64_t each = cost.experts(rows).time.ps();
+    const auto experts =
+        static_cast<std::int64_t>(s.model.num_experts * s.model.num_moe_layers() / s.parallel.ep);
+    EXPECT_EQ(r.data.steps[0].start_ps - cold.data.steps[0].start_ps, experts * each) << tokens;
+    EXPECT_NEAR(metric(r, "warm-up of an expert"), static_cast<double>(each) * 1e-9, 1e-9);
+  }
+}
+
 TEST(StartUp, OutOfOrderItRunsOutOfMemory) {
   // 80 GB: workspace and table fit one after the other, not at once.
   const auto with = [](const char* order) {
@@ -198,6 +219,12 @@ TEST(StartUp, SaysWhatItDoesNotTake) {
     }
   };
   says(R"({ from = "tape" })", "tape");
+  says(R"({ from = "host", warm_up = { tokens = 8 }, warm_up_per_expert = "1 s" })",
+       "keep one of the two");
+  says(R"({ from = "host", warm_up = { tokens = 0 } })", "tokens");
+  says(R"({ from = "host", warm_up = { token = 1 } })", "unknown key");
+  says(R"({ warm_up = { tokens = 8 } })", "means nothing while the weights are there");
+  says(R"({ from = "host", warm_up = { tokens = 8 }, start = "by_layer" })", "no warm-up");
   says(R"({ shards = 4 })", "means nothing while the weights are there");
   says(R"({ from = "ssd", shards = 0 })", "shards");
   says(R"({ from = "ssd", shards = 4, in_flight = 5 })", "in_flight");
