@@ -21,7 +21,9 @@
 // exchange as more tokens would. All participants begin when the last of them is ready and end
 // together. Every group must lie in one server and be alone on its links, and no copy of experts or
 // pages may share them. No time is below the bytes over the scenario's links. A collective's time
-// is divided evenly over the phases of the scenario's algorithm.
+// is divided evenly over the phases of the scenario's algorithm. Tries of
+// a combine that fail take its time; rows of an expert that lies elsewhere (mis_sharding) travel on
+// in exchanges of their own.
 //
 // Not modelled: measured batches have busiest ports, too, so small batches come out as somewhat
 // larger ones; what measured dispatch and combine do beside moving rows (layout, packing) is in
