@@ -317,7 +317,7 @@ const OpTable* choose_table(const Calibration& calibration, OpKind kind, std::st
     if (best != nullptr && t->library != best->library) {
       if (!knows) return nullptr;
       throw InputError(std::string(library.empty() ? "cost.calibration" : key),
-                       fmt::format("it has {} of {} and {} for shape [{}]",
+                       fmt::format("the calibration has {} of {} and {} for shape [{}]",
                                    kOpKindNames[static_cast<std::size_t>(kind)], best->library,
                                    t->library, fmt::join(shape, ", ")),
                        fmt::format("name one of them with {}: their kernels differ", key));

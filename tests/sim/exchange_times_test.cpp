@@ -215,7 +215,8 @@ TEST(ExchangeTimes, SeveralLibrariesAreForTheScenarioToChoose) {
       "parallel.attention=tp", "parallel.dp=1", "parallel.tp=8", kCalibrated,
       calibration(table("collective", "all_reduce", "[8]", "[[16384, 50]]", "nccl") +
                   table("collective", "all_reduce", "[8]", "[[16384, 9]]", "custom"))};
-  EXPECT_NE(error_of(tp).find("--set: cost.calibration: it has collective of nccl and custom"),
+  EXPECT_NE(error_of(tp).find(
+                "--set: cost.calibration: the calibration has collective of nccl and custom"),
             std::string::npos)
       << error_of(tp);
   auto chosen = tp;
@@ -349,8 +350,9 @@ TEST(CalibratedGemms, SeveralLibrariesAreRefusedBeforeTheRunAtTheirPlace) {
   // QKV of the worked model: (8 + 2 · 2) · 128 rows of 1,024.
   const std::string two =
       calibration(gemm(1536, 1024, 9, 1, "lib1") + gemm(1536, 1024, 8, 1, "a2"));
-  EXPECT_NE(error_of({two}).find("--set: cost.calibration: it has gemm of lib1 and a2 for shape "
-                                 "[1536, 1024]; name one of them with cost.library"),
+  EXPECT_NE(error_of({two}).find(
+                "--set: cost.calibration: the calibration has gemm of lib1 and a2 for shape "
+                "[1536, 1024]; name one of them with cost.library"),
             std::string::npos)
       << error_of({two});
   EXPECT_EQ(error_of({two, "cost.library=a2"}), "accepted");
