@@ -106,6 +106,33 @@ TEST(MeasuredRows, LoadsOfADistributionAddUpAndFitTheTokens) {
   EXPECT_THROW(expected_loads("balanced", 8, 4, 9, "here"), InputError);
 }
 
+TEST(MeasuredRows, TheHostsTimeBecomesATableByLaunchMode) {
+  const fs::path folder = fresh_folder("host_rows");
+  const std::string head = "library,launch,sequences,latency_us\n";
+  std::string rows;
+  for (int n = 1; n <= 64; ++n) {
+    rows += fmt::format("vllm,graph,{},{}\nvllm,any,{},{}\n", n, 300 + 5 * n, n, 900 + n);
+  }
+  write_file(folder / "toy_host_us.csv", head + rows);
+  const auto measured = validation::read_measured(folder, "toy");
+  ASSERT_EQ(measured.rows.size(), 128U);
+  scenario::Calibration c;
+  c.hbm.value = c.link.value = 1e12;
+  c = validation::fit_rows(std::move(c), measured.rows);
+  ASSERT_EQ(c.tables.size(), 2U);
+  EXPECT_EQ(c.tables[0].variant, "") << "any launch mode";
+  EXPECT_NEAR(c.tables[0].overhead_us, 900, 1e-6);
+  EXPECT_EQ(c.tables[1].variant, "graph");
+  EXPECT_NEAR(c.tables[1].overhead_us, 300, 1e-6);
+  EXPECT_NEAR(c.tables[1].per_sequence_us, 5, 1e-6);
+  for (const auto& j : validation::judge(c, measured.rows)) {
+    ASSERT_TRUE(j.known());
+    EXPECT_NEAR(j.error(), 0, 1e-9);
+  }
+  write_file(folder / "toy_host_us.csv", head + "vllm,warp,1,300\n");
+  EXPECT_THROW((void)validation::read_measured(folder, "toy"), InputError);
+}
+
 /// Groups of a device's shipped rows that meet the goal, and how many rows there are at least.
 struct Shipped {
   std::string device;
