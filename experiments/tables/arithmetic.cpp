@@ -33,7 +33,6 @@ constexpr double kS0Cards = 16;                            // S0 3.1
 constexpr double kS1Exchange = 220e9, kS1Nvlink = 900e9;   // S1 2.2, bytes and B/s as printed
 constexpr double kS1ExchangeMs = 310, kS1ExchangeShare = 0.42;
 constexpr double kS1StartUp = 7.4e-6;  // NCCL all-to-all floor on H100 and H200, seconds.
-constexpr double kS4Batch128 = 0.18, kS4Batch1024 = 0.06;  // S4 2.3
 
 double as_double(std::uint64_t v) { return static_cast<double>(v); }
 double fp16(double values) { return 2.0 * values; }
@@ -170,7 +169,8 @@ void measure_s0(Sums& s) {
   s.add("c12.ssd", load / 3.5, fmt::format("{} GB / 3.5 GB/s", load));
   s.add("c12.sum", 1.2 + 40.8, "1.2 + 40.8");
   s.add("c12.warm", 16 * 3.2, "16 x 3.2");
-  s.add("c12.touch", 1e3 * 224.0 / 25.0, "224 GB / 25 GB/s; 112 ms move 2.8 GB");
+  s.add("c12.silicon.unified", 1e3 * 224.0 / 25.0,
+        "first touch of one expert, 224 GB / 25 GB/s; 112 ms move 2.8 GB");
 
   const double low = 2.1, high = 3.7;  // S0 4.3
   s.add("c14.linear_low", low / (low + high), "2.1 / (2.1 + 3.7)");
@@ -196,7 +196,10 @@ void measure_s0(Sums& s) {
   s.add("c19.limit", raised, "floor(32 x 1.05)");
   constexpr double kPeak = 28;  // S0 5.4
   s.add("c19.moved", std::min(kPeak, raised) > std::min(kPeak, 32.0) ? 1 : 0,
-        "min(28, 33) = min(28, 32): no token is over either limit");
+        fmt::format(
+            "min(28, 33) = min(28, 32): no token is over either limit; its QPS rise {} %, its "
+            "P99 {} %",
+            show(100.0 * (180.0 / 120 - 1)), show(100.0 * (680.0 / 410 - 1))));
 
   const double per_card = 262;  // S0 3.1, GB
   s.add("c61.sixteen", per_card * 8 / 1e3, "262 GB x 8");
@@ -220,12 +223,12 @@ void measure_s0(Sums& s) {
         fmt::format("255.2 + {} GB", show(whole / kGB)));
 
   const CapacityPolicy share = rule(CapacityRule::kShare, 1);
-  s.add("c68.even", kept(share, t, 1, m, false), "C = ceil(128 x k / E): nothing is dropped");
+  const double fraction = 100.0 * as_double(m.top_k) / as_double(m.num_experts);
+  s.add("c68.even", kept(share, t, 1, m, false),
+        fmt::format("C = ceil(128 x k / E): nothing is dropped; 2 % need {} % dropped",
+                    show(100.0 * (1.0 - s.printed("C68a") / fraction))));
   s.add("c68.same", kept(share, t, 1, m, true),
         "k experts keep C each, over 128 x E: 87.5 % are dropped");
-  const double fraction = 100.0 * as_double(m.top_k) / as_double(m.num_experts);
-  s.add("c68.drop", 100.0 * (1.0 - s.printed("C68a") / fraction),
-        fmt::format("1 - {} / {}", s.printed("C68a"), fraction));
 
   s.add("c69.limit", std::floor(1.2 * 64), "floor(1.2 x 64)");
   const auto slots = [&](double k) { return 100.0 * 64 * k / (64.0 * as_double(m.num_experts)); };
@@ -261,8 +264,9 @@ void measure_s1(Sums& s) {
   const double floor = 2 * layers * kS1StartUp;
   s.add("c24.time", 1e3 * (wire + floor),
         fmt::format("{} us + {} x 7.4 us", show(1e6 * wire), show(2 * layers)));
-  s.add("c24.int4", kS1ExchangeMs / 4, "310 / 4");
-  s.add("c24.token", kS1ExchangeMs / kS1ExchangeShare, "310 / 0.42");
+  s.add("c24.int4", kS1ExchangeMs / 4,
+        fmt::format("310 / 4; at 42 % of a token, the token takes {} ms",
+                    show(kS1ExchangeMs / kS1ExchangeShare)));
 
   const double one = fp16(as_double(model::expert_parameters_all_layers(m)));
   const double experts = as_double(m.num_experts);
@@ -290,10 +294,11 @@ void measure_s1(Sums& s) {
   s.add("c26.ratio", all / chosen, fmt::format("{} / {} GB", show(all / kGB), show(chosen / kGB)));
   s.add("c26.memory", all / 2 / kGB, fmt::format("{} / 2", show(all / kGB)));
 
-  s.add("c27.exchange", 100 * (112.6 - 78.4) / 112.6, "(112.6 - 78.4) / 112.6");
+  constexpr double kContended = 112.6, kBarrier = 78.4;  // S1 3.2, ms
+  s.add("c27.exchange", 100 * (kContended - kBarrier) / kContended, "(112.6 - 78.4) / 112.6");
   s.add("c27.token", 100.0 * (1420 - 1280) / 1420, "(1420 - 1280) / 1420");
-  s.add("c27.saved", 112.6 - 78.4, "112.6 - 78.4");
-  s.add("c27.fits", 112.6, "112.6");
+  s.add("c27.saved", kContended - kBarrier, "112.6 - 78.4");
+  s.add("c27.fits", kContended, "its own exchange");
   s.add("c28.warm", 100.0 * (1280 - 950) / 1280, "(1280 - 950) / 1280");
   const auto qwen_count = model::count_parameters(qwen);
   const double int4 = as_double(model::weight_bytes(qwen_count, uniform(DType::kInt4G128)));
@@ -367,7 +372,7 @@ void measure_s1(Sums& s) {
   const double buffer = 2 * 4096 * as_double(qwen.top_k * qwen.hidden_size) * 2;
   s.add("c76.buffer", buffer / kGB,
         fmt::format("2 x 4096 x {} x {} x 2 bytes", qwen.top_k, qwen.hidden_size));
-  s.add("c76.card", 90, "2 x 45 GB of expert weights");
+  s.add("c76.card", s.printed("C76a"), "2 x 45 GB of expert weights");
   s.add("c76.sum", 45 + 12 + 15, "45 + 12 + 15");
   s.add("c77.own", kS1Exchange / kGB / (1e-3 * kS1ExchangeMs), "220 GB / 310 ms");
   s.add("c77.nccl", s.in().nccl_largest / kGB,
@@ -422,12 +427,18 @@ void measure_s2(Sums& s) {
         fmt::format("{} GB of {} GB", show(r1_bytes / kGB), show(4 * s.in().card / kGB)));
   const double energy = 0.3 * 8760 * 0.12;
   const double year = energy + 10000.0 / 3;
-  s.add("c40.energy", energy, "0.3 kW x 8760 h x 0.12 $");
-  s.undecided("c40.cheaper",
-              fmt::format("the article's prices, powers and rates of H100 are lost; an A100 costs "
-                          "{} $ a year, so the claim holds where an H100 costs {} $ x (its rate / "
-                          "the A100's) a year or more",
-                          show(year), show(year / 0.85)));
+  s.add("c40.energy", energy,
+        fmt::format("0.3 kW x 8760 h x 0.12 $: {} % of the {} $ a year costs with its price",
+                    show(100 * energy / year), show(year)));
+  constexpr double kRate = 85;  // S2 4.1, tok/s on four cards
+  const double million = year / (kRate * 8760 * 3600) * 1e6;
+  s.undecided(
+      "c40.cheaper",
+      fmt::format("the article's prices, powers and rates of H100 are lost; an A100 costs "
+                  "{} $ a year, so the claim holds where an H100 costs {} $ x (its rate / "
+                  "the A100's) a year or more; a million tokens at 85 tok/s cost {} $ on one card, "
+                  "{} $ on the four that give 85",
+                  show(year), show(year / 0.85), show(million), show(4 * million)));
   s.add("c42.active", 0.008 * 2.5e12 / kB, "0.8 % x 2.5 T");
   const double stated_total = stated("total");
   s.add("c79.fp16", fp16(stated_total) / kTB, fmt::format("{} x 2 bytes", stated_total));
@@ -443,7 +454,8 @@ void measure_s2(Sums& s) {
         fmt::format("{} x {} x 2; 13 B are {} such layers", m.hidden_size, m.expert_intermediate,
                     show(13e9 / matrix)));
   s.add("c81.ratio", 1.7e12 / 36e9, "1700 / 36");
-  s.add("c82.tensorrt", 1 / 0.32, "1 / 0.32");
+  s.add("c82.tensorrt", 1 / 0.32,
+        fmt::format("1 / 0.32; Triton's 57 % off the latency are {} times", show(1 / 0.43)));
   s.add("c86.active", r1_active / kB,
         "count_active: shared expert, attention, embeddings and head");
   s.add("c86.total", as_double(model::count_parameters(r1).total()) / kB, "without the MTP module");
@@ -472,7 +484,6 @@ void measure_s3(Sums& s) {
   const double exchange = 10, compute = 3;  // S3 3.3, ms
   s.add("c48.hidden", exchange <= compute ? 1 : 0,
         "at least max(10, 3) of 13 ms stay; it hides where compute takes as long");
-  s.add("c48.visible", 100 * (exchange - std::min(exchange, compute)) / exchange, "(10 - 3) / 10");
   const auto little = [&](const char* quantity, double tokens, const char* how) {
     s.add(quantity, 100 * tokens / 1500,
           fmt::format("100 users x {} tokens / 1500; 2.5 s need {} tok/s", how,
@@ -514,7 +525,9 @@ void measure_s4(Sums& s) {
   const double cards = 16;
   const auto use = [&](const char* quantity, double share) {
     s.add(quantity, 100 / as_double(m.num_experts) / (share / 3),
-          fmt::format("(1/{}) / ({} / 3)", m.num_experts, share));
+          fmt::format("(1/{}) / ({} / 3); 60 to 70 % need a share of {} to {} % or less",
+                      m.num_experts, share, show(300 / as_double(m.num_experts) / 0.6),
+                      show(300 / as_double(m.num_experts) / 0.7)));
   };
   use("c53.english", 0.45);
   use("c53.chinese", 0.52);
@@ -523,6 +536,8 @@ void measure_s4(Sums& s) {
         fmt::format("{} layers x {} x 2 bytes", m.num_moe_layers(), model::expert_parameters(m)));
   s.add("c54.layer", fp16(as_double(model::expert_parameters(m))) / kGB,
         fmt::format("{} x 2 bytes", model::expert_parameters(m)));
+  s.add("c54.ends", fp16(as_double(count.embedding + count.head)) / kGB,
+        fmt::format("2 x {} x {} x 2 bytes", m.vocab_size, m.hidden_size));
   const double kv = 32 * as_double(model::kv_bytes(m, DType::kF16, 2048));
   s.add("c54.kv", kv / cards / kGB, fmt::format("{} GB / 16", show(kv / kGB)));
   const double weights = as_double(model::weight_bytes(count, uniform(DType::kF16)));
@@ -532,7 +547,8 @@ void measure_s4(Sums& s) {
         fmt::format("1024 x {} x 2 bytes: {} us at {} GB/s", m.hidden_size,
                     show(1e6 * scatter / s.in().nvlink3), show(s.in().nvlink3 / kGB)));
   s.add("c55.two", 2 * scatter / kMB, fmt::format("2 x {} MB", show(scatter / kMB)));
-  s.add("c55.share", 100 * kS4Batch128, "routing and scatter, 18 % at batch 128 and less above");
+  s.add("c55.share", 100 * RoutingOverhead{}.at128,
+        "routing and scatter, 18 % at batch 128 and less above");
   s.add("c56.p95", 100 * (1 / 0.76 - 1), "1 / 0.76 - 1");
 
   const double room = 80 - 45;  // GB; S4 5.3 begins at 45
@@ -540,16 +556,11 @@ void measure_s4(Sums& s) {
   s.add("c60.quick", room / 2,
         fmt::format("35 GB / 2 GB/h; 2 GB are {} sequences of 2048 tokens", show(2e9 / sequence)));
   s.add("c60.slow", room / 1, "35 GB / 1 GB/h");
-  // Overhead over the rest of a step = per token + fixed / batch, through both points.
-  const double at128 = kS4Batch128 / (1 - kS4Batch128);
-  const double at1024 = kS4Batch1024 / (1 - kS4Batch1024);
-  const double fixed = (at128 - at1024) / (1.0 / 128 - 1.0 / 1024);
-  const double token = at128 - fixed / 128;
-  const auto odds = [&](double batch) { return token + fixed / batch; };
-  const auto share = [&](double batch) { return 100 * odds(batch) / (1 + odds(batch)); };
-  s.add("c90.implied", 100 * (1 - odds(256) / odds(32)),
-        fmt::format("overhead / rest = {} + {} / batch: {} % at 32, {} % at 256", show(token),
-                    show(fixed), show(share(32)), show(share(256))));
+  const RoutingOverhead overhead;
+  s.add("c90.implied", 100 * (1 - overhead.odds(256) / overhead.odds(32)),
+        fmt::format("overhead / rest = {} + {} / batch: {} % at 32, {} % at 256",
+                    show(overhead.token), show(overhead.fixed), show(100 * overhead.share(32)),
+                    show(100 * overhead.share(256))));
 
   s.add("c93.own", 80 - 4.3 - 15.9, "80 - 4.3 - 15.9");
   s.add("c93.sum", 11.2 + 3.8 + 0.9, "11.2 + 3.8 + 0.9");

@@ -31,6 +31,16 @@ struct ArithmeticInputs {
   double nccl_largest = 0;  ///< All-to-all on 8 H100, largest message of the shipped measurement.
 };
 
+/// S4 2.3: routing takes 18 % of a step at batch 128 and 6 % at 1024. Overhead over the rest of the
+/// step = per token + fixed / batch, through both points.
+struct RoutingOverhead {
+  double at128 = 0.18, at1024 = 0.06;  ///< Shares of the step, 0…1.
+  double fixed = (at128 / (1 - at128) - at1024 / (1 - at1024)) / (1.0 / 128 - 1.0 / 1024);
+  double token = at128 / (1 - at128) - fixed / 128;
+  [[nodiscard]] double odds(double batch) const { return token + fixed / batch; }
+  [[nodiscard]] double share(double batch) const { return odds(batch) / (1 + odds(batch)); }
+};
+
 /// Reads scenarios/models, scenarios/hardware and scenarios/network.
 [[nodiscard]] ArithmeticInputs arithmetic_inputs(const std::filesystem::path& scenarios);
 [[nodiscard]] claims::Measurements measure_arithmetic(const ArithmeticInputs& inputs,

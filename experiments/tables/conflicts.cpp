@@ -7,6 +7,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/model/accounting.hpp"
+#include "experiments/tables/arithmetic.hpp"
 #include "experiments/tables/tables.hpp"
 
 namespace switchyard::tables {
@@ -116,7 +117,8 @@ Table conflicts_table(const std::filesystem::path& scenarios) {
                   touched(s0, 1), touched(s0, 8), touched(s0, 64),
                   percent(rates(s0, 64).expert_fraction)));
   row(topic, "S4 2.3", "amortises routing",
-      "fixed and per-token parts: 43 % at batch 32, 11.5 % at 256 (arithmetic, C90)");
+      fmt::format("fixed and per-token parts through its two shares: {} at batch 32, {} at 256",
+                  percent(RoutingOverhead{}.share(32)), percent(RoutingOverhead{}.share(256))));
 
   topic = "router";
   const auto router = [](const ModelConfig& m) {

@@ -15,7 +15,7 @@ configure_file("${CMAKE_CURRENT_SOURCE_DIR}/claims/embedded.cpp.in" "${claims_cp
 target_sources(switchyard_experiments PRIVATE
   claims/claims.cpp "${claims_cpp}" tables/account.cpp tables/arithmetic.cpp tables/batch_activation.cpp
   tables/batch_serving.cpp
-  tables/bit_flips.cpp tables/conflicts.cpp tables/effective_parameters.cpp tables/feedback.cpp tables/fits.cpp
+  tables/bit_flips.cpp tables/conflicts.cpp tables/coverage.cpp tables/effective_parameters.cpp tables/feedback.cpp tables/fits.cpp
   tables/long_context.cpp tables/mixed_fabric.cpp tables/quantisation.cpp tables/research.cpp tables/router_noise.cpp
   tables/short_run.cpp tables/simulated.cpp tables/tables.cpp
   cli/doctor.cpp cli/table.cpp coupled/coupled_run.cpp)

@@ -76,6 +76,8 @@ const std::vector<TableEntry>& table_entries() {
       {"context-length",
        "1 k to 128 k of context: KV bytes, attention share, batch that fits; MHA, GQA, MLA",
        make_context_length, false},
+      {"coverage", "C01-C96: which table judges each claim, and what is missing where none does",
+       make_coverage, false},
       {"decode-rebalance", "C15: M13 under load, coupled: variation of the time between tokens",
        make_decode_rebalance},
       {"effective-parameters",

@@ -35,6 +35,8 @@ struct TableEntry {
 /// How many atomic rows of each claim got which verdict: "<table>-verdicts".
 [[nodiscard]] Table verdicts_table(const std::string& table,
                                    const std::vector<claims::Judged>& judged);
+/// C01 to C96: the tables that judge each, and what is missing where none does.
+[[nodiscard]] Table coverage_table();
 /// Six significant digits, C locale; "n/a" for NaN.
 [[nodiscard]] std::string show(double value);
 
@@ -46,6 +48,7 @@ std::vector<Table> make_bit_flips(const TableContext& context);
 std::vector<Table> make_capacity(const TableContext& context);
 std::vector<Table> make_conflicts(const TableContext& context);
 std::vector<Table> make_context_length(const TableContext& context);
+std::vector<Table> make_coverage(const TableContext& context);
 std::vector<Table> make_decode_rebalance(const TableContext& context);
 std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_ep_scaling(const TableContext& context);
