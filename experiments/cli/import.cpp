@@ -265,7 +265,7 @@ struct Kind {
   const char* options;               ///< Those it takes beside -o, each between blanks.
 };
 
-// Of the kinds that are not read no published file or text was found to hold them against.
+// Of the kinds that are not read, no published file or text was found that shows their form.
 constexpr std::array<Kind, 14> kKinds{
     {{"eplb", import_eplb, " --gpus --first-layer "},
      {"topo-m", import_topo_m, " --like --numa "},
@@ -278,7 +278,7 @@ constexpr std::array<Kind, 14> kKinds{
      {"routing-sglang", import_routing, " --model "},
      {"megatron-jsonl", nullptr, ""},
      {"moe-balance", nullptr, ""},
-     {"nccl-xml", nullptr, ""},
+     {"nccl-xml", import_topo_m, " --like --numa "},
      {"deepep", nullptr, ""},
      {"vllm-args", import_vllm_args, " --model --like --requests "}}};
 

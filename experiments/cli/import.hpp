@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verb `import`: other tools' files as Switchyard's own. A kind that is not read is refused by
 // name; an option that a kind does not take is refused too.
-//   eplb               an expert placement as the CSV `layer,expert,rank` of parallel.placement
-//   topo-m             text of nvidia-smi topo -m as a hardware file
-//   (experiments/import/topo_m.hpp) requests-azure, -burstgpt, -mooncake
-//                      published request traces as the CSV of workload.arrivals.file
-//                      (sim/scenario/request_trace.hpp)
-//   nccl-tests         printed times as the CSV of network.measured
-//   (experiments/import/nccl_tests.hpp) expert-counts      assignments per layer and expert as the
-//   CSV of placement_options.loads
-//                      (experiments/import/expert_counts.hpp)
-//   routing-vllm, routing-sglang
-//                      experts per token of a response as a routing trace without logits
-//                      (experiments/import/routing_dump.hpp)
-//   vllm-args          a vllm serve command as a scenario (experiments/import/vllm_args.hpp)
+//   eplb                  an expert placement as the CSV of parallel.placement
+//   topo-m, nccl-xml      nvidia-smi's or NCCL's topology as a hardware file
+//   requests-*            published request traces as the CSV of workload.arrivals.file
+//   nccl-tests            printed times as the CSV of network.measured
+//   expert-counts         assignments per layer and expert as the CSV of placement_options.loads
+//   routing-vllm, -sglang experts per token of a response as a routing trace without logits
+//   vllm-args             a vllm serve command as a scenario
+// Forms and formulas: sim/scenario/request_trace.hpp, experiments/import/*.hpp.
 //
 // Forms of a placement that are recognised by their content:
 //   JSON      physical_to_logical_map (SGLang, vLLM), phy2log or expected_phy2log (EPLB):
@@ -46,7 +41,7 @@ struct ImportOptions {
 
 /// Exit code 0, or throws InputError / CapabilityError.
 int run_import(const ImportOptions& options);
-/// The kind topo-m. The output appears only if it reads back as a hardware file.
+/// The kinds topo-m and nccl-xml. The output appears only if it reads back as a hardware file.
 int import_topo_m(const ImportOptions& options);
 /// The kinds requests-azure, requests-burstgpt, requests-mooncake.
 int import_requests(const ImportOptions& options);

@@ -8,6 +8,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "experiments/cli/named_file.hpp"
+#include "experiments/import/nccl_xml.hpp"
 #include "experiments/import/topo_m.hpp"
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/cluster/route_table.hpp"
@@ -40,8 +41,11 @@ int import_topo_m(const ImportOptions& options) {
       throw InputError("--numa", fmt::format("numa = \"{}\". Violated: numa > 0", options.numa));
     }
   }
-  const std::string text =
-      importers::hardware_from_topo_m(read_file(options.input), options.input.string(), topo);
+  const std::string given = read_file(options.input), where = options.input.string();
+  importers::NcclXml xml;
+  const bool is_xml = options.kind == "nccl-xml";
+  if (is_xml) xml = importers::hardware_from_nccl_xml(given, where, topo);
+  const std::string text = is_xml ? xml.toml : importers::hardware_from_topo_m(given, where, topo);
   // What is written must be readable: it is read before it is written.
   auto source = std::make_shared<scenario::Source>();
   source->name = options.output.string();
@@ -58,7 +62,16 @@ int import_topo_m(const ImportOptions& options) {
     table.rows = {{"GPUs", std::to_string(hardware.gpu_count())},
                   {"devices", std::to_string(hardware.devices.size())},
                   {"cables", std::to_string(hardware.links.size())}};
-    table.notes = {fmt::format("next: switchyard inspect {}", options.output.string())};
+    if (is_xml) {
+      table.rows.push_back({"PCI elements left out", std::to_string(xml.left_out)});
+      table.rows.push_back({"PCIe links with the rate of --like", std::to_string(xml.unstated)});
+      if (!xml.nvlink) {
+        table.notes.emplace_back(
+            "the XML states no NVLink, so GPUs talk over PCIe here; NCCL adds NVLink when it runs: "
+            "import what NCCL_TOPO_DUMP_FILE writes then");
+      }
+    }
+    table.notes.push_back(fmt::format("next: switchyard inspect {}", options.output.string()));
     fmt::print("{}", render(table, options.format));
   }
   return 0;

@@ -325,7 +325,8 @@ int run(int argc, char** argv) {
   v_table->add_option("names", table.names, "tables to print (--list shows them)");
   v_table->add_flag("--all", table.all, "every table");
   v_table->add_flag("--list", table.list, "name every table");
-  v_table->add_flag("--quick", table.quick, "smaller inputs where a table runs engine or simulator");
+  v_table->add_flag("--quick", table.quick,
+                    "smaller inputs where a table runs engine or simulator");
   v_table->add_option("-o,--output", table.output, "folder for one file per table");
   format.add(*v_table);
   quiet_flag(v_table);
@@ -474,20 +475,21 @@ int run(int argc, char** argv) {
   ImportOptions import_options;
   auto* v_import = app.add_subcommand(
       "import",
-      "read other tools' files: eplb, topo-m, requests-azure, "
+      "read other tools' files: eplb, topo-m, nccl-xml, requests-azure, "
       "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts, routing-vllm, "
       "routing-sglang, vllm-args");
   v_import
       ->add_option("kind", import_options.kind,
                    "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
-                   "nvidia-smi topo -m as a hardware file; requests-*: a request trace, as the CSV "
+                   "nvidia-smi topo -m as a hardware file; nccl-xml: what NCCL_TOPO_DUMP_FILE "
+                   "wrote, likewise; requests-*: a request trace, as the CSV "
                    "that workload.arrivals.file reads; nccl-tests: what alltoall_perf and its kin "
                    "print, as the CSV that network.measured reads; expert-counts: assignments per "
                    "layer and expert (CSV or JSON), as the CSV that placement_options.loads reads. "
                    "routing-vllm, routing-sglang: experts per token that a response holds, as a "
                    "routing trace without logits; vllm-args: a vllm serve command as a scenario. "
-                   "Not read, for want of a published sample or time: megatron-jsonl, "
-                   "moe-balance, nccl-xml, deepep")
+                   "Refused, since their "
+                   "form could not be verified: megatron-jsonl, moe-balance, deepep")
       ->required();
   v_import
       ->add_option("input", import_options.input,
@@ -503,12 +505,13 @@ int run(int argc, char** argv) {
                    "layer number of the model for the file's first row")
       ->transform(whole_number())
       ->capture_default_str();
+  v_import->add_option("--like", import_options.like,
+                       "topo-m, nccl-xml: hardware (a name of scenarios/hardware, or a file) that "
+                       "the figures of GPU and "
+                       "cables come from; vllm-args: hardware that the server runs on");
   v_import->add_option(
-      "--like", import_options.like,
-      "topo-m: hardware (a name of scenarios/hardware, or a file) that the figures of GPU and "
-      "cables come from; vllm-args: hardware that the server runs on");
-  v_import->add_option("--numa", import_options.numa,
-                       "topo-m: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
+      "--numa", import_options.numa,
+      "topo-m, nccl-xml: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
   v_import->add_option(
       "--model", import_options.model,
       "routing-*: preset or config.json of the model that ran; vllm-args: in place "

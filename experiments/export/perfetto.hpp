@@ -6,10 +6,10 @@
 //           requests waiting and running · requests as async slices · events as instants
 //   GPU     critical path: the entries of the recorded path on this GPU, at their times; arrows
 //           (flow events) lead from GPU to GPU along it
-//           compute, exchange, wait: what each phase took in the step. A run records these sums
+//   GPU     compute, exchange, wait: what each phase took in the step. A run records these sums
 //           over the layers and not when each layer ran, so they are laid end to end from the
-//           step's start, and their names say "sum" counter memory by category [B], high water of
-//           the step
+//           step's start, and their names say "sum"
+//   GPU     memory: counter by category [B], high water of the step
 // Times are microseconds with six decimals: picoseconds exactly, though Perfetto keeps nanoseconds.
 // Written as it is read, so that a long run needs little memory; same run → same bytes.
 //

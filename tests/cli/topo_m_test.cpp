@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// nvidia-smi topo -m → hardware file: real texts, trees of PCIe switches, hostile input.
+// nvidia-smi topo -m and NCCL's topology XML → hardware file: real texts, trees of PCIe switches,
+// hostile input.
 #include "experiments/import/topo_m.hpp"
+#include "experiments/import/nccl_xml.hpp"
 
 #include <gtest/gtest.h>
 
@@ -223,6 +225,106 @@ TEST(TopoM, DamagedTextsAreReadOrRefusedButNeverAnythingElse) {
   }
   EXPECT_GT(accepted, 100U);
   EXPECT_GT(refused, 100U);
+}
+
+scenario::HardwareSpec from_xml(const std::string& text, const std::string& like_name,
+                                bool numa = true) {
+  TopoMOptions o;
+  o.name = "mine";
+  o.like = like(like_name);
+  if (numa) o.numa = BytesPerSecond{67.2e9};
+  const NcclXml xml = hardware_from_nccl_xml(text, "t.xml", o);
+  auto source = std::make_shared<scenario::Source>();
+  source->name = "mine.toml";
+  scenario::Context context;
+  return scenario::hardware_from(context, scenario::parse_toml(xml.toml, source), "?");
+}
+
+/// Two GPUs behind one switch; `a` and `b` are their nvlink elements.
+std::string two_gpus(const std::string& a, const std::string& b,
+                     const std::string& speed = "16.0 GT/s PCIe") {
+  const auto gpu = [&](const std::string& bus, const std::string& dev, const std::string& lanes) {
+    return "<pci busid=\"" + bus + "\" class=\"0x030200\" link_speed=\"" + speed +
+           "\" link_width=\"16\">\n<gpu dev=\"" + dev + "\" sm=\"80\">" + lanes + "</gpu></pci>\n";
+  };
+  return "<system version=\"1\">\n<cpu numaid=\"0\">\n<pci busid=\"0000:01:00.0\" "
+         "class=\"0x060400\" link_speed=\"8 GT/s\" link_width=\"16\">\n" +
+         gpu("0000:03:00.0", "1", a) + gpu("0000:02:00.0", "0", b) + "</pci>\n</cpu>\n</system>\n";
+}
+
+std::string lanes(const std::string& target, int count, const std::string& type) {
+  return "<nvlink target=\"" + target + "\" count=\"" + std::to_string(count) + "\" tclass=\"" +
+         type + "\"/>";
+}
+
+std::string xml_refusal(const std::string& text, const std::string& like_name = "hgx_a100") {
+  try {
+    static_cast<void>(from_xml(text, like_name));
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(NcclXml, ACloudsFileIsATreeOfPcieSwitches) {
+  const std::string text = read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                     "/tests/fixtures/nccl_xml/azure_ndv5-topo.xml");
+  const scenario::HardwareSpec h = from_xml(text, "hgx_h100");
+  ASSERT_EQ(h.gpu_count(), 8U);
+  // 8 GPUs, 8 switches, 8 NICs, 2 sockets; a cable for each but the sockets, and one between them.
+  EXPECT_EQ(h.devices.size(), 26U);
+  EXPECT_EQ(h.links.size(), 25U);
+  // 32 GT/s · 16 lanes / 8 · 128/130
+  EXPECT_NEAR(h.links[0].bandwidth.value, 63.0154e9, 1e5);
+  EXPECT_EQ(h.links[0].link_class, scenario::LinkClass::kPcie5);
+  const cluster::RouteTable t = cluster::build_cluster(h).routes();
+  EXPECT_EQ(path(t, 0, 7), "gpu0>pcie0 pcie0>cpu0 cpu0>cpu1 cpu1>pcie7 pcie7>gpu7");
+}
+
+TEST(NcclXml, NvlinkToAGpuIsACableAndToSwitchesOneCable) {
+  const scenario::HardwareSpec pair =
+      from_xml(two_gpus(lanes("0000:02:00.0", 4, "0x030200"), lanes("0000:03:00.0", 4, "0x030200")),
+               "hgx_a100", false);
+  ASSERT_EQ(pair.gpu_count(), 2U);
+  EXPECT_EQ(pair.links[0].name, "gpu1--gpu0");
+  EXPECT_DOUBLE_EQ(pair.links[0].bandwidth.value, 100e9);  // 4 of 12 lanes of 300 GB/s
+  // 16 GT/s x16 of a GPU, 8 GT/s x16 of the switch.
+  EXPECT_NEAR(pair.links[2].bandwidth.value, 31.5077e9, 1e5);
+  EXPECT_NEAR(pair.links[1].bandwidth.value, 15.7538e9, 1e5);
+  EXPECT_EQ(pair.links[1].link_class, scenario::LinkClass::kOther);
+
+  const std::string both =
+      lanes("0000:05:00.0", 5, "0x068000") + lanes("0000:06:00.0", 7, "0x068000");
+  const scenario::HardwareSpec hub = from_xml(two_gpus(both, both, ""), "hgx_a100", false);
+  const cluster::RouteTable t = cluster::build_cluster(hub).routes();
+  EXPECT_EQ(path(t, 0, 1), "gpu0>nvswitch0 nvswitch0>gpu1");
+  EXPECT_DOUBLE_EQ(hub.links[0].bandwidth.value, 300e9);
+}
+
+TEST(NcclXml, BadInputNamesThePlace) {
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(xml_refusal("GPU0 GPU1\n"), "t.xml:1: no "));
+  EXPECT_TRUE(has(xml_refusal("<system>\n<cpu>\n</system>"), "t.xml:3: no XML"));
+  EXPECT_TRUE(has(xml_refusal("<topology/>"), "t.xml:1: no <system>"));
+  EXPECT_TRUE(has(xml_refusal("<system version=\"1\"/>"), "t.xml: 0 GPUs"));
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "<pci>";
+  EXPECT_TRUE(has(xml_refusal(deep), "t.xml:1: elements more than 32 deep"));
+  const std::string one = lanes("0000:02:00.0", 4, "0x030200");
+  EXPECT_TRUE(has(xml_refusal(two_gpus(one, "")),
+                  "t.xml: gpu 0000:03:00.0: 4 NVLink lanes to 0000:02:00.0, which states 0"));
+  EXPECT_TRUE(has(xml_refusal(two_gpus(lanes("0000:09:00.0", 4, "0x020000"), "")),
+                  "NVLink to 0000:09:00.0, which is no GPU here and no NVSwitch"));
+  EXPECT_TRUE(has(xml_refusal(two_gpus(lanes("0000:09:00.0", 13, "0x068000"), "")),
+                  "13 NVLink lanes; a GPU of hgx_a100 has 12"));
+  EXPECT_TRUE(has(xml_refusal(two_gpus(one, "", "sixteen")),
+                  "t.xml: pci 0000:03:00.0: link_speed = \"sixteen\""));
+  EXPECT_TRUE(has(xml_refusal(two_gpus(one, "", "7 GT/s")), "link_speed of 7 GT/s"));
+  std::string twice = two_gpus("", "");
+  twice.replace(twice.find("0000:02:00.0"), 12, "0000:03:00.0");
+  EXPECT_TRUE(has(xml_refusal(twice), "t.xml: pci 0000:03:00.0: the bus id comes twice"));
 }
 
 }  // namespace
