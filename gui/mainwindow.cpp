@@ -192,6 +192,7 @@ MainWindow::~MainWindow() {
   m_state->disconnect();
   m_loader->disconnect(this);
   m_job->disconnect(this);
+  dropOutputs();  // the simulation under way ends with the window
   m_expertsView->selectionModel()->disconnect(this);
   m_eventsView->selectionModel()->disconnect(this);
 }

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include <QDateTime>
 #include <QDir>
 #include <QDockWidget>
 #include <QFile>
@@ -41,13 +42,18 @@ QString takeName(const QDir& folder, const QString& label) {
   return folder.filePath(name);
 }
 
-/// Temporary files (name.PID.tmp) of programs that were killed.
+/// Temporary files (name.PID.tmp) of programs that were killed, and names of yesterday and before
+/// that were taken for runs that never came.
 void sweep(const QDir& folder) {
   static const QRegularExpression left(QStringLiteral("\\.(\\d+)\\.tmp$"));
   for (const QString& f : folder.entryList({QStringLiteral("*.tmp")}, QDir::Files)) {
     const QRegularExpressionMatch match = left.match(f);
     const auto pid = static_cast<pid_t>(match.captured(1).toInt());
     if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) QFile::remove(folder.filePath(f));
+  }
+  const QDateTime yesterday = QDateTime::currentDateTime().addDays(-1);
+  for (const QFileInfo& f : folder.entryInfoList({QStringLiteral("*.h5")}, QDir::Files)) {
+    if (f.size() == 0 && f.lastModified() < yesterday) QFile::remove(f.filePath());
   }
 }
 

@@ -173,6 +173,17 @@ void render(const RenderOptions& o) {
   if (comparing && o.compare.empty()) {
     throw InputError("--panel", "compare shows two runs", "name the second one with --compare");
   }
+  const auto refuse = [&](bool given, const char* option, const char* why) {
+    if (given) {
+      throw InputError(option, fmt::format("unsupported: {} {}", o.panel.toStdString(), why),
+                       "leave the option out");
+    }
+  };
+  refuse(dock && o.timeAxis, "--axis", "has no axis of steps");
+  refuse(o.layer && (comparing || o.panel == QLatin1String("topology")), "--layer",
+         "is of all layers");
+  refuse(comparing && o.window, "--window", "is of whole runs");
+  refuse(comparing && o.cursor, "--cursor", "is of whole runs");
   const auto run = std::make_shared<const RunStore>(o.run);
   const auto other = o.compare.empty() ? nullptr : std::make_shared<const RunStore>(o.compare);
   const std::uint64_t steps = run->steps();

@@ -390,6 +390,12 @@ TEST_F(RunsTest, TwoWindowsNeverTakeTheSameNameAndSweepWhatDeadProgramsLeft) {
   ASSERT_TRUE(wait([&] { return !other.busy(); }, 20000));
   EXPECT_TRUE(QDir(QStringLiteral("runs")).entryList(QDir::Files).isEmpty())
       << "names of runs that did not come";
+  {
+    MainWindow closed(false);
+    closed.simulate({wanted}, MainWindow::Role::kShow);
+    EXPECT_TRUE(QFile::exists(QStringLiteral("runs/long.h5")));
+  }
+  EXPECT_FALSE(QFile::exists(QStringLiteral("runs/long.h5"))) << "the window was closed";
 }
 
 // The kernel tells the child when the thread that started it ends, whatever ended that.

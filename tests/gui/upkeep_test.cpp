@@ -472,13 +472,25 @@ TEST(RenderDocks, AsPicturesAndNumbers) {
   render(o);
   const std::string memory = textOf(o.output);
   EXPECT_EQ(std::count(memory.begin(), memory.end(), '\n'), 1 + 2 * 8);
+  const auto refused = [&](const char* why) {
+    try {
+      render(o);
+      ADD_FAILURE() << why;
+    } catch (const InputError& e) {
+      EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
+    }
+  };
   o.panel = QStringLiteral("compare");
-  try {
-    render(o);
-    ADD_FAILURE() << "compare of one run";
-  } catch (const InputError& e) {
-    EXPECT_NE(std::string(e.what()).find("--panel: compare shows two runs"), std::string::npos);
-  }
+  refused("--panel: compare shows two runs");
+  o.compare = "upkeep_docks_b.h5";
+  refused("--window: unsupported: compare is of whole runs");
+  o.compare.clear();
+  o.panel = QStringLiteral("topology");
+  o.timeAxis = true;
+  refused("--axis: unsupported: topology has no axis of steps");
+  o.timeAxis = false;
+  o.layer = 2;
+  refused("--layer: unsupported: topology is of all layers");
 }
 
 }  // namespace
