@@ -104,8 +104,14 @@ void HeatPane::refresh() {
   if (run == nullptr) return;
   m_order = run->expertOrder(m_state->layer());
   findCopies();
-  m_top = heatTop(*run, m_state->layer(), m_state->scale());
-  m_overTop = m_state->scale() == Scale::kCapacity ? overTop(*run, m_state->layer()) : 1;
+  m_top = m_overTop = 1;
+  try {
+    m_top = heatTop(*run, m_state->layer(), m_state->scale());
+    if (m_state->scale() == Scale::kCapacity) m_overTop = overTop(*run, m_state->layer());
+  } catch (const InputError&) {
+    // The file was cut since it was opened: the pane draws why, and nobody else goes without what
+    // this slot would have told them.
+  }
   const RowOrder order = m_state->rowOrder();
   if (order == RowOrder::kId) {
     std::sort(m_order.begin(), m_order.end(),

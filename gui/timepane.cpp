@@ -384,7 +384,12 @@ void TimePane::mouseMoveEvent(QMouseEvent* event) {
   const auto step = a.stepAt(std::clamp<double>(at.x(), left, right), m_state->steps());
   if (step && (plot.contains(at) || m_drag == Drag::kSelect)) m_state->setCursor(step);
   // The header is cut where it has no room: all of it stands in the status bar.
-  const QString said = describe(at);
+  QString said;
+  try {
+    said = describe(at);
+  } catch (const InputError& e) {
+    said = QString::fromUtf8(e.what());  // a page that cannot be read any more
+  }
   const bool header = hasHeader() && at.y() < headerHeight() && m_state->run() != nullptr;
   emit hovered(said.isEmpty() && header ? title() + QStringLiteral(": ") + headerText() : said);
 }

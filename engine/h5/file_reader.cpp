@@ -268,7 +268,8 @@ struct FileReader::State {
 
 FileReader::FileReader(const std::filesystem::path& path, const SchemaTable& schema,
                        const ReadOptions& options) {
-  const ContainerHeader header = check_container(path, schema.kind, schema.version, options.verify, options.progress);
+  const ContainerHeader header =
+      check_container(path, schema.kind, schema.version, options.verify, options.progress);
   internal::prepare_library();
   state_ = std::make_unique<State>();
   State& s = *state_;
@@ -368,6 +369,7 @@ std::size_t FileReader::checked_count(std::string_view name, ElementType type, s
 
 void FileReader::read_raw(std::string_view name, ElementType type, std::uint64_t first,
                           std::uint64_t count, void* values) const {
+  internal::prepare_library();  // in this thread: the file may have been opened in another one
   const Handle dataset = state_->open(name);
   const std::vector<std::uint64_t> dims = state_->shape_of(dataset.id(), name);
   if (std::find(dims.begin(), dims.end(), 0U) != dims.end() || count == 0) {

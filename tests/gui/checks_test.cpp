@@ -45,6 +45,7 @@
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "gui/application.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/render.hpp"
 #include "gui/stepspanes.hpp"
@@ -757,6 +758,57 @@ TEST_F(ChecksTest, ARunWhoseFileVanishesStaysUsable) {
   EXPECT_EQ(window.state()->runPointer(), a);
   EXPECT_EQ(window.state()->otherPointer(), b);
   EXPECT_EQ(window.state()->layer(), 3U);
+}
+
+// Cut in place, as by a disk that fills while the file is copied over itself: what was not read yet
+// cannot be read any more.
+TEST_F(ChecksTest, ARunThatIsCutWhileItIsOpenSaysSoWhereItIsDrawn) {
+  run::write_run("cut_open.h5", demoRun(400));
+  openFiles({QStringLiteral("cut_open.h5")});
+  const auto run = window.state()->runPointer();
+  // A click may be about what cannot be read: a message, as in the application.
+  auto* app = static_cast<Application*>(qApp);
+  app->setProblem([&](const QString& text) { window.messageBar()->showMessage(text); });
+  std::filesystem::resize_file("cut_open.h5", std::filesystem::file_size("cut_open.h5") / 20);
+  ::testing::internal::CaptureStderr();
+  ViewState& state = *window.state();
+  for (const std::uint32_t layer : {0U, 3U}) {
+    EXPECT_NO_THROW(state.setLayer(layer));
+    for (const Scale scale : {Scale::kTokens, Scale::kFairShare, Scale::kCapacity}) {
+      EXPECT_NO_THROW(state.setScale(scale));
+      EXPECT_NO_THROW(state.setWindow({30.0 + layer, 60}, ViewState::Move::kJump));
+      EXPECT_NO_THROW(state.setCursor(40 + layer));
+      EXPECT_FALSE(window.grab().isNull());
+    }
+    EXPECT_NO_THROW(state.setSelection(StepRange{30, 50 + layer}));
+    EXPECT_NO_THROW(state.setTimeAxis(layer == 0));
+    for (const char* dock : {"health", "capacity", "reroutes", "requests", "topology"}) {
+      window.dock(QLatin1String(dock))->raise();
+      QApplication::processEvents();
+      EXPECT_FALSE(window.grab().isNull());
+    }
+    TimePane* heat = pane("heatmap");
+    QTest::mouseMove(heat, QPoint(1, 1));
+    QTest::mouseMove(heat, at(heat, 35));
+    EXPECT_TRUE(window.hoverText().contains(QStringLiteral("cut_open.h5")))
+        << window.hoverText().toStdString();
+    QTest::mouseClick(heat, Qt::LeftButton, {}, at(heat, 36));
+    QTest::mouseDClick(heat, Qt::LeftButton, {}, at(heat, 36));
+  }
+  ASSERT_TRUE(wait([&] { return !window.health()->busy(); }, 20000));
+  (void)window.grab();
+  const auto labels = pane("heatmap")->labels();
+  EXPECT_TRUE(std::any_of(labels.begin(), labels.end(), [](const TimePane::Label& l) {
+    return l.text.contains(QStringLiteral("cut_open.h5"));
+  }));
+  QTest::keyClick(pane("heatmap"), Qt::Key_F5);
+  ASSERT_TRUE(wait([&] { return !window.busy(); }, 20000));
+  EXPECT_TRUE(window.messageBar()->text().contains(QStringLiteral("cut_open.h5")))
+      << window.messageBar()->text().toStdString();
+  EXPECT_EQ(window.state()->runPointer(), run);
+  app->setProblem({});
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("HDF5"), std::string::npos) << said.substr(0, 400);
 }
 
 /// While it lives this process may not write into a folder of its own making: as root it acts as
