@@ -336,9 +336,10 @@ void MainWindow::restoreDefaultLayout() {
   for (QDockWidget* dock : m_docks) dock->setVisible(true);
   const QFontMetrics m = fontMetrics();
   const int letter = m.averageCharWidth();
-  // Large letters must leave the panes half of a small screen.
+  // Large letters must leave the panes half of a small screen. (The window has no size yet when
+  // this is called first.)
   const int side = std::min(std::clamp(width() * 17 / 100, letter * 47, letter * 50),
-                            std::max(width() * 24 / 100, 200));
+                            std::max(width() * 24 / 100, 300));
   // The table of experts has more columns than the inspector.
   const int left = std::min(std::clamp(width() * 21 / 100, side, letter * 62),
                             std::max(width() * 26 / 100, side));
