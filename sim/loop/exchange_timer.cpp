@@ -324,13 +324,25 @@ ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario
   if ((algorithm == network::Algorithm::kRing ||
        algorithm == network::Algorithm::kRingBidirectional) &&
       parts.size() > 1) {
+    // What makes their exchanges one, and the way out beside another algorithm.
+    const bool relays = scenario.network.dispatch == scenario::DispatchKind::kPerNode;
+    const bool table = !scenario.network.measured.points.empty();
+    const bool other_model = model == network::Model::kBottleneck;
     throw InputError(
         scenario::origin_of(scenario, "network.algorithm"),
         fmt::format("network.algorithm = \"ring\" with {} groups of {} of the {} GPUs is "
-                    "unsupported here: their links meet, and under this network.model their "
-                    "exchanges are one, whose ring would go round all GPUs",
-                    parts.size(), parts[0].size(), gpus),
-        "use model = \"auto\" or \"coflow\", or algorithm = \"direct\" or \"hierarchical\"");
+                    "unsupported here: their links meet, and {} their exchanges are one, whose "
+                    "ring would go round all GPUs",
+                    parts.size(), parts[0].size(), gpus,
+                    relays        ? "with dispatch = \"per_node\""
+                    : table       ? "with network.measured"
+                    : other_model ? "under this network.model"
+                                  : "after a change of links"),
+        fmt::format("use {}algorithm = \"direct\" or \"hierarchical\"",
+                    relays        ? "dispatch = \"per_rank\", or "
+                    : table       ? "links without a table, or "
+                    : other_model ? "model = \"auto\" or \"coflow\", or "
+                                  : ""));
   }
   s.groups.emplace_back(gpus);
   std::iota(s.groups[0].begin(), s.groups[0].end(), 0U);
@@ -666,16 +678,22 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
     t.kept = s.kept;
     t.id = timed[i].id;
     const bool flows = s.by_queue && s.sharing == Sharing::kPairs;
-    if (!timed[i].met && !flows) continue;
+    if (!timed[i].met && !s.kept) continue;
+    // Alone on its links it may still begin later than its GPUs were known to be ready: what it
+    // follows has met others since. Rounding in each of its phases is no such difference.
+    const std::int64_t slack = timed[i].met ? 0
+                                            : static_cast<std::int64_t>(e.phases.size()) + 1 +
+                                                  t.duration_ps / 1'000'000'000;
     for (std::uint32_t g = 0; g < gpus; ++g) {
       if (t.participates[g] == 0) continue;
       const std::int64_t end = s.by_pairs(e)
                                    ? std::max(ready_ps[g], State::end_of_pairs(e, timed[i], g))
                                    : timed[i].end_ps;
-      t.end_ps[g] = flows ? end : std::max(t.end_ps[g], end);
+      if (flows || end > t.end_ps[g] + slack) t.end_ps[g] = end;
     }
     if (!flows) {
-      t.duration_ps = std::max(t.duration_ps, timed[i].end_ps - t.begin_ps);
+      const std::int64_t took = timed[i].end_ps - t.begin_ps;
+      if (took > t.duration_ps + slack) t.duration_ps = took;
       continue;
     }
     // As network::NetworkModel says it of flows.

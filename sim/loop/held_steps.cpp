@@ -15,6 +15,8 @@
 namespace switchyard::sim {
 namespace {
 
+constexpr std::int64_t kRounding = 2;  // ps
+
 /// Adds `ps` to the waiting of a row of phases; what a negative `ps` takes comes from the exchanges
 /// when there is not that much of it.
 void stretch(std::int64_t* phases, std::int64_t ps) {
@@ -40,13 +42,19 @@ void Simulator::keep_times(std::uint32_t moe, const std::int64_t& duration) {
   run::LayerRecord& layer = record_.layers[moe];
   LayerTime x;
   x.moe = moe;
-  for (const auto time : {&run::LayerRecord::dispatch_ps, &run::LayerRecord::combine_ps}) {
-    if (&(layer.*time) == &duration) x.time = time;
+  if (&layer.dispatch_ps == &duration) {
+    x.time = &run::LayerRecord::dispatch_ps;
+    x.floor = &run::LayerRecord::dispatch_floor_ps;
+  } else if (&layer.combine_ps == &duration) {
+    x.time = &run::LayerRecord::combine_ps;
+    x.floor = &run::LayerRecord::combine_floor_ps;
+  } else {
+    return;  // Counted elsewhere.
   }
-  if (x.time == nullptr) return;  // Counted elsewhere.
   for (const ExchangeTiming& t : timings_) {
     if (!t.kept) return;
     x.exchanges.push_back(t.id);
+    x.floors.push_back(t.floor_ps);
     x.longest_ps = std::max(x.longest_ps, t.duration_ps);
   }
   if (!x.exchanges.empty()) times_.push_back(std::move(x));
@@ -55,20 +63,25 @@ void Simulator::keep_times(std::uint32_t moe, const std::int64_t& duration) {
 std::int64_t Simulator::held_end(std::uint32_t engine) {
   for (const HeldStep& h : held_steps_) {
     if (h.record.scalars.engine != engine || h.clocks.empty()) continue;
-    std::int64_t end = h.record.scalars.start_ps;
-    for (const ExchangeTimer::StepClock& c : h.clocks) end = std::max(end, exchange_.step_end(c));
-    return end;
+    return end_by(h.record.scalars, h.clocks);
   }
   return 0;  // It computes none.
+}
+
+std::int64_t Simulator::end_by(const run::StepScalars& step,
+                               const std::vector<ExchangeTimer::StepClock>& clocks) {
+  std::int64_t end = step.start_ps + 1;
+  for (const ExchangeTimer::StepClock& c : clocks) end = std::max(end, exchange_.step_end(c));
+  // Earlier than it was timed, too: a link that is itself again makes what is under way shorter.
+  // What the queue rounds otherwise than the closed form is no difference.
+  return std::abs(end - step.end_ps) <= kRounding ? step.end_ps : end;
 }
 
 void Simulator::settle_step(std::uint32_t engine) {
   for (HeldStep& h : held_steps_) {
     run::StepScalars& sc = h.record.scalars;
     if (sc.engine != engine || h.clocks.empty()) continue;
-    std::int64_t end = std::max(held_end(engine), sc.start_ps + 1);
-    // Without pages nothing makes a step shorter; the queue may round down.
-    if (!exchange_.carries_pages()) end = std::max(end, sc.end_ps);
+    const std::int64_t end = held_end(engine);
     check_time(end);
     const std::int64_t more = end - sc.end_ps, before = sc.end_ps;
     sc.end_ps = end;
@@ -94,14 +107,19 @@ void Simulator::settle_step(std::uint32_t engine) {
     }
     TransferQueue* const queue = exchange_.copies();
     for (const LayerTime& x : h.times) {
-      std::int64_t longest = 0;
-      for (const TransferQueue::Id id : x.exchanges) {
+      run::LayerRecord& layer = h.record.layers[x.moe];
+      std::int64_t longest = 0, floor = 0;
+      for (std::size_t i = 0; i < x.exchanges.size(); ++i) {
+        const TransferQueue::Id id = x.exchanges[i];
         longest = std::max(longest, queue->exchange_end(id) - queue->exchange_begin(id));
+        // A link that is itself again meanwhile lowers what is needed at least.
+        floor =
+            std::max(floor, std::min(x.floors[i], queue->exchange_floor(id).value_or(x.floors[i])));
       }
-      // Not for the rounding between the closed form and the queue.
-      if (std::abs(longest - x.longest_ps) > 2) {
-        h.record.layers[x.moe].*x.time += longest - x.longest_ps;
+      if (std::abs(longest - x.longest_ps) > kRounding) {
+        layer.*x.time += longest - x.longest_ps;
       }
+      layer.*x.floor += floor - *std::max_element(x.floors.begin(), x.floors.end());
     }
     h.times.clear();
     note_length(sc, h.step);

@@ -969,10 +969,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     end_step(step);
     const std::int64_t from = record_.scalars.start_ps;
     std::int64_t to = record_.scalars.end_ps;
-    if (replicas() == 1) {
-      // Nobody else's traffic comes: its exchanges have met all that they meet.
-      for (const ExchangeTimer::StepClock& c : clocks_) to = std::max(to, exchange_.step_end(c));
-    }
+    // Without replicas nobody else's traffic comes: its exchanges have met all that they meet.
+    if (replicas() == 1 && exchange_.ends_move()) to = end_by(record_.scalars, clocks_);
     end_signals(to);
     if (faults_ != nullptr) end_faults(step);
     const bool held = exchange_.ends_move();

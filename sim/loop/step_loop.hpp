@@ -203,6 +203,9 @@ class Simulator {
   void hold_step();
   /// When the step that an engine computes ends as far as is known now.
   [[nodiscard]] std::int64_t held_end(std::uint32_t engine);
+  /// When a step of these clocks ends as far as is known now.
+  [[nodiscard]] std::int64_t end_by(const run::StepScalars& step,
+                                    const std::vector<ExchangeTimer::StepClock>& clocks);
   /// The engine goes on: its last step has ended, and its record goes to the sink.
   void settle_step(std::uint32_t engine);
   /// The exchanges in timings_, whose longest was added to `duration`, may still take longer.
@@ -595,8 +598,10 @@ class Simulator {
   struct LayerTime {
     std::uint32_t moe = 0;
     std::int64_t run::LayerRecord::*time = nullptr;
+    std::int64_t run::LayerRecord::*floor = nullptr;
     std::int64_t longest_ps = 0;
     std::vector<TransferQueue::Id> exchanges;
+    std::vector<std::int64_t> floors;  // [exchanges] as they were first timed, in ps
   };
   struct HeldStep {
     std::uint64_t step = 0;

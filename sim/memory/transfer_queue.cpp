@@ -61,6 +61,20 @@ TransferQueue::Task TransferQueue::task_of(std::span<const network::Transfer> tr
 void TransferQueue::rewire(cluster::RouteTable routes) {
   SWITCHYARD_ASSERT(routes.links() == routes_.links(),
                     fmt::format("{} links became {}", routes_.links(), routes.links()));
+  // Of most exchanges it is the first change: they share what was best.
+  std::map<const std::vector<double>*, std::shared_ptr<const std::vector<double>>> better;
+  for (Running& x : state_.exchanges) {
+    if (!keeps_) break;
+    std::shared_ptr<const std::vector<double>>& best = better[x.best.get()];
+    if (best == nullptr) {
+      std::vector<double> most = x.best != nullptr ? *x.best : routes_.bandwidth;
+      for (std::size_t l = 0; l < most.size(); ++l) {
+        most[l] = std::max(most[l], routes.bandwidth[l]);
+      }
+      best = std::make_shared<const std::vector<double>>(std::move(most));
+    }
+    x.best = best;
+  }
   routes_ = std::move(routes);
   stale_ = true;
   has_cursor_ = false;
@@ -479,7 +493,7 @@ TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
 }
 
 TransferQueue::Ended TransferQueue::ended_of(const Running& x) const {
-  Ended e{x.begin_ps, x.end_ps, {}};
+  Ended e{x.begin_ps, x.end_ps, {}, floor_of(x)};
   if (!by_pairs(x.phases.size())) return e;
   std::map<std::uint32_t, std::int64_t> ends;
   for (const Task& t : x.phases.front()) {
@@ -487,6 +501,26 @@ TransferQueue::Ended TransferQueue::ended_of(const Running& x) const {
   }
   e.gpus.assign(ends.begin(), ends.end());
   return e;
+}
+
+std::optional<std::int64_t> TransferQueue::floor_of(const Running& x) const {
+  if (x.best == nullptr) return std::nullopt;
+  double seconds = 0;
+  for (const std::vector<Task>& tasks : x.phases) {
+    std::map<std::uint32_t, double> bytes;
+    for (const Task& t : tasks) {
+      for (const Use& u : *t.use) bytes[u.link] += u.bytes;
+    }
+    double longest = 0;
+    for (const auto& [link, b] : bytes) longest = std::max(longest, b / (*x.best)[link]);
+    seconds += longest;
+  }
+  // Pairs that begin before the last one have had that time, too.
+  std::int64_t early = 0;
+  for (const Task& t : x.phases.front()) early = std::max(early, x.begin_ps - t.begin_ps);
+  // Rounded down as network::ExchangeResult's.
+  const auto floor = static_cast<std::int64_t>(std::floor(seconds * 1e12 * (1 - 1e-9)));
+  return std::max<std::int64_t>(0, floor - early);
 }
 
 TransferQueue::Timed TransferQueue::result_of(const Running& r, const Exchange& e, bool met) const {
@@ -607,6 +641,11 @@ std::int64_t TransferQueue::exchange_end(Id id, std::uint32_t gpu) {
 std::int64_t TransferQueue::exchange_begin(Id id) {
   const auto it = ended_.find(id);
   return it != ended_.end() ? it->second.begin_ps : settled_exchange(id).begin_ps;
+}
+
+std::optional<std::int64_t> TransferQueue::exchange_floor(Id id) {
+  const auto it = ended_.find(id);
+  return it != ended_.end() ? it->second.floor_ps : floor_of(settled_exchange(id));
 }
 
 const TransferQueue::Running& TransferQueue::settled_exchange(Id id) {

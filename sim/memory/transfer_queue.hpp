@@ -112,6 +112,9 @@ class TransferQueue {
   [[nodiscard]] std::int64_t exchange_end(Id id, std::uint32_t gpu = kAll);
   /// The same of its begin; of pairs the last one.
   [[nodiscard]] std::int64_t exchange_begin(Id id);
+  /// What its bytes need at least at the best bandwidth that each link has had since it was run; no
+  /// value: bandwidths have not changed since.
+  [[nodiscard]] std::optional<std::int64_t> exchange_floor(Id id);
   /// Exchanges below `id` that have ended are not asked for any more.
   void forget_exchanges(Id id);
 
@@ -164,6 +167,8 @@ class TransferQueue {
       std::int64_t floor_ps = 0;
     };
     std::vector<Gate> gates;  // One before phase 0, or one before each of its pairs; or none.
+    // [links] the best bandwidth since it was run; null: it has not changed.
+    std::shared_ptr<const std::vector<double>> best;
 
     /// End of the pairs of a GPU (kAll: of everything); −1: not known yet.
     [[nodiscard]] std::int64_t end_of(std::uint32_t gpu) const;
@@ -171,6 +176,7 @@ class TransferQueue {
   struct Ended {
     std::int64_t begin_ps = 0, end_ps = 0;
     std::vector<std::pair<std::uint32_t, std::int64_t>> gpus;  // Of pairs.
+    std::optional<std::int64_t> floor_ps;
     [[nodiscard]] std::int64_t end_of(std::uint32_t gpu) const;
   };
   struct State {
@@ -193,6 +199,7 @@ class TransferQueue {
   [[nodiscard]] Running running_of(const Exchange& e) const;
   std::vector<Timed> run_kept(std::span<const Exchange> exchanges);
   [[nodiscard]] Ended ended_of(const Running& x) const;
+  [[nodiscard]] std::optional<std::int64_t> floor_of(const Running& x) const;
   [[nodiscard]] Timed result_of(const Running& r, const Exchange& e, bool met) const;
   Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps) const;
   /// Moves a state on to `until_ps`, or until everything has ended, or the exchanges from

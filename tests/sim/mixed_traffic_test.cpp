@@ -214,7 +214,7 @@ TEST(Stages, ShareLinksUnderEveryModelThatKnowsOfThem) {
 
 namespace {
 /// Two groups of two GPUs: 0 and 1, 2 and 3, on either side of one cable of 50 GB/s per direction.
-Settings one_cable(const Settings& more) {
+Settings one_cable(const Settings& more, const std::string& bandwidth = "50 GB/s") {
   return with({"parallel.ep=2", "parallel.dp=4",
                R"(hardware.devices=[{ name = "gpu", count = 4, kind = "gpu", type = "toy" }, )"
                R"({ name = "a", kind = "switch" }, { name = "b", kind = "switch" }])",
@@ -222,7 +222,8 @@ Settings one_cable(const Settings& more) {
                R"({ from = "gpu2", to = "a", type = "cable" }, )"
                R"({ from = "gpu1", to = "b", type = "cable" }, )"
                R"({ from = "gpu3", to = "b", type = "cable" }, { from = "a", to = "b", )"
-               R"(class = "other", bandwidth = "50 GB/s", latency = "1 us" }])"},
+               R"(class = "other", bandwidth = ")" +
+                   bandwidth + R"(", latency = "1 us" }])"},
               more);
 }
 }  // namespace
@@ -289,6 +290,85 @@ TEST(Groups, AStepThatEndsLaterThanItWasTimedSaysSoEverywhere) {
   ASSERT_FALSE(data.critical_path.empty());
   const run::CriticalEntry& last = data.critical_path.back();
   EXPECT_EQ(last.start_ps + last.duration_ps, step.end_ps);
+}
+
+// Group 0 and 1: GPU 1's token goes to GPU 0 and back; group 2 and 3: GPU 2's goes to GPU 3. So the
+// combine of the first and the dispatch of the second, which is late by a stall, meet on the cable
+// from a to b; the second's combine is alone on the way back, after the dispatch that was timed
+// before they met.
+TEST(Groups, WhatFollowsAnExchangeThatOthersLengthenedIsAsLateAlsoWhereItIsAloneOnItsLinks) {
+  const auto timed = [&](const std::string& model, bool first, bool second) {
+    using Choice = std::vector<std::uint16_t>;
+    const Choice low{0, 1}, high{4, 5};  // On GPUs 0 and 2; on GPUs 1 and 3.
+    const std::vector<Choice> moves{low, first ? low : high, second ? high : low, high};
+    const std::vector<Choice> stays{low, high, low, high};
+    const RoutingTrace trace = test::decode_trace({moves, stays}, 8);
+    const MemoryRun r = test::run_in_memory(
+        test::worked_scenario(
+            one_cable({"network.model=" + model, R"(workload.routing={ trace = "t.h5" })",
+                       R"(faults.events=[{ kind = "host_stall", gpu = "gpu2", stall = "40 us", )"
+                       R"(step = 0 }])"},
+                      "0.1 GB/s")),
+        &trace);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+    return r;
+  };
+  constexpr double kCopy = 2048 * 10'000.0, kPath = 3e6, kStall = 40e6;  // ps at 0.1 GB/s
+  for (const char* model : {"auto", "coflow"}) {
+    SCOPED_TRACE(model);
+    const MemoryRun first = timed(model, true, false), second = timed(model, false, true);
+    EXPECT_NEAR(static_cast<double>(first.data.layer_steps.combine_ps[0]), kCopy + kPath, 2);
+    EXPECT_NEAR(static_cast<double>(second.data.layer_steps.dispatch_ps[0]), kCopy + kPath, 2);
+    // The first one's combine begins with its experts' end. By then the second one's dispatch has
+    // moved bytes for kCopy - left; each of the two takes twice as long for what is left of it.
+    const auto expert = static_cast<double>(first.data.layer_steps.expert_ps[0]);
+    const double left = kStall - kPath - expert;
+    ASSERT_GT(left, 1e6);
+    ASSERT_LT(left, kCopy - 1e6);
+    const MemoryRun both = timed(model, true, true);
+    EXPECT_NEAR(static_cast<double>(both.data.layer_steps.dispatch_ps[0]), kCopy + kPath + left, 4);
+    EXPECT_NEAR(static_cast<double>(both.data.layer_steps.combine_ps[0]), kCopy + kPath + left, 4);
+    // The second group ends the step, its experts, combine and all that follows as much later.
+    EXPECT_NEAR(static_cast<double>(both.data.steps[0].end_ps),
+                static_cast<double>(second.data.steps[0].end_ps) + left, 6);
+  }
+}
+
+// A cable that is itself again while another replica's exchange is under way: that one ends earlier
+// than it was timed, and so does its step, for the serving as for the record.
+TEST(LinkFaults, ThatEndMakeWhatIsUnderWayShorter) {
+  const auto timed = [](const std::string& model, const std::string& factor, int step) {
+    const MemoryRun r = test::run_in_memory(
+        test::worked_scenario(one_cable(
+            {"network.model=" + model, "network.payload={ header = \"1 MiB\" }",
+             R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { )"
+             R"(per_second = 20000.0, requests = 8 }, lengths = { prompt = 16, output = 6 }, )"
+             R"(front_end = { replicas = 2, balance = "round_robin" } })",
+             R"(faults.events=[{ kind = "link_degraded", link = "a--b", factor = )" + factor +
+                 ", step = " + std::to_string(step) + ", lasts = 1 }]"})),
+        nullptr);
+    for (const auto& v : r.result.violations) {
+      ADD_FAILURE() << model << ", " << factor << ": " << v.check << " " << v.where << ": "
+                    << v.message;
+    }
+    return r;
+  };
+  for (const char* model : {"auto", "coflow", "flow"}) {
+    SCOPED_TRACE(model);
+    const MemoryRun slow = timed(model, "0.05", 4);
+    timed(model, "0.2", 2);
+    timed(model, "0.5", 4);
+    // The bytes of layer 0 need 840.5 us at a twentieth of the rate, 42 us at the whole.
+    const auto dispatch = static_cast<double>(slow.data.layer_steps.dispatch_ps[4 * 2]);
+    const auto floor = static_cast<double>(slow.data.layer_steps.dispatch_floor_ps[4 * 2]);
+    EXPECT_GT(dispatch, 2 * 42.02e6);
+    EXPECT_LT(dispatch, 0.5 * 840.5e6);
+    EXPECT_GT(floor, 41e6);
+    EXPECT_LE(floor, 42.025e6);
+    for (const run::RequestRecord& q : slow.data.requests) {
+      EXPECT_EQ(q.outcome, run::RequestOutcome::kFinished);
+    }
+  }
 }
 
 // Replicas step by themselves, and no pages travel; what crosses the cable of both takes longer.

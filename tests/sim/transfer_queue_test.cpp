@@ -51,6 +51,31 @@ void expect_near(std::int64_t got, std::int64_t want, const std::string& what) {
 
 }  // namespace
 
+TEST(TransferQueue, AnExchangeUnderWayFollowsItsLinksRates) {
+  for (const Sharing sharing : {Sharing::kTask, Sharing::kPairs}) {
+    cluster::RouteTable routes = pcie(2, SimTime::from_us(1)), slow = routes;
+    for (double& rate : slow.bandwidth) rate /= 5;
+    TransferQueue q(slow, 2, sharing, true);
+    // 1 MB at 2 GB/s and two hops: 502 us.
+    const auto e = exchange({{0, 1, 1'000'000}}, 0, 4);
+    const auto id = q.run({&e, 1})[0].id;
+    expect_near(q.exchange_end(id), 502'000'000, "slow");
+    EXPECT_FALSE(q.exchange_floor(id).has_value());
+    // After 102 us, a fifth of the bytes, the rest goes at 10 GB/s.
+    q.advance(102'000'000);
+    q.rewire(routes);
+    expect_near(q.exchange_end(id), 182'000'000, "mended");
+    expect_near(q.exchange_floor(id).value_or(0), 100'000'000, "least");
+    // Slow again: the best rate that there was is the bound, also when it has ended.
+    q.advance(142'000'000);
+    q.rewire(slow);
+    expect_near(q.exchange_end(id), 342'000'000, "slow again");
+    q.advance(400'000'000);
+    expect_near(q.exchange_end(id), 342'000'000, "ended");
+    expect_near(q.exchange_floor(id).value_or(0), 100'000'000, "least, ended");
+  }
+}
+
 TEST(TransferQueue, RunsTheCopiesOfALaneOneAfterAnother) {
   TransferQueue q(pcie(2, SimTime::from_us(1)), 2, Sharing::kTask);
   // 10 MB at 10 GB/s: 1 ms and two hops of 1 us; the second waits, the third begins late.
