@@ -66,6 +66,7 @@ struct Key {
 /// Of a request whose pages travel away.
 struct Leaving {
   std::uint32_t id = 0;
+  std::uint32_t epoch = 0;                   // when they left
   std::uint64_t tokens = 0;                  // on its own pages here
   std::vector<std::uint64_t> pages;          // bytes on each GPU of the pool, with a kv_round
   std::uint32_t block = PrefixCache::kRoot;  // its last one in the cache
@@ -223,7 +224,7 @@ class ServingBatch final : public BatchSource {
     for (const std::uint32_t id : requests_of(at)) {
       moved.push_back(move_away(id, choose(false, {}), keep_kv, keep_kv));
     }
-    while (keep_kv && ranks_[at].cache.idle() > 0) evict(ranks_[at]);
+    while (keep_kv && ranks_[at].cache.idle() > 0) drop_block(ranks_[at]);
     if (!keep_kv) lose_cache(ranks_[at]);
     return moved;
   }
@@ -258,8 +259,8 @@ class ServingBatch final : public BatchSource {
       const std::uint32_t id = left.id;
       used_[gpu] -= bytes(left.tokens);
       const Request& r = requests_[id];
-      // It may have been lost, or have left, since.
-      if (r.state != State::kTravelling || r.rank == kNoRank) continue;
+      // It may have been lost, or have left, since, and travel again from elsewhere.
+      if (r.epoch != left.epoch) continue;
       const std::uint32_t to = r.rank;
       drop_pages(id);
       ++lost_pages_;
@@ -308,6 +309,8 @@ class ServingBatch final : public BatchSource {
     std::uint32_t longest = UINT32_MAX;
     for (const std::uint32_t id : requests_of(at)) {
       const Request& r = requests_[id];
+      // Pages that wait for hand-over or travel have a way of their own.
+      if (r.state != State::kWaiting && r.state != State::kRunning) continue;
       if (r.held == 0 || !has_room(ranks_[other], r)) continue;
       if (longest == UINT32_MAX || r.held > requests_[longest].held) longest = id;
     }
@@ -336,6 +339,7 @@ class ServingBatch final : public BatchSource {
         leave(id, run::RequestOutcome::kFailed);
       }
       // Those that came last make room for the others.
+      const std::uint64_t before = evicted_;
       while (overdrawn(k)) {
         if (k.cache.idle() > 0) {
           evict(k);
@@ -345,6 +349,7 @@ class ServingBatch final : public BatchSource {
           break;
         }
       }
+      note_evictions(k, before);
     }
   }
 
@@ -614,10 +619,13 @@ class ServingBatch final : public BatchSource {
   [[nodiscard]] std::uint64_t needed(const Rank& k, std::uint32_t gpu) const {
     return gpu == k.home ? used_[gpu] - idle_bytes(k) : used_[gpu];
   }
-  void evict(Rank& k) {
+  void drop_block(Rank& k) {
     k.cache.evict();
     used_[k.home] -= bytes(hash_block());
     kv_.push_back({k.home, hash_block(), 0, run::kNone, false});
+  }
+  void evict(Rank& k) {
+    drop_block(k);
     ++evicted_;
   }
   /// Pages of the cache that nobody uses make place for `more` bytes, the oldest first.
@@ -625,6 +633,10 @@ class ServingBatch final : public BatchSource {
     if (k.cache.idle() == 0 || more == 0) return;
     const std::uint64_t before = evicted_, most = below_mark(k.home);
     while (k.cache.idle() > 0 && used_[k.home] + more > most) evict(k);
+    note_evictions(k, before);
+  }
+  /// One event for those since evicted_ was `before`.
+  void note_evictions(const Rank& k, std::uint64_t before) {
     if (evicted_ == before || eviction_events_++ >= kMostPreemptionEvents) return;
     note(run::EventKind::kEviction, k.engine,
          fmt::format("prefix cache: {} block{} of {} tokens make place", evicted_ - before,
@@ -667,6 +679,7 @@ class ServingBatch final : public BatchSource {
       const auto [block, fresh] = k.cache.extend(r.block, ids[r.shared / hash_block()]);
       r.block = block;
       r.shared += hash_block();
+      handover_due_ = true;  // Who waits for hand-over may need fewer pages now.
       if (fresh) continue;
       // Another one has computed it as well: one of the two goes.
       used_[k.home] -= bytes(hash_block());
@@ -1033,12 +1046,20 @@ class ServingBatch final : public BatchSource {
     return any;
   }
 
-  /// Whether the rank has room for the pages of a request that is elsewhere.
+  /// Whether the rank has room for the pages of a request that is elsewhere; those that its cache
+  /// has need none.
   [[nodiscard]] bool takes(const Rank& k, std::uint32_t id) const {
+    const Request& r = requests_[id];
+    PrefixCache::Hit hit;
+    if (w_.batching.prefix_caching) {
+      hit = k.cache.find(w_.arrivals.trace->hashes_of(id), r.prompt / hash_block());
+    }
     for (std::uint32_t i = 0; i < span(); ++i) {
       const std::uint32_t g = gpu_of(k, i);
       const std::uint64_t most = k.queue() > 0 ? below_mark(g) : room_[g];
-      if (needed(k, g) + bytes_on(k, id, i, requests_[id].computed) > most) return false;
+      const std::uint64_t more = bytes_on(k, id, i, r.computed - hit.blocks * hash_block()) +
+                                 (hit.idle > 0 ? hit.idle * bytes(hash_block()) : 0);
+      if (needed(k, g) + more > most) return false;
     }
     return true;
   }
@@ -1471,7 +1492,8 @@ class ServingBatch final : public BatchSource {
       Rank& source = ranks_[from];
       const auto number = static_cast<std::uint32_t>(travels_++);
       source.resident.erase(id);
-      source.leaving.emplace(number, Leaving{id, r.held - r.shared, std::move(r.pages), r.block});
+      source.leaving.emplace(number,
+                             Leaving{id, r.epoch, r.held - r.shared, std::move(r.pages), r.block});
       r.pages.clear();
       std::vector<KvTransfer> moves;
       if (spread()) moves = machine_.kv_moves(id, source.home, ranks_[to].home, r.computed);

@@ -444,6 +444,25 @@ TEST(AlarmsOfReplicas, ReclaimAndMoveInsideTheReplica) {
   EXPECT_GT(moves, 0U) << events_of(moved);
 }
 
+TEST(AlarmsOfReplicas, RequestsThatWaitForHandOverOrTravelDoNotMove) {
+  // Eight places in the decode replica for 39 requests: most wait for one where they were computed.
+  for (const char* signal : {"gpu_busy", "memory"}) {
+    for (const char* model : {"auto", "bottleneck"}) {
+      const MemoryRun r =
+          run_of(serving("",
+                         {"parallel.ep=4", std::string("network.model=") + model,
+                          std::string(R"(monitor.alarms=[{signal=")") + signal +
+                              R"(",above="0 %",window=1,action="migrate_kv",repeat=1}])"},
+                         ", batching = { max_sequences = 2 }, "
+                         "front_end = { replicas = 2, prefill_replicas = 1 }",
+                         "per_second = 2000000.0, requests = 39"));
+      EXPECT_EQ(outcomes(r, run::RequestOutcome::kFinished), 39U) << signal << model;
+      EXPECT_GT(count(r, " moves from gpu"), 0U) << signal << model;
+      EXPECT_EQ(metric(r, "tokens computed anew"), 0) << signal << model;
+    }
+  }
+}
+
 TEST(AlarmsOfReplicas, AShedReplicaSendsNewRequestsToTheOther) {
   // gpu1 leaks, so replica 0 sheds from its step after that on; replica 1 takes what comes.
   const MemoryRun r = two_with(R"({signal="runtime_memory",above="1 %",window=1,action="shed"})",

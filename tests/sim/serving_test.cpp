@@ -75,9 +75,11 @@ struct Result {
 };
 
 /// One page is 16 tokens and 16 B; `pages` of them on each GPU. `time` gives a step's length.
+/// `between` is asked after each step, as faults and alarms are.
 Result drive(const scenario::Scenario& s, std::uint32_t gpus, std::uint64_t pages,
              const std::function<std::int64_t(const sim::StepPlan&)>& time, bool keep = true,
-             const std::function<void(sim::ServingMachine&)>& change = {}) {
+             const std::function<void(sim::ServingMachine&)>& change = {},
+             const std::function<void(sim::BatchSource&, std::uint64_t)>& between = {}) {
   sim::ServingMachine machine;
   machine.gpus = gpus;
   machine.kv_capacity.assign(gpus, pages * 16);
@@ -113,6 +115,7 @@ Result drive(const scenario::Scenario& s, std::uint32_t gpus, std::uint64_t page
       r.starts.push_back(start);
     }
     batch->done(step, plan, start, clock[plan.engine], r.data);
+    if (between) between(*batch, step);
   }
   batch->finish(end, r.data, r.notes, r.violations);
   for (const std::string& v : r.violations) ADD_FAILURE() << v;
@@ -601,6 +604,37 @@ TEST(Disaggregation, ABreakerForgetsRequestsOnTheirWay) {
   EXPECT_EQ(served, (std::map<std::uint32_t, int>{{1, 2}, {2, 2}, {3, 1}}));
 }
 
+TEST(Disaggregation, AGpuLostLaterTakesNothingFromPagesThatComeFromAnother) {
+  // Request 0 leaves GPU 0 at 10 ms, its destination's breaker opens, and at 20 ms it leaves GPU 2;
+  // pages travel for 100 ms. GPU 0 is lost while those of both journeys are on their way.
+  const auto s = trace_scenario(
+      {at_ms(0, 16, 3), at_ms(30, 16, 3)},
+      {"parallel.ep=2",
+       "workload.front_end={ replicas = 4, prefill_replicas = 3, balance = \"round_robin\", "
+       "failures = 1, health_interval = \"10001 us\", outages = [{ replica = 3, from = \"5 ms\", "
+       "until = \"15 ms\" }] }"});
+  std::vector<std::int64_t> arrivals;
+  std::vector<std::uint32_t> sources;
+  const auto slow = [&](sim::ServingMachine& m) {
+    m.pages.send = [&](std::uint32_t from, std::uint32_t, std::uint64_t, std::int64_t now) {
+      sources.push_back(from);
+      arrivals.push_back(now + 100 * kMs);
+      return std::uint64_t{arrivals.size() - 1};
+    };
+    m.pages.arrival = [&](std::uint64_t i) { return arrivals[i]; };
+    m.pages.forget = [](std::uint64_t) {};
+  };
+  const Result r =
+      drive(s, 8, 100, ten_ms, false, slow, [](sim::BatchSource& batch, std::uint64_t step) {
+        if (step == 2) batch.lose_kv(0);
+      });
+  EXPECT_EQ(sources, (std::vector<std::uint32_t>{0, 2, 4}));
+  EXPECT_EQ(r.metric("tokens computed anew"), 16) << "by the breaker";
+  EXPECT_EQ(
+      std::count(r.notes.begin(), r.notes.end(), "requests that lost their pages with a GPU: 1"),
+      0);
+}
+
 TEST(ClosedLoop, ObeysTheInteractiveResponseTimeLaw) {
   // N = X (R + Z) for N users with mean thinking time Z.
   const auto s = worked_scenario(
@@ -882,6 +916,44 @@ TEST(PrefixCaching, ADecodeRankTakesOnlyThePagesThatItLacks) {
   EXPECT_DOUBLE_EQ(r.metric("KV transferred"), 80e-9);
   EXPECT_DOUBLE_EQ(r.metric("prefix KV not sent"), 128e-9);
   EXPECT_EQ(r.metric("prefix tokens not computed"), 32 + 64);
+}
+
+TEST(PrefixCaching, ADecodeRankHasRoomForWhatItsCacheHas) {
+  // Six pages on each of four prefill and four decode ranks; a prompt has four of them, an answer
+  // one. The second request of a decode rank needs only the last one.
+  std::vector<Asked> asked(8, {0, 64, 10, {1, 2}});
+  const auto s = prefix_scenario(
+      asked, {"parallel.ep=4", "workload.front_end={ replicas = 2, prefill_replicas = 1 }"});
+  const Result r = drive(s, 8, 6, ten_ms);
+  // The second ones are prompts until 20 ms. The first ones' blocks are the decode ranks' when
+  // their first step there ends, and the step after it has the second ones as well.
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(r.end_ms(i), i < 4 ? 100 : 120) << i;
+  EXPECT_DOUBLE_EQ(r.metric("prefix KV not sent"), 4 * 64e-9);
+  EXPECT_DOUBLE_EQ(r.metric("KV use max"), 1);
+}
+
+TEST(PrefixCaching, OnlyBlocksThatMakePlaceAreEvicted) {
+  // Two blocks each stay on two GPUs; then, while a request of a page is on the first one, the
+  // second one leaves service, and so do its blocks, or the room shrinks to one block.
+  const std::vector<Asked> asked{{0, 64, 1, {1, 2}}, {0, 64, 1, {1, 2}}, {50, 16, 1, {3}}};
+  const auto s = prefix_scenario(asked, {"parallel={ dp = 8, ep = 8 }"});
+  const auto evictions = [](const Result& r) {
+    return std::count_if(r.data.events.begin(), r.data.events.end(),
+                         [](const run::Event& e) { return e.kind == run::EventKind::kEviction; });
+  };
+  const Result left = drive(s, 8, 10, ten_ms, true, {}, [](sim::BatchSource& batch, auto step) {
+    const std::vector<std::uint32_t> others{0, 2, 3, 4, 5, 6, 7};
+    if (step == 1) {
+      EXPECT_TRUE(batch.evacuate(1, others, true).empty());
+    }
+  });
+  EXPECT_EQ(left.metric("prefix blocks evicted"), 0);
+  EXPECT_EQ(evictions(left), 0);
+  const Result shrunk = drive(s, 8, 10, ten_ms, true, {}, [](sim::BatchSource& batch, auto step) {
+    if (step == 1) batch.set_kv_rooms(std::vector<std::uint64_t>(8, 32));
+  });
+  EXPECT_EQ(shrunk.metric("prefix blocks evicted"), 2 + 1);
+  EXPECT_EQ(evictions(shrunk), 2);
 }
 
 TEST(PrefixCaching, EveryRankHasACacheOfItsOwn) {
