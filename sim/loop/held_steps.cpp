@@ -8,7 +8,9 @@
 // waits at its end for what has come. Work between two exchanges keeps its length, also what ran
 // beside one of them; loads of experts are asked for when the first timing says.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <numeric>
 
 #include "sim/loop/step_loop.hpp"
 
@@ -17,11 +19,20 @@ namespace {
 
 constexpr std::int64_t kRounding = 2;  // ps
 
+/// What can become shorter: the other phases are work.
+constexpr std::array kNotWork{run::Phase::kWait, run::Phase::kCombine, run::Phase::kDispatch,
+                              run::Phase::kCollective};
+
+std::int64_t work_of(const std::int64_t* phases) {
+  std::int64_t ps = std::accumulate(phases, phases + run::kPhases, std::int64_t{0});
+  for (const run::Phase p : kNotWork) ps -= phases[at(p)];
+  return ps;
+}
+
 /// Adds `ps` to the waiting of a row of phases; what a negative `ps` takes comes from the exchanges
 /// when there is not that much of it.
 void stretch(std::int64_t* phases, std::int64_t ps) {
-  for (const run::Phase p :
-       {run::Phase::kWait, run::Phase::kCombine, run::Phase::kDispatch, run::Phase::kCollective}) {
+  for (const run::Phase p : kNotWork) {
     std::int64_t& x = phases[at(p)];
     const std::int64_t now = ps >= 0 ? ps : std::max(ps, -x);
     x += now;
@@ -63,14 +74,20 @@ void Simulator::keep_times(std::uint32_t moe, const std::int64_t& duration) {
 std::int64_t Simulator::held_end(std::uint32_t engine) {
   for (const HeldStep& h : held_steps_) {
     if (h.record.scalars.engine != engine || h.clocks.empty()) continue;
-    return end_by(h.record.scalars, h.clocks);
+    return end_by(h.record, h.first_gpu, h.clocks);
   }
   return 0;  // It computes none.
 }
 
-std::int64_t Simulator::end_by(const run::StepScalars& step,
+std::int64_t Simulator::end_by(const run::StepRecord& record, std::uint32_t first_gpu,
                                const std::vector<ExchangeTimer::StepClock>& clocks) {
-  std::int64_t end = step.start_ps + 1;
+  const run::StepScalars& step = record.scalars;
+  // Of work beside an exchange the clocks do not know: it bounds what a shorter one leaves.
+  std::int64_t work = std::max<std::int64_t>(1, work_of(step.phase_ps.data()));
+  for (std::size_t i = 0; i < clocks.size(); ++i) {
+    work = std::max(work, work_of(record.gpu_phase_ps.data() + (first_gpu + i) * run::kPhases));
+  }
+  std::int64_t end = step.start_ps + work;
   for (const ExchangeTimer::StepClock& c : clocks) end = std::max(end, exchange_.step_end(c));
   // Earlier than it was timed, too: a link that is itself again makes what is under way shorter.
   // What the queue rounds otherwise than the closed form is no difference.

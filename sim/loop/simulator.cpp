@@ -970,7 +970,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     const std::int64_t from = record_.scalars.start_ps;
     std::int64_t to = record_.scalars.end_ps;
     // Without replicas nobody else's traffic comes: its exchanges have met all that they meet.
-    if (replicas() == 1 && exchange_.ends_move()) to = end_by(record_.scalars, clocks_);
+    if (replicas() == 1 && exchange_.ends_move()) to = end_by(record_, plan_.first_gpu, clocks_);
     end_signals(to);
     if (faults_ != nullptr) end_faults(step);
     const bool held = exchange_.ends_move();

@@ -204,7 +204,7 @@ class Simulator {
   /// When the step that an engine computes ends as far as is known now.
   [[nodiscard]] std::int64_t held_end(std::uint32_t engine);
   /// When a step of these clocks ends as far as is known now.
-  [[nodiscard]] std::int64_t end_by(const run::StepScalars& step,
+  [[nodiscard]] std::int64_t end_by(const run::StepRecord& record, std::uint32_t first_gpu,
                                     const std::vector<ExchangeTimer::StepClock>& clocks);
   /// The engine goes on: its last step has ended, and its record goes to the sink.
   void settle_step(std::uint32_t engine);

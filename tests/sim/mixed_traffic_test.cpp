@@ -371,6 +371,29 @@ TEST(LinkFaults, ThatEndMakeWhatIsUnderWayShorter) {
   }
 }
 
+// Chunks: experts run beside exchanges. When those become shorter, the work is what is left.
+TEST(LinkFaults, ThatEndLeaveAStepTheWorkOfItsGpus) {
+  for (const char* model : {"auto", "coflow", "flow"}) {
+    SCOPED_TRACE(model);
+    const MemoryRun r = test::run_in_memory(
+        test::worked_scenario(one_cable(
+            {std::string("network.model=") + model, "run.seed=23", "network.chunks=2",
+             R"(workload={ kind = "open", routing = { synthetic = "uniform" }, arrivals = { )"
+             R"(per_second = 20000.0, requests = 8 }, lengths = { prompt = 200, output = 6 }, )"
+             R"(front_end = { replicas = 2, balance = "round_robin" } })",
+             R"(faults.events=[{ kind = "link_degraded", link = "a--b", factor = 0.1, step = 0, )"
+             R"(lasts = 1 }])"})),
+        nullptr);
+    for (const auto& v : r.result.violations) ADD_FAILURE() << v.where << ": " << v.message;
+    for (std::size_t s = 0; s < r.data.steps.size(); ++s) {
+      const run::StepScalars& step = r.data.steps[s];
+      std::int64_t phases = 0;
+      for (const std::int64_t ps : step.phase_ps) phases += ps;
+      EXPECT_EQ(phases, step.end_ps - step.start_ps) << s;
+    }
+  }
+}
+
 // Replicas step by themselves, and no pages travel; what crosses the cable of both takes longer.
 TEST(Groups, ReplicasSlowEachOtherDownOnLinksInCommon) {
   const auto timed = [](const std::string& model, const std::string& rate) {
