@@ -35,9 +35,14 @@ int import_requests(const ImportOptions& options) {
       {"arrivals per second", span > 0 ? fmt::format("{:.6g}", (n - 1) / span) : "n/a", "1/s"},
       {"prompt tokens mean", fmt::format("{:.6g}", prompt / n), ""},
       {"output tokens mean", fmt::format("{:.6g}", output / n), ""}};
-  if (trace.hash_ids) {
+  std::size_t without = 0;
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) without += trace.hashes_of(i).empty();
+  if (trace.hash_ids && without == 0) {
     table.notes.push_back(
         "hash_ids are in the file: workload.batching.prefix_caching = true uses them");
+  } else if (trace.hash_ids) {
+    table.notes.push_back(fmt::format(
+        "hash_ids of {} rows are no whole numbers >= 0: prefix_caching is refused", without));
   }
   fmt::print("{}", render(table, options.format));
   return 0;

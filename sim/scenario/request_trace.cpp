@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -168,12 +169,13 @@ class Reader {
     if (format_ == RequestFormat::kMooncake && row.contains("hash_ids")) {
       out_.hash_ids = true;
       const nlohmann::json& ids = row["hash_ids"];
-      if (!ids.is_array()) fail("hash_ids is no list of whole numbers >= 0");
-      for (const nlohmann::json& id : ids) {
-        if (!id.is_number_unsigned()) {
-          fail(fmt::format("hash_ids: {} is no whole number >= 0", id.dump()));
-        }
-        row_hashes_.push_back(id.get<std::uint64_t>());
+      // A row with others has none: only prefix caching asks for them, and refuses that.
+      const bool all =
+          ids.is_array() && std::all_of(ids.begin(), ids.end(), [](const nlohmann::json& id) {
+            return id.is_number_unsigned();
+          });
+      for (std::size_t i = 0; all && i < ids.size(); ++i) {
+        row_hashes_.push_back(ids[i].get<std::uint64_t>());
       }
     }
     if (prompt < 0 || output < 0) {
@@ -184,11 +186,14 @@ class Reader {
         static_cast<std::uint64_t>(prompt), static_cast<std::uint64_t>(output));
   }
 
-  /// "12 7 9", or nothing.
+  /// "12 7 9", or nothing; anything else counts as nothing.
   void hashes(std::string_view text) {
     while (!text.empty()) {
       const std::size_t end = std::min(text.find(' '), text.size());
-      row_hashes_.push_back(tokens(text.substr(0, end), "hash_ids"));
+      std::uint64_t v = 0;
+      const auto r = std::from_chars(text.data(), text.data() + end, v);
+      if (r.ec != std::errc{} || r.ptr != text.data() + end) return row_hashes_.clear();
+      row_hashes_.push_back(v);
       text.remove_prefix(std::min(end + 1, text.size()));
     }
   }

@@ -12,6 +12,8 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
+#include "engine/model/accounting.hpp"
+#include "sim/loop/shard.hpp"
 #include "sim/scenario/serving_reader.hpp"
 
 namespace switchyard::scenario {
@@ -144,9 +146,11 @@ void read_prefixes(Context& context, Section& s, const Scenario& out) {
     const std::uint64_t want = (prompt + a.hash_block - 1) / a.hash_block;
     if (t.hashes_of(i).size() == want) continue;
     throw InputError(fmt::format("{}:{}", a.file, t.lines[i]),
-                     fmt::format("{} hash_ids for a prompt of {} tokens. Violated: one for each "
+                     fmt::format("{} hash_ids{} for a prompt of {} tokens. Violated: one for each "
                                  "block of {} tokens, {} in all",
-                                 t.hashes_of(i).size(), prompt, a.hash_block, want),
+                                 t.hashes_of(i).size(),
+                                 t.hashes_of(i).empty() ? " that are whole numbers >= 0" : "",
+                                 prompt, a.hash_block, want),
                      "workload.arrivals.hash_block says how many tokens an id stands for");
   }
   Hash128 hash = hash128(std::as_bytes(std::span(t.hashes)));
@@ -372,6 +376,17 @@ void check_serving(const Section& workload, const Scenario& scenario) {
                       "of pages of memory.kv.block = {} tokens",
                       block, scenario.memory.kv_block),
           "use a memory.kv.block that divides workload.arrivals.hash_block");
+    // Of the stage with most layers, the last one; with tp of one GPU of the group.
+    const std::size_t layers = scenario.model.layers.size();
+    const std::uint64_t values =
+        block * (layers - sim::stage_begin(layers, p.pp, p.pp - 1)) *
+        model::kv_values_per_token_layer(sim::shard_of(scenario.model, p.tp));
+    alone(model::dtype_bytes(scenario.dtype.kv, 2 * values) !=
+              2 * model::dtype_bytes(scenario.dtype.kv, values),
+          fmt::format("workload.batching.prefix_caching: the pages of blocks of {} tokens do not "
+                      "add up to whole bytes",
+                      block),
+          "use a larger workload.arrivals.hash_block or another model.dtype.kv");
   }
 }
 

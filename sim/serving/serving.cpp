@@ -524,12 +524,9 @@ class ServingBatch final : public BatchSource {
       for (std::uint32_t i = k.pool; i <= at; ++i) ranks_[i].pool_end = at + 1;
     }
     ranks_each_ = static_cast<std::uint32_t>(ranks_.size()) / f.replicas;
-    if (w_.batching.prefix_caching && bytes(2 * hash_block()) != 2 * bytes(hash_block())) {
-      throw InputError("workload.batching.prefix_caching",
-                       fmt::format("the pages of blocks of {} tokens do not add up to whole bytes",
-                                   hash_block()),
-                       "use a larger workload.arrivals.hash_block or memory.kv.block");
-    }
+    SWITCHYARD_ASSERT(
+        !w_.batching.prefix_caching || bytes(2 * hash_block()) == 2 * bytes(hash_block()),
+        "the pages of blocks do not add up");
     if (f.prefill_replicas > 0 && !machine_.pages.send) {
       SWITCHYARD_ASSERT(machine_.routes.has_value(), "KV transfers need routes");
       links_.emplace(std::move(*machine_.routes));

@@ -42,7 +42,8 @@
 // Of two requests that computed a block side by side one gives its pages back. A block without
 // users makes place when pages are needed, below the watermark too, before anybody is preempted.
 // Swapped pages come back as the request's own. A finished prompt goes to a decode rank without the
-// blocks that are there. A lost GPU's cache is empty; a replica that does not answer keeps its own.
+// blocks that are there, and needs no room for those. A lost GPU's cache is empty; a replica that
+// does not answer keeps its own.
 //
 // Replicas step by themselves, in the order of simulated time. With prefill replicas, a finished
 // prompt (its first token is out then) waits until a decode rank has pages and sequences for it,

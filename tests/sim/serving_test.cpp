@@ -1038,12 +1038,25 @@ TEST(ServingScenario, PrefixCachingIsReadAndWhatMakesNoSenseRefused) {
   };
   expect({write("few.csv", "0,100,2,1 2\n5,65,2,1\n")}, "few.csv:3: 1 hash_ids for a prompt of 65");
   expect({write("none.csv", "0,100,2,\n")}, "none.csv:2: 0 hash_ids");
-  expect({write("word.csv", "0,100,2,1 x\n")}, "word.csv:2: hash_ids = \"x\"");
+  expect({write("word.csv", "0,100,2,1 x\n")},
+         "word.csv:2: 0 hash_ids that are whole numbers >= 0 for a prompt of 100");
+  std::string unused = write("word.csv", "0,100,2,1 x\n");
+  unused = unused.substr(0, unused.find(", hash_block")) + " } }";
+  EXPECT_TRUE(worked_scenario({unused}).workload.serving.arrivals.trace->hash_ids);
   expect({good, "workload.arrivals.hash_block=512"}, "good.csv:2: 2 hash_ids for a prompt of 100");
   expect({good, "workload.batching.prefix_caching=false"},
          "means nothing without workload.batching.prefix_caching");
   expect({good, "memory.kv={ placement = \"by_token\" }"}, "by_token");
   expect({good, "memory.kv={ block = 48 }"}, "48 tokens");
+  // 800 values a token of 133 / 256 B each: blocks of 4 tokens have 1662.5 B.
+  std::string model = switchyard::read_file(std::string(SWITCHYARD_SOURCE_DIR) +
+                                            "/tests/sim/data/worked_model.json");
+  model.replace(model.find("\"head_dim\": 128"), 15, "\"head_dim\": 100");
+  switchyard::write_file("odd.json", model);
+  const std::vector<std::string> odd{
+      write("one.csv", "0,4,2,1\n"), "model.file=" + std::filesystem::absolute("odd.json").string(),
+      "model.dtype.kv=int4_g128", "memory.kv={ block = 4 }", "workload.arrivals.hash_block=4"};
+  expect(odd, "the pages of blocks of 4 tokens do not add up to whole bytes");
   expect({open_workload("per_second = 1.0, requests = 1", "prompt = 1, output = 1",
                         ", batching = { prefix_caching = true }")},
          "needs a request trace with hash_ids");
