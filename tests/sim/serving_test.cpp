@@ -932,6 +932,29 @@ TEST(PrefixCaching, ADecodeRankHasRoomForWhatItsCacheHas) {
   EXPECT_DOUBLE_EQ(r.metric("KV use max"), 1);
 }
 
+TEST(PrefixCaching, ARequestMayLeaveOneGpuTwiceBeforeItsFirstPagesArrive) {
+  // Its destination's breaker opens on the way; it finds its prompt where it was computed, and is
+  // handed over again as soon as the breaker closes. Pages travel for 100 ms.
+  const auto s = prefix_scenario(
+      {{0, 80, 3, {1, 2, 3}}},
+      {"parallel.ep=4",
+       "workload.front_end={ replicas = 2, prefill_replicas = 1, failures = 1, health_interval = "
+       "\"10001 us\", outages = [{ replica = 1, from = \"5 ms\", until = \"15 ms\" }] }"});
+  std::vector<std::int64_t> arrivals;
+  const auto slow = [&](sim::ServingMachine& m) {
+    m.pages.send = [&](std::uint32_t, std::uint32_t, std::uint64_t, std::int64_t now) {
+      arrivals.push_back(now + 100 * kMs);
+      return std::uint64_t{arrivals.size() - 1};
+    };
+    m.pages.arrival = [&](std::uint64_t i) { return arrivals[i]; };
+    m.pages.forget = [](std::uint64_t) {};
+  };
+  const Result r = drive(s, 8, 20, ten_ms, true, slow);
+  EXPECT_EQ(arrivals.size(), 2U);
+  EXPECT_EQ(r.data.requests[0].cached_tokens, 64U);
+  EXPECT_EQ(r.data.requests[0].outcome, run::RequestOutcome::kFinished);
+}
+
 TEST(PrefixCaching, OnlyBlocksThatMakePlaceAreEvicted) {
   // Two blocks each stay on two GPUs; then, while a request of a page is on the first one, the
   // second one leaves service, and so do its blocks, or the room shrinks to one block.
