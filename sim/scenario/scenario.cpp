@@ -317,6 +317,16 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
     from_model("stated." + name, value);
   }
   Section dtype = s.section("dtype", {"experts", "shared", "router", "kv", "activations"});
+  // What the model's file says it is stored in (quantised experts, FP8 blocks), else bf16. The
+  // block formats of GGUF have no rate on any hardware file: bf16 as well.
+  if (m.expert_dtype == model::DType::kF8E4M3 || m.expert_dtype == model::DType::kI8 ||
+      m.expert_dtype == model::DType::kInt4 || m.expert_dtype == model::DType::kInt4G128 ||
+      m.expert_dtype == model::DType::kMxfp4) {
+    out.dtype.experts = m.expert_dtype;
+  }
+  if (m.quantization == "fp8_block") {
+    out.dtype.shared = model::DType::kF8E4M3;
+  }
   out.dtype.experts = dtype.dtype("experts", out.dtype.experts);
   out.dtype.shared = dtype.dtype("shared", out.dtype.shared);
   out.dtype.router = dtype.dtype("router", out.dtype.router);

@@ -274,6 +274,26 @@ TEST(Hash, DependsOnValuesAndNotOnPlacesOrder) {
   EXPECT_EQ(canonical_text(a).find(SWITCHYARD_SOURCE_DIR), std::string::npos);
 }
 
+TEST(Model, FormatsAreTheFilesWhenItStoresFewerBits) {
+  const auto read = [](const std::string& model, const std::string& dtype = {}) {
+    return read_scenario_text("[model]\nfile = \"models/" + model + ".json\"\n" + dtype +
+                                  "[hardware]\nfile = \"hardware/hgx_h200.toml\"\n"
+                                  "[workload]\nkind = \"decode\"\nbatch = 8\ncontext = 16\n"
+                                  "routing = { synthetic = \"uniform\" }\n",
+                              kScenarios + "small.toml");
+  };
+  EXPECT_EQ(read("gpt4_s4_int4").dtype.experts, DType::kInt4);
+  EXPECT_EQ(read("gpt4_s4_int4").dtype.shared, DType::kBf16);
+  EXPECT_EQ(read("gpt_oss_20b").dtype.experts, DType::kMxfp4);
+  EXPECT_EQ(read("deepseek_v3").dtype.experts, DType::kF8E4M3);
+  EXPECT_EQ(read("deepseek_v3").dtype.shared, DType::kF8E4M3);
+  EXPECT_EQ(read("deepseek_v3").dtype.router, DType::kF32);
+  EXPECT_EQ(read("mixtral_8x7b").dtype.experts, DType::kBf16);
+  const Scenario stated = read("deepseek_v3", "dtype = { experts = \"bf16\" }\n");
+  EXPECT_EQ(stated.dtype.experts, DType::kBf16);
+  EXPECT_EQ(stated.dtype.shared, DType::kF8E4M3);
+}
+
 TEST(Model, PresetNamesAndOverridesWork) {
   const std::string text =
       "[model]\nfile = \"deepseek-v3\"\nnum_experts = 64\n[hardware]\nfile = \"hgx_h100\"\n"
