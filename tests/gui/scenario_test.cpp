@@ -355,7 +355,7 @@ TEST(Document, AnExchangedItemIsSetAsAWholeList) {
   const std::filesystem::path file =
       std::filesystem::path(SWITCHYARD_SOURCE_DIR) / "scenarios" / "gpu_failure.toml";
   ScenarioDocument document(file);
-  document.edit("faults.events", ListEdit::kRemove, 1);
+  document.edit("faults.events", ListEdit::kRemove, 0);
   document.edit("faults.events", ListEdit::kAdd, 0);
   ASSERT_FALSE(document.problem()) << *document.problem();
   ASSERT_EQ(document.settings().size(), 1U);
