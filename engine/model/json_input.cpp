@@ -47,9 +47,8 @@ std::string escape_pointer(const std::string& key) {
   return out;
 }
 
-}  // namespace
-
-json parse_json(std::string_view text, const std::string& where) {
+/// Parses with bounded depth and no duplicate key.
+json parse_strictly(std::string_view text, const std::string& where) {
   std::vector<std::unordered_set<std::string>> keys;
   const auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
     switch (event) {
@@ -76,21 +75,40 @@ json parse_json(std::string_view text, const std::string& where) {
     }
     return true;
   };
-  try {
-    return json::parse(text.begin(), text.end(), callback);
-  } catch (const json::parse_error& e) {
-    std::string message = e.what();
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …"
+  return json::parse(text.begin(), text.end(), callback);
+}
+
+/// "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …" without its
+/// number, and without the place that parse_json counts itself.
+std::string reason(const json::exception& e) {
+  std::string message = e.what();
+  if (dynamic_cast<const json::parse_error*>(&e) != nullptr) {
     if (const auto colon = message.find(": "); colon != std::string::npos) {
-      message = message.substr(colon + 2);
+      return message.substr(colon + 2);
     }
-    throw InputError(place(text, e.byte, where), "not valid JSON: " + message);
+  } else if (const auto bracket = message.find("] "); bracket != std::string::npos) {
+    return message.substr(bracket + 2);
+  }
+  return message;
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, const std::string& where) {
+  try {
+    return parse_strictly(text, where);
+  } catch (const json::parse_error& e) {
+    throw InputError(place(text, e.byte, where), "not valid JSON: " + reason(e));
   } catch (const json::exception& e) {
-    std::string message = e.what();
-    if (const auto bracket = message.find("] "); bracket != std::string::npos) {
-      message = message.substr(bracket + 2);
-    }
-    throw InputError(where, "not valid JSON: " + message);
+    throw InputError(where, "not valid JSON: " + reason(e));
+  }
+}
+
+json parse_json_line(std::string_view text, const std::string& where) {
+  try {
+    return parse_strictly(text, where);
+  } catch (const json::exception& e) {
+    throw InputError(where, "no JSON: " + reason(e));
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Strict reading of JSON that came from elsewhere: bounded depth, no duplicate keys, every value
-// checked for type and range, every message with file and JSON pointer. Internal to engine/model.
+// checked for type and range, every message with file and JSON pointer.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -17,6 +17,9 @@ inline constexpr int kMaxJsonDepth = 64;
 /// Parses text. InputError "file:line:column: …" for bad syntax or UTF-8, nesting beyond
 /// kMaxJsonDepth, a duplicate key, or a number out of range.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+/// The same for one line of a file, or a text whose place is `where` whole: "where: no JSON: …".
+nlohmann::json parse_json_line(std::string_view text, const std::string& where);
 
 /// A view of one JSON object with checked accessors. Missing keys: the *_or forms give a default
 /// and record the key in `defaults`; the plain forms throw. null counts as missing.

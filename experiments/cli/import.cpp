@@ -13,6 +13,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
+#include "engine/model/json_input.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "sim/placement/placement.hpp"
 
@@ -42,12 +43,7 @@ void check(const Placement& p, const std::string& where) {
 
 Placement from_json(const std::string& text, const ImportOptions& options) {
   const std::string where = options.input.string();
-  nlohmann::json root;
-  try {
-    root = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& e) {
-    throw InputError(where, fmt::format("no JSON: {}", e.what()));
-  }
+  const nlohmann::json root = model::parse_json_line(text, where);
   const nlohmann::json* map = nullptr;
   std::string key;
   for (const char* name : {"physical_to_logical_map", "phy2log", "expected_phy2log"}) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/base/error.hpp"
+#include "engine/model/json_input.hpp"
 
 namespace switchyard::importers {
 namespace {
@@ -165,12 +166,7 @@ void add_matrix(const nlohmann::json& matrix, const std::string& name, const std
 }
 
 ExpertCounts from_json(std::string_view text, const std::string& where, std::uint32_t first_layer) {
-  nlohmann::json root;
-  try {
-    root = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& e) {
-    throw InputError(where, fmt::format("no JSON: {}", e.what()));
-  }
+  const nlohmann::json root = model::parse_json_line(text, where);
   const nlohmann::json* matrix = &root;
   std::string name = "the matrix";
   if (root.is_object()) {

@@ -16,6 +16,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "engine/model/gate.hpp"
+#include "engine/model/json_input.hpp"
 #include "engine/routing/candidates.hpp"
 #include "engine/trace/experts_only.hpp"
 
@@ -459,8 +460,8 @@ void read_preplay(const std::vector<std::pair<std::string, json>>& lines,
 std::vector<std::pair<std::string, json>> documents(std::string_view text,
                                                     const std::string& where) {
   std::vector<std::pair<std::string, json>> out;
-  const json whole = json::parse(text, nullptr, false);
-  if (!whole.is_discarded()) {
+  if (json::accept(text)) {
+    const json whole = model::parse_json_line(text, where);
     if (!whole.is_array()) return {{where, whole}};
     for (std::size_t i = 0; i < whole.size(); ++i) {
       out.emplace_back(fmt::format("{}: response {}", where, i), whole[i]);
@@ -474,11 +475,8 @@ std::vector<std::pair<std::string, json>> documents(std::string_view text,
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    try {
-      out.emplace_back(fmt::format("{}:{}", where, number), json::parse(line));
-    } catch (const json::exception& e) {
-      throw InputError(fmt::format("{}:{}", where, number), fmt::format("no JSON: {}", e.what()));
-    }
+    const std::string at = fmt::format("{}:{}", where, number);
+    out.emplace_back(at, model::parse_json_line(line, at));
   }
   return out;
 }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.hpp"
+#include "engine/model/json_input.hpp"
 
 namespace switchyard::scenario {
 namespace {
@@ -148,12 +149,7 @@ class Reader {
   }
 
   void json(std::string_view line) {
-    nlohmann::json row;
-    try {
-      row = nlohmann::json::parse(line);
-    } catch (const nlohmann::json::exception& e) {
-      fail(fmt::format("no JSON: {}", e.what()));
-    }
+    const nlohmann::json row = model::parse_json_line(line, fmt::format("{}:{}", name_, number_));
     const auto whole = [&](std::string_view key) -> std::int64_t {
       if (!row.is_object() || !row.contains(key)) fail(fmt::format("there is no \"{}\"", key));
       const nlohmann::json& v = row[std::string(key)];

@@ -206,6 +206,8 @@ TEST(ExpertCounts, BadInputNamesThePlace) {
   EXPECT_TRUE(has(csv("[[1,\"x\"]]"), "the matrix[0][1] = \"x\""));
   EXPECT_TRUE(has(csv("{\"counts\":[[1]]}"), "no key \"logical_count\" or \"weight\""));
   EXPECT_TRUE(has(csv("[[1,2"), "no JSON"));
+  EXPECT_TRUE(has(csv(std::string(300'000, '[') + std::string(300'000, ']')),
+                  "c: JSON nested deeper than 64 levels"));
   EXPECT_TRUE(has(csv(std::string("PK\x03\x04", 4)), "unsupported: a binary file"));
 }
 

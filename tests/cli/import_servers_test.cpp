@@ -260,6 +260,12 @@ TEST(RoutingDump, BadInputNamesThePlace) {
                                                         "d.jsonl", DumpKind::kVllm, small()));
                   }),
                   "d.jsonl:2: no JSON"));
+  EXPECT_TRUE(has(refusal([] {
+                    static_cast<void>(
+                        read_routing_dump(std::string(300'000, '[') + std::string(300'000, ']'),
+                                          "d.json", DumpKind::kVllm, small()));
+                  }),
+                  "d.json: JSON nested deeper than 64 levels"));
 }
 
 TEST(RoutingDump, TheSimulatorReadsTheTraceAndRefusesToDecideOnIt) {
