@@ -204,12 +204,17 @@ void write_requests(Writer& w, const run::RunReader& reader, std::int64_t begin,
   std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> change;  // time → waiting, running
   for (const run::RequestRecord& r : reader.read_requests()) {
     if (r.arrival_ps < 0 || r.outcome == run::RequestOutcome::kRejected) continue;
+    ++change[r.arrival_ps].first;
+    if (r.scheduled_ps >= 0) {
+      --change[r.scheduled_ps].first;
+      ++change[r.scheduled_ps].second;
+      if (r.end_ps >= 0) --change[r.end_ps].second;
+    } else if (r.end_ps >= 0) {
+      --change[r.end_ps].first;
+    }
+    // What the run did not end is drawn to the end of the window.
     const std::int64_t over = r.end_ps >= 0 ? r.end_ps : end;
     const std::int64_t begun = r.scheduled_ps >= 0 ? r.scheduled_ps : over;
-    ++change[r.arrival_ps].first;
-    --change[begun].first;
-    ++change[begun].second;
-    --change[over].second;
     if (r.arrival_ps > end || over < begin) continue;
     ++sum.requests;
     const auto async = [&](const char* kind, std::string_view text, std::int64_t at,

@@ -17,6 +17,7 @@ namespace switchyard::importers {
 namespace {
 
 constexpr std::uint32_t kMostLayers = 65535, kMostExperts = 65535;
+constexpr std::size_t kMostCells = 16'000'000;  ///< layers × experts of a table: 128 MB.
 constexpr double kMostLoad = 1e18;
 
 using Loads = std::map<std::uint32_t, std::vector<double>>;  // layer → [E], −1 = not stated
@@ -63,7 +64,7 @@ ExpertCounts from_csv(std::string_view text, const std::string& where) {
   Loads loads;
   std::vector<std::string> names;
   std::vector<std::string> first;  // The other columns of the first row.
-  std::size_t layer_at = 0, expert_at = 0, count_at = 0, number = 0;
+  std::size_t layer_at = 0, expert_at = 0, count_at = 0, number = 0, cells = 0;
   while (!text.empty()) {
     ++number;
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -111,7 +112,14 @@ ExpertCounts from_csv(std::string_view text, const std::string& where) {
                        names[count_at]));
     }
     std::vector<double>& row = loads[layer];
-    if (row.size() <= expert) row.resize(expert + 1, -1.0);
+    if (row.size() <= expert) {
+      cells += expert + 1 - row.size();
+      if (cells > kMostCells) {
+        fail(fmt::format("layers times experts are beyond {} here", kMostCells),
+             "every layer needs a row for each of its experts");
+      }
+      row.resize(expert + 1, -1.0);
+    }
     if (row[expert] >= 0) {
       fail(fmt::format("expert {} of layer {} has a count already", expert, layer),
            "keep the rows of one table");

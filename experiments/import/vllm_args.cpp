@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <map>
 #include <optional>
 
 #include "engine/base/error.hpp"
@@ -197,7 +198,8 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
   std::uint64_t tp = 1, dp = 1, pp = 1;
   std::size_t dp_line = command.line;
   bool expert_parallel = false;
-  std::string batching, kv_block, weights, activations, kv;
+  std::map<std::string, std::string> batching;  // Of a flag given twice the last one counts.
+  std::string kv_block, weights, activations, kv;
   for (const Flag& f : command.flags) {
     const auto fail = [&](const std::string& message, const std::string& hint = {}) {
       throw InputError(fmt::format("{}:{}", where, f.line), message, hint);
@@ -241,9 +243,9 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
       no_value();
       expert_parallel = false;
     } else if (f.name == "--max-num-seqs") {
-      batching += fmt::format("max_sequences = {}\n", number());
+      batching["max_sequences"] = fmt::format("{}", number());
     } else if (f.name == "--max-num-batched-tokens") {
-      batching += fmt::format("token_budget = {}\n", number());
+      batching["token_budget"] = fmt::format("{}", number());
     } else if (f.name == "--enable-chunked-prefill" || f.name == "--no-enable-chunked-prefill") {
       bool on = f.name == "--enable-chunked-prefill";
       if (f.has_value && f.value != "True" && f.value != "true" && f.value != "False" &&
@@ -251,7 +253,7 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
         fail(fmt::format("{} = \"{}\". Violated: true or false", f.name, f.value));
       }
       if (f.value == "False" || f.value == "false") on = !on;
-      batching += fmt::format("chunked_prefill = {}\n", on);
+      batching["chunked_prefill"] = fmt::format("{}", on);
     } else if (f.name == "--gpu-memory-utilization") {
       double share = 0;
       const auto [end, ec] =
@@ -260,7 +262,7 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
           share > 1) {
         fail(fmt::format("{} = \"{}\". Violated: 0 < share <= 1", f.name, f.value));
       }
-      batching += fmt::format("memory_share = \"{:.10g} %\"\n", share * 100);
+      batching["memory_share"] = fmt::format("\"{:.10g} %\"", share * 100);
     } else if (f.name == "--block-size") {
       kv_block = fmt::format("{}", number());
     } else if (f.name == "--dtype") {
@@ -305,11 +307,15 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
   }
 
   std::string& t = out.scenario;
-  t = fmt::format("# From vllm serve {}\n", command.model);
-  for (std::string flag : out.left_out) {
+  // A quoted word may hold a line's end, which would end the comment.
+  const auto one_line = [](std::string word) {
     std::replace_if(
-        flag.begin(), flag.end(), [](char c) { return c < ' ' && c >= 0; }, ' ');
-    t += fmt::format("# not taken over: {}\n", flag);
+        word.begin(), word.end(), [](char c) { return (c < ' ' && c >= 0) || c == 127; }, ' ');
+    return word;
+  };
+  t = fmt::format("# From vllm serve {}\n", one_line(command.model));
+  for (const std::string& flag : out.left_out) {
+    t += fmt::format("# not taken over: {}\n", one_line(flag));
   }
   t += fmt::format("[model]\nfile = {}\n", toml_text(options.model_file));
   const std::string plain = activations.empty() ? "" : activations;
@@ -335,7 +341,8 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
       "or another law.\nrouting = {{ synthetic = \"uniform\" }}\n\n[workload.arrivals]\nfile = "
       "{}\n",
       toml_text(options.requests_file));
-  if (!batching.empty()) t += "\n[workload.batching]\n" + batching;
+  if (!batching.empty()) t += "\n[workload.batching]\n";
+  for (const auto& [key, value] : batching) t += fmt::format("{} = {}\n", key, value);
   if (!kv_block.empty()) t += fmt::format("\n[memory]\nkv = {{ block = {} }}\n", kv_block);
   return out;
 }

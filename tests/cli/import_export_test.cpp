@@ -206,6 +206,9 @@ TEST(ExpertCounts, BadInputNamesThePlace) {
   EXPECT_TRUE(has(csv("[[1,\"x\"]]"), "the matrix[0][1] = \"x\""));
   EXPECT_TRUE(has(csv("{\"counts\":[[1]]}"), "no key \"logical_count\" or \"weight\""));
   EXPECT_TRUE(has(csv("[[1,2"), "no JSON"));
+  std::string wide = "layer,expert,count\n";
+  for (int l = 0; l < 300; ++l) wide += std::to_string(l) + ",65000,1\n";
+  EXPECT_TRUE(has(csv(wide), "c:248: layers times experts are beyond 16000000"));
   EXPECT_TRUE(has(csv(std::string(300'000, '[') + std::string(300'000, ']')),
                   "c: JSON nested deeper than 64 levels"));
   EXPECT_TRUE(has(csv(std::string("PK\x03\x04", 4)), "unsupported: a binary file"));
@@ -357,6 +360,32 @@ TEST_F(Perfetto, APartOfTheStepsAndTheSameBytesAgain) {
     if (e["ph"] == "X" && e["cat"] == "step") steps.insert(e["name"]);
   }
   EXPECT_EQ(steps, (std::set<std::string>{"step 1", "step 2"}));
+}
+
+// Requests that the run did not end stay in the counts beyond the steps that are asked for.
+TEST_F(Perfetto, CountsOfRequestsAreNeverNegative) {
+  ASSERT_EQ(
+      verb(folder(), {"sim", "s.toml", "--set", "workload.arrivals.requests=40", "--set",
+                      "workload.arrivals.per_second=20000.0", "--set", "workload.lengths.output=64",
+                      "--set", "workload.max_steps=12", "-o", "cut.h5"})
+          .exit_code,
+      0);
+  ASSERT_EQ(verb(folder(),
+                 {"export", "perfetto", "cut.h5", "-o", "cut.json", "--first", "0", "--steps", "4"})
+                .exit_code,
+            0);
+  const run::RunReader reader(folder() / "cut.h5");
+  std::size_t unfinished = 0, counts = 0;
+  for (const run::RequestRecord& r : reader.read_requests()) unfinished += r.end_ps < 0 ? 1U : 0U;
+  ASSERT_GT(unfinished, 4U);
+  const nlohmann::json root = nlohmann::json::parse(read_file(folder() / "cut.json"));
+  for (const nlohmann::json& e : root["traceEvents"]) {
+    if (e["ph"] != "C" || e["name"] != "requests") continue;
+    ++counts;
+    EXPECT_GE(e["args"]["waiting"].get<int>(), 0) << e;
+    EXPECT_GE(e["args"]["running"].get<int>(), 0) << e;
+  }
+  EXPECT_GT(counts, 0U);
 }
 
 TEST_F(Perfetto, BadInputLeavesNoFile) {

@@ -348,6 +348,15 @@ TEST(VllmArgs, ACommandIsAScenarioThatRuns) {
   EXPECT_TRUE(has(model.err, "--model: ")) << model.err;
 }
 
+TEST(VllmArgs, OfAFlagGivenTwiceTheLastCountsAndNoWordEndsTheComment) {
+  const importers::VllmArgs out = importers::scenario_from_vllm_args(
+      "vllm serve 'x\n[economics]\npue = 1.5' --max-num-seqs 256 --max-num-seqs 128\n", "s.sh",
+      {"m.json", "h.toml", "r.csv"});
+  EXPECT_TRUE(has(out.scenario, "# From vllm serve x [economics] pue = 1.5\n")) << out.scenario;
+  EXPECT_TRUE(has(out.scenario, "[workload.batching]\nmax_sequences = 128\n")) << out.scenario;
+  EXPECT_FALSE(has(out.scenario, "256")) << out.scenario;
+}
+
 TEST(VllmArgs, BadInputNamesTheLine) {
   const auto args = [](const std::string& text) {
     return refusal([&] {
