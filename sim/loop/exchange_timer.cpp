@@ -325,7 +325,6 @@ ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario
        algorithm == network::Algorithm::kRingBidirectional) &&
       parts.size() > 1) {
     // What makes their exchanges one, and the way out beside another algorithm.
-    const bool relays = scenario.network.dispatch == scenario::DispatchKind::kPerNode;
     const bool table = !scenario.network.measured.points.empty();
     const bool other_model = model == network::Model::kBottleneck;
     throw InputError(
@@ -334,13 +333,11 @@ ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario
                     "unsupported here: their links meet, and {} their exchanges are one, whose "
                     "ring would go round all GPUs",
                     parts.size(), parts[0].size(), gpus,
-                    relays        ? "with dispatch = \"per_node\""
-                    : table       ? "with network.measured"
+                    table         ? "with network.measured"
                     : other_model ? "under this network.model"
                                   : "after a change of links"),
         fmt::format("use {}algorithm = \"direct\" or \"hierarchical\"",
-                    relays        ? "dispatch = \"per_rank\", or "
-                    : table       ? "links without a table, or "
+                    table         ? "links without a table, or "
                     : other_model ? "model = \"auto\" or \"coflow\", or "
                                   : ""));
   }

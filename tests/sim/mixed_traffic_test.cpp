@@ -481,6 +481,30 @@ TEST(RouterTrips, ShareAPcieSegmentWithTheExchangesOfAnotherGroup) {
 
 // ---- a change of links that is refused leaves everything as it was ----
 
+// What the refusal of a ring of groups names is what would help.
+TEST(RingOfGroups, IsRefusedWithTheWayOut) {
+  const auto refusal = [](const std::string& model, bool table) {
+    scenario::Scenario s =
+        test::worked_scenario(one_cable({"network.model=" + model, "network.algorithm=ring",
+                                         R"(workload.routing={ synthetic = "uniform" })"}));
+    if (table) {
+      s.network.measured.points = {{1024, BytesPerSecond{1e9}}, {1048576, BytesPerSecond{50e9}}};
+      s.network.measured.link_class = scenario::LinkClass::kOther;
+    }
+    try {
+      const ExchangeTimer timer(s);
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refusal("auto", false), "accepted");
+  const std::string closed = refusal("bottleneck", false), measured = refusal("auto", true);
+  EXPECT_NE(closed.find("use model = \"auto\""), std::string::npos) << closed;
+  EXPECT_NE(measured.find("with network.measured"), std::string::npos) << measured;
+  EXPECT_EQ(measured.find("use model"), std::string::npos) << measured;
+}
+
 TEST(Rewire, ThatIsRefusedChangesNothing) {
   // GPUs 0 and 1 meet in switch a, 2 and 3 by the cable from b to c. Without gpu0's own cable to a
   // its way to gpu1 is that cable, too: the rings of both groups would be one.
