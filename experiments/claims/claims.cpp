@@ -32,10 +32,10 @@ constexpr std::array<std::string_view, 3> kRelationNames{"=", "<=", ">="};
 class Entry {
  public:
   explicit Entry(const Node& node) : node_(node) {
-    static const std::array<std::string, 16> kKeys{
-        "id",       "row",   "source",    "text",      "reading", "readings",
-        "quantity", "value", "relation",  "reference", "at",      "at_name",
-        "unit",     "sign",  "tolerance", "decided_by"};
+    static const std::array<std::string, 17> kKeys{
+        "id",       "row",   "source",    "text",       "reading", "readings",
+        "quantity", "value", "relation",  "reference",  "at",      "at_name",
+        "unit",     "sign",  "tolerance", "decided_by", "to"};
     if (node.kind != Node::Kind::kTable) {
       throw InputError(node.where(), "claim is not a table", "write [[claim]]");
     }
@@ -134,11 +134,28 @@ void append_points(const Entry& entry, const Claim& common, std::vector<Claim>& 
   if (entry.find("at") == nullptr) {
     Claim claim = common;
     set_value(claim, Entry::text(value), value.where());
+    if (const Node* to = entry.find("to")) {
+      Claim upper = common;
+      set_value(upper, Entry::text(*to), to->where());
+      if (claim.yes_no() || entry.find("relation") != nullptr || upper.value <= claim.value) {
+        throw InputError(
+            to->where(),
+            fmt::format("claim.to = \"{}\". Violated: above value = \"{}\", of numbers, "
+                        "without a relation",
+                        upper.printed, claim.printed));
+      }
+      claim.to = upper.value;
+      claim.relation = Relation::kWithin;
+      claim.printed = fmt::format("{} to {}", claim.printed, upper.printed);
+    }
     if (claim.sign != Sign::kNone && !claim.reference) {
       throw InputError(entry.where(), "claim.sign needs `reference` or a series with `at`");
     }
     out.push_back(std::move(claim));
     return;
+  }
+  if (const Node* to = entry.find("to")) {
+    throw InputError(to->where(), "claim.to: unsupported with a series");
   }
   const auto at = entry.list("at");
   const auto values = entry.list("value");
@@ -198,6 +215,8 @@ bool value_holds(const Claim& claim, double ours) {
       return ours <= claim.value;
     case Relation::kAtLeast:
       return ours >= claim.value;
+    case Relation::kWithin:
+      return ours >= claim.value && ours <= claim.to;
     case Relation::kEqual:
       break;
   }

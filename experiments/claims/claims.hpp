@@ -8,6 +8,7 @@
 //                   ratio       20 % of claimed (ratios and percentages from runs)
 //                   absolute    25 % of claimed (times, rates, bytes from runs)
 //                relation "<=", ">=": ours on that side of claimed, no slack
+//                `to`        claimed <= ours <= to, no slack: "35 to 40 %"
 //   sign test    sign "+" or "-" of the trend: for a series Spearman's rank correlation of ours
 //   over
 //                the points, for a single value ours - reference. A zero trend fails.
@@ -19,9 +20,9 @@
 //                needs-silicon.
 //
 // A claim file is a list of [[claim]]: id, row, source, text, quantity, value, unit, tolerance,
-// decided_by; optional reading, readings, sign, reference, relation, at, at_name. `value` is text
-// as the article prints it (its digits give half a unit), "yes"/"no" for a yes/no claim; a list
-// with `at` makes one atomic row per point ("C06a@4"); `readings` repeats the claim for each
+// decided_by; optional to, reading, readings, sign, reference, relation, at, at_name. `value` is
+// text as the article prints it (its digits give half a unit), "yes"/"no" for a yes/no claim; a
+// list with `at` makes one atomic row per point ("C06a@4"); `readings` repeats the claim for each
 // measurement "quantity.reading" ("C06a-expert_fraction@4"). No two rows have one name.
 //
 // Not modelled: claims about text quality, which people decide (listed as out-of-scope).
@@ -61,7 +62,7 @@ enum class Tolerance : std::uint8_t { kArithmetic, kRatio, kAbsolute };
 [[nodiscard]] std::string_view name_of(Tolerance tolerance);
 
 enum class Sign : std::uint8_t { kNone, kUp, kDown };
-enum class Relation : std::uint8_t { kEqual, kAtMost, kAtLeast };
+enum class Relation : std::uint8_t { kEqual, kAtMost, kAtLeast, kWithin };  ///< kWithin: `to`.
 
 /// One atomic row.
 struct Claim {
@@ -74,6 +75,7 @@ struct Claim {
   std::string printed;              ///< "42.3", as the article prints it, or "yes".
   std::string unit;                 ///< Of `value` and of the measurement.
   double value = 0;                 ///< yes = 1, no = 0.
+  double to = 0;                    ///< Upper end of a range that begins at `value`.
   double half_unit = 0;             ///< Half a unit of the last printed digit.
   std::optional<double> at;         ///< Point of a series.
   std::string at_name;              ///< What `at` counts, e.g. "B".

@@ -4,32 +4,46 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "engine/base/error.hpp"
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/session.hpp"
-#include "engine/nn/trace_run.hpp"
+#include "engine/nn/two_tier_router.hpp"
 #include "experiments/cli/trace.hpp"
 #include "experiments/coupled/coupled_run.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
+#include "sim/scenario/scenario.hpp"
 
 namespace switchyard::tables {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// What the shipped checkpoint decides for the mixed prompts and 16 tokens after each.
-RoutingTrace record_shipped(const TableContext& context) {
+/// What the shipped checkpoint decides for the mixed prompts and 16 tokens after each; `use` gets
+/// the trace's file before it goes.
+template <typename Use>
+TraceRunSummary record_shipped(const TableContext& context, const std::string& policy,
+                               const Use& use) {
   const fs::path checkpoint = context.scenarios / "checkpoints" / "sy-16x2";
   const Engine engine = Engine::load(checkpoint, {.threads = context.threads});
   const auto tokenizer = model::Tokenizer::load(checkpoint);
   constexpr std::uint32_t kAnswer = 16;
-  auto prompts = cli::read_trace_prompts(context.scenarios / "prompts" / "mixed.jsonl", kAnswer, {},
-                                         engine, tokenizer);
   TraceRunOptions options;
+  std::optional<TwoTierRouter> tiers;
+  if (!policy.empty()) {
+    PolicyFiles files;
+    options.policy = scenario::read_policy_file(
+        (context.scenarios / "policies" / (policy + ".toml")).string(), &files);
+    SWITCHYARD_ASSERT(options.policy.two_tier.on(), "only policies of two tiers are loaded whole");
+    tiers = TwoTierRouter::load(options.policy, files, engine.weights(), engine.config());
+    options.tiers = &*tiers;
+  }
+  auto prompts = cli::read_trace_prompts(context.scenarios / "prompts" / "mixed.jsonl", kAnswer,
+                                         options.policy, engine, tokenizer);
   options.batch = static_cast<std::uint32_t>(prompts.size());
   std::string name = (fs::temp_directory_path() / "switchyard-table-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -38,10 +52,10 @@ RoutingTrace record_shipped(const TableContext& context) {
   const fs::path file = fs::path(name) / "shipped.h5";
   std::error_code ignored;
   try {
-    (void)record_trace(engine, prompts, options, file);
-    RoutingTrace trace = read_trace(file);
+    TraceRunSummary summary = record_trace(engine, prompts, options, file);
+    use(file);
     fs::remove_all(name, ignored);
-    return trace;
+    return summary;
   } catch (...) {
     fs::remove_all(name, ignored);
     throw;
@@ -64,7 +78,9 @@ run::RunData ShortRuns::run(const std::string& text,
                     "several simulations in one process");
   const bool from_trace = text.find("shipped.h5") != std::string::npos;
   if (from_trace && !shipped_) {
-    shipped_ = std::make_unique<RoutingTrace>(record_shipped(context_));
+    (void)record_shipped(context_, "", [this](const fs::path& file) {
+      shipped_ = std::make_unique<RoutingTrace>(read_trace(file));
+    });
   }
   const auto sink = sim::memory_sink();
   const auto result = sim::simulate(s, from_trace ? shipped_.get() : nullptr, "", *sink);
@@ -72,6 +88,10 @@ run::RunData ShortRuns::run(const std::string& text,
     throw InputError(result.violations.front().where, result.violations.front().message);
   }
   return std::move(sink->data());
+}
+
+TraceRunSummary ShortRuns::engine(const std::string& policy) const {
+  return record_shipped(context_, policy, [](const fs::path&) {});
 }
 
 double metric(const run::RunData& run, const std::string& name) {

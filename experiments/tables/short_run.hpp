@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/nn/trace_run.hpp"
 #include "engine/trace/trace.hpp"
 #include "experiments/tables/tables.hpp"
 #include "sim/run/run_data.hpp"
@@ -34,6 +35,9 @@ class ShortRuns {
   /// `edit` may change what was read, e.g. the hardware's links.
   [[nodiscard]] run::RunData run(const std::string& text,
                                  const std::function<void(scenario::Scenario&)>& edit = {});
+  /// The shipped checkpoint on the mixed prompts and 16 tokens after each; `policy` is empty or the
+  /// name of a preset of two tiers ("two_tier_int4").
+  [[nodiscard]] TraceRunSummary engine(const std::string& policy) const;
   [[nodiscard]] bool quick() const { return context_.quick; }
 
  private:

@@ -26,6 +26,7 @@ std::string claimed(const claims::Claim& claim) {
       return "<= " + claim.printed;
     case claims::Relation::kAtLeast:
       return ">= " + claim.printed;
+    case claims::Relation::kWithin:  // "35 to 40"
     case claims::Relation::kEqual:
       break;
   }

@@ -67,6 +67,25 @@ TEST(Verdict, RelationsHaveNoSlack) {
   EXPECT_EQ(at(c, 91.99), Verdict::kContradicted);
 }
 
+TEST(Verdict, ARangeIsItsOwnTolerance) {
+  const auto range = [](const std::string& more) {
+    return parse_claims(
+        "[[claim]]\nid = \"C55\"\nrow = \"C55d\"\nsource = \"S4\"\ntext = \"t\"\nquantity = "
+        "\"q\"\nvalue = \"35\"\nunit = \"%\"\ntolerance = \"ratio\"\ndecided_by = "
+        "\"simulation\"\n" +
+            more,
+        "x.toml");
+  };
+  const Claim c = range("to = \"40\"\n").front();
+  EXPECT_EQ(c.printed, "35 to 40");
+  EXPECT_EQ(at(c, 35), Verdict::kReproduced);
+  EXPECT_EQ(at(c, 40), Verdict::kReproduced);
+  EXPECT_EQ(at(c, 34.99), Verdict::kContradicted);
+  EXPECT_EQ(at(c, 40.01), Verdict::kContradicted);
+  EXPECT_THROW((void)range("to = \"35\"\n"), InputError) << "empty";
+  EXPECT_THROW((void)range("to = \"40\"\nrelation = \">=\"\n"), InputError);
+}
+
 TEST(Verdict, PeopleAndSiliconDecideForThemselves) {
   Claim c = claim(10, Tolerance::kRatio);
   c.decided_by = DecidedBy::kHuman;
