@@ -287,7 +287,7 @@ void run_balance(ShortRuns& runs, SimulatedRuns& out) {
   const double rate = 0.8 * kReplicas / service_s;
   for (const char* balance : {"round_robin", "least_queue"}) {
     out[fmt::format("c41.{}", balance)] =
-        read(with(balance, rate, runs.quick() ? 300 : 2000), "C41",
+        read(with(balance, rate, runs.quick() ? 120 : 2000), "C41",
              fmt::format("mixtral_8x7b, {} replicas of 2 x H100, one request at a time each, 90 % "
                          "of 10 tokens and 10 % of 100; {} requests/s, 0.8 of what they can; {}",
                          kReplicas, show(rate), balance));
