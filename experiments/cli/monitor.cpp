@@ -49,8 +49,8 @@ int run_monitor(const MonitorOptions& options) {
     for (const std::string& note : result.notes) fmt::print(stderr, "note: {}\n", note);
     violated = !result.violations.empty();
     run = std::move(sink->data());
-    health::AlarmRules of_run = health::alarm_rules_of(run);
-    rules = s.alarms.empty() ? std::move(of_run.rules) : s.alarms;
+    health::AlarmRules of_run = health::alarm_rules_of(run, s.alarms);
+    rules = std::move(of_run.rules);
     source = std::move(of_run.source);
   } else {
     if (options.trace || !options.settings.empty()) {

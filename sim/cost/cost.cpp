@@ -117,9 +117,9 @@ OpCost CostModel::group(std::initializer_list<Part> parts) const {
   return cost;
 }
 
-bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::uint64_t> shape,
-                         const std::array<double, 3>& at, OpCost& cost) const {
-  if (!spec_.calibration) return false;
+CostModel::Asked* CostModel::table_of(scenario::OpKind kind, DType format,
+                                      std::vector<std::uint64_t> shape) const {
+  if (!spec_.calibration) return nullptr;
   std::string_view variant;
   if (kind == scenario::OpKind::kExperts) {
     const bool masked = spec_.grouped_gemm == scenario::GroupedGemm::kAuto
@@ -134,7 +134,18 @@ bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::u
         scenario::choose_table(*spec_.calibration, kind, spec_.library, variant, format, shape);
     if (table != nullptr) asked->timer = std::make_unique<OpTimer>(*spec_.calibration, *table);
   }
-  if (!asked->timer) return false;
+  return asked->timer ? asked.get() : nullptr;
+}
+
+bool CostModel::has_product(double n, double k) const {
+  return table_of(scenario::OpKind::kGemm, dtype_.shared,
+                  {static_cast<std::uint64_t>(n), static_cast<std::uint64_t>(k)}) != nullptr;
+}
+
+bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::uint64_t> shape,
+                         const std::array<double, 3>& at, OpCost& cost) const {
+  Asked* const asked = table_of(kind, format, std::move(shape));
+  if (asked == nullptr) return false;
   asked->used = true;
   auto known = asked->known.find(at);
   if (known == asked->known.end()) {
@@ -339,10 +350,12 @@ bool CostModel::measured_mla(std::span<const SequenceWork> work, OpCost& cost) c
   const double q_rank = real(model_.q_lora_rank);
   const double queries = heads * (real(model_.qk_nope_head_dim) + real(model_.qk_rope_head_dim));
   const double values = heads * (real(model_.qk_nope_head_dim) + real(model_.v_head_dim));
-  const OpCost one = q_rank > 0 ? product(tokens, q_rank + latent, hidden) : OpCost{};
-  OpCost two = product(tokens, q_rank > 0 ? q_rank : queries, hidden);
-  two += product(tokens, latent, hidden);
-  OpCost all = one.measured > 0 || (q_rank > 0 && two.measured == 0) ? one : two;
+  // Only those that are taken are asked for their times: the tables in use are counted.
+  const double down = q_rank > 0 ? q_rank : queries;
+  const bool joint = q_rank > 0 && (has_product(q_rank + latent, hidden) ||
+                                    (!has_product(down, hidden) && !has_product(latent, hidden)));
+  OpCost all = product(tokens, joint ? q_rank + latent : down, hidden);
+  if (!joint) all += product(tokens, latent, hidden);
   if (q_rank > 0) all += product(tokens, queries, q_rank);
   all += product(expanded, values, rank);
   if (tokens > expanded) {
@@ -527,7 +540,11 @@ OpCost CostModel::ffn(std::uint64_t tokens, std::uint64_t width, std::uint32_t s
     }
     const OpCost down = product(t, hidden, i);
     if (up.measured + down.measured > 0) {
-      if (up.measured == 0) up = roofline(first.bytes, first.flops, first.format, first.share, 1);
+      if (up.measured == 0) {
+        up = roofline(first.bytes, first.flops, first.format, first.share, 1);
+      } else {
+        up += roofline(t * (parts + 1) * i * a_, 0, dtype_.shared, gpu_.mfu, 1);
+      }
       OpCost cost;
       if (norm) cost += roofline(2 * own * hidden * a_, 0, dtype_.shared, gpu_.mfu, 1);
       cost += up;

@@ -199,6 +199,12 @@ class CostModel {
   /// The parts one after the other, or as one kernel when fused.
   [[nodiscard]] OpCost group(std::initializer_list<Part> parts) const;
   [[nodiscard]] bool fused() const { return spec_.launch == scenario::LaunchMode::kFused; }
+  struct Asked;
+  /// The table that a question of this kind goes to; null: none.
+  Asked* table_of(scenario::OpKind kind, model::DType format,
+                  std::vector<std::uint64_t> shape) const;
+  /// Whether product() of these n and k is measured.
+  [[nodiscard]] bool has_product(double n, double k) const;
   /// The measured time, if the calibration has it; bytes and flops are the roofline's.
   bool measured(scenario::OpKind kind, model::DType format, std::vector<std::uint64_t> shape,
                 const std::array<double, 3>& at, OpCost& cost) const;
@@ -208,7 +214,9 @@ class CostModel {
   bool measured_mla(std::span<const SequenceWork> work, OpCost& cost) const;
   [[nodiscard]] OpCost core(std::size_t layer, std::span<const SequenceWork> work) const;
   [[nodiscard]] OpCost core_of(std::size_t layer, std::span<const SequenceWork> work) const;
-  /// `shares` of 0: no norm.
+  /// `shares` of 0: no norm. Where gate and up are measured as a GEMM (gate and up in one or twice
+  /// one of them), the activation is a kernel of its own, as libraries run it:
+  ///   T·m·I·a bytes, m matrices (3: reads 2·I, writes I per token), at the roofline.
   [[nodiscard]] OpCost ffn(std::uint64_t tokens, std::uint64_t width, std::uint32_t shares) const;
   model::ModelConfig model_;
   model::DTypeChoice dtype_;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <vector>
 
 #include "engine/base/error.hpp"
 
@@ -24,6 +26,16 @@ bool in_one_server(const scenario::Scenario& s, std::uint32_t size) {
   return true;
 }
 
+/// What can be a dispatch or combine of the MoE layers.
+bool all_to_all(const OpTable& t) {
+  return t.kind == OpKind::kDispatch || t.kind == OpKind::kCombine ||
+         (t.kind == OpKind::kCollective && t.variant == "alltoall");
+}
+
+std::string of_library(const std::string& named) {
+  return named.empty() ? std::string() : fmt::format(" of \"{}\"", named);
+}
+
 /// Tables state the format that was measured; what travels are bytes.
 const OpTable* collective_table(const scenario::Scenario& s, const std::string& library,
                                 std::string_view variant, std::uint64_t gpus) {
@@ -38,7 +50,8 @@ const OpTable* collective_table(const scenario::Scenario& s, const std::string& 
 
 }  // namespace
 
-ExchangeTimes::ExchangeTimes(const scenario::Scenario& s) : calibration_(s.cost.calibration) {
+ExchangeTimes::ExchangeTimes(const scenario::Scenario& s)
+    : calibration_(s.cost.calibration), named_(s.cost.exchange_library), sms_(s.cost.exchange_sms) {
   const scenario::Parallel& p = s.parallel;
   const auto want = [&](Kind kind, bool wanted) {
     of_[static_cast<std::size_t>(kind)].wanted = wanted;
@@ -50,8 +63,7 @@ ExchangeTimes::ExchangeTimes(const scenario::Scenario& s) : calibration_(s.cost.
   want(Kind::kAllReduce, sharded && !p.sequence_parallel);
   want(Kind::kReduceScatter, sharded && p.sequence_parallel);
   want(Kind::kAllGather, sharded && (p.sequence_parallel || dispatches || p.vocab_parallel));
-  const std::string& library =
-      s.cost.exchange_library.empty() ? s.cost.library : s.cost.exchange_library;
+  const std::string& library = named_.empty() ? s.cost.library : named_;
   for (std::size_t k = 0; k < kKinds; ++k) {
     if (!of_[k].wanted) continue;
     const auto kind = static_cast<Kind>(k);
@@ -78,22 +90,50 @@ void ExchangeTimes::find_all_to_all(const scenario::Scenario& s, Kind kind,
       dispatch ? payload.dispatch_bytes(hidden) : payload.combine_bytes(hidden);
   const std::uint64_t measured =
       low_latency && dispatch ? hidden + 4 * ((hidden + 127) / 128) + 16 : 2 * hidden;
-  std::vector<std::uint64_t> shape{hidden, s.model.top_k, s.model.num_experts, gpus, 0};
+  const std::array<std::uint64_t, 4> shape{hidden, s.model.top_k, s.model.num_experts, gpus};
+  const std::string layout = fmt::format("hidden {}, top {} of {} experts, {} GPUs", hidden,
+                                         s.model.top_k, s.model.num_experts, gpus);
   const OpKind op = dispatch ? OpKind::kDispatch : OpKind::kCombine;
-  bool any = false;
-  if (!low_latency) {
-    for (const OpTable& t : calibration_->tables) {
-      if (t.kind != op || t.variant != variant ||
-          !std::equal(shape.begin(), shape.end() - 1, t.shape.begin())) {
-        continue;
-      }
-      any = true;
-      shape[4] = std::max(shape[4], t.shape[4]);
+  const std::vector<OpTable>& tables = calibration_->tables;
+  // Where the library has no such exchange at all, the only other that has it gives it.
+  const bool serves = std::any_of(tables.begin(), tables.end(), [&](const OpTable& t) {
+    return t.library.starts_with(library) && (named_.empty() ? t.kind == op : all_to_all(t));
+  });
+  std::vector<const OpTable*> fitting;
+  for (const OpTable& t : tables) {
+    if (t.kind == op && t.variant == variant && t.dtype == model::DType::kBf16 &&
+        std::equal(shape.begin(), shape.end(), t.shape.begin()) &&
+        (!serves || t.library.starts_with(library))) {
+      fitting.push_back(&t);
     }
-    if (s.cost.exchange_sms > 0) shape[4] = s.cost.exchange_sms;
   }
-  const OpTable* table = scenario::choose_table(*calibration_, op, library, variant,
-                                                model::DType::kBf16, shape, kLibraryKey);
+  if (sms_ > 0 && !fitting.empty()) {
+    std::set<std::uint64_t> there;
+    for (const OpTable* t : fitting) there.insert(t->shape[4]);
+    std::erase_if(fitting, [&](const OpTable* t) { return t->shape[4] != sms_; });
+    if (fitting.empty()) {
+      throw InputError(
+          "cost.exchange_sms",
+          fmt::format("no {} table of {} SMs for {}: there are those of {} SMs",
+                      kNames[static_cast<std::size_t>(kind)], sms_, layout, fmt::join(there, ", ")),
+          "name one of these, or leave it out for the most");
+    }
+  }
+  const OpTable* table = nullptr;
+  for (const OpTable* t : fitting) {
+    if (table != nullptr && t->library != table->library) {
+      if (!serves) {
+        table = nullptr;
+        break;
+      }
+      throw InputError(
+          std::string(library.empty() ? "cost.calibration" : kLibraryKey),
+          fmt::format("the calibration has {} of {} and {} for {}",
+                      kNames[static_cast<std::size_t>(kind)], table->library, t->library, layout),
+          fmt::format("name one of them with {}: their kernels differ", kLibraryKey));
+    }
+    if (table == nullptr || t->shape[4] > table->shape[4]) table = t;
+  }
   if (table != nullptr && copy == measured) {
     of.timer = std::make_unique<OpTimer>(*calibration_, *table);
     const double token = use_of(*calibration_, *table, std::array<double, 1>{1}).rate_us * 1e-6 *
@@ -101,19 +141,17 @@ void ExchangeTimes::find_all_to_all(const scenario::Scenario& s, Kind kind,
     of.scale = 1 / token;
     return;
   }
-  if (const OpTable* all = collective_table(s, library, "alltoall", gpus); all != nullptr) {
+  const OpTable* all = collective_table(s, library, "alltoall", gpus);
+  if (all != nullptr && (named_.empty() || !serves || all->library.starts_with(named_))) {
     of.timer = std::make_unique<OpTimer>(*calibration_, *all);
     of.scale = static_cast<double>(gpus) / static_cast<double>(gpus - 1);
     return;
   }
-  of.why_not =
-      table != nullptr
-          ? fmt::format("copies have {} B, those of the {} tables {} B", copy, variant, measured)
-          : fmt::format(
-                "no {} table of hidden {}, top {} of {} experts, {} GPUs{}", variant, hidden,
-                s.model.top_k, s.model.num_experts, gpus,
-                any && s.cost.exchange_sms > 0 ? fmt::format(", {} SMs", s.cost.exchange_sms) : "");
-  of.why_not += fmt::format(", and no alltoall of {} GPUs", gpus);
+  const std::string whose = serves ? of_library(named_) : "";
+  of.why_not = table != nullptr ? fmt::format("copies have {} B, those of the {} tables {} B", copy,
+                                              variant, measured)
+                                : fmt::format("no {} table{} of {}", variant, whose, layout);
+  of.why_not += fmt::format(", and no alltoall{} of {} GPUs", whose, gpus);
 }
 
 void ExchangeTimes::find_collective(const scenario::Scenario& s, Kind kind,
@@ -124,7 +162,13 @@ void ExchangeTimes::find_collective(const scenario::Scenario& s, Kind kind,
                                                                   : "all_gather";
   const OpTable* table = collective_table(s, library, variant, s.parallel.tp);
   if (table == nullptr) {
-    of.why_not = fmt::format("no {} of {} GPUs", variant, s.parallel.tp);
+    // Another library's is taken only where the named one has no collective at all.
+    const bool own = std::any_of(
+        calibration_->tables.begin(), calibration_->tables.end(), [&](const OpTable& t) {
+          return t.kind == OpKind::kCollective && t.library.starts_with(named_);
+        });
+    of.why_not =
+        fmt::format("no {}{} of {} GPUs", variant, own ? of_library(named_) : "", s.parallel.tp);
     return;
   }
   of.timer = std::make_unique<OpTimer>(*calibration_, *table);
@@ -136,20 +180,47 @@ void ExchangeTimes::leave(Kind kind, std::string why) {
   of.why_not = std::move(why);
 }
 
-void ExchangeTimes::require_any() const {
-  std::string why;
+std::string ExchangeTimes::taken() const {
+  std::string all;
   for (std::size_t k = 0; k < kKinds; ++k) {
-    if (of_[k].timer != nullptr) return;
-    if (of_[k].wanted) {
-      why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", kNames[k], of_[k].why_not);
-    }
+    const Of& of = of_[k];
+    if (!of.wanted) continue;
+    all += fmt::format("{}{}: ", all.empty() ? "" : "; ", kNames[k]);
+    all += of.timer == nullptr
+               ? of.why_not
+               : fmt::format("by {} {}", of.timer->table().library, of.timer->table().variant);
   }
-  throw InputError("cost.exchange",
-                   why.empty()
-                       ? "\"calibrated\" means nothing: the layout has no dispatch, combine "
-                         "or collective of tensor parallelism"
-                       : fmt::format("no table of the calibration fits ({})", why),
-                   "use \"model\"");
+  return all;
+}
+
+void ExchangeTimes::require_used() const {
+  const auto any = [&](const auto& like) {
+    return std::any_of(of_.begin(), of_.end(), [&](const Of& of) {
+      return of.timer != nullptr && like(of.timer->table());
+    });
+  };
+  if (!any([](const OpTable&) { return true; })) {
+    const std::string why = taken();
+    throw InputError("cost.exchange",
+                     why.empty()
+                         ? "\"calibrated\" means nothing: the layout has no dispatch, combine "
+                           "or collective of tensor parallelism"
+                         : fmt::format("no table of the calibration fits ({})", why),
+                     "use \"model\"");
+  }
+  if (!any([&](const OpTable& t) { return t.library.starts_with(named_); })) {
+    throw InputError(
+        std::string(kLibraryKey),
+        fmt::format("means nothing: no exchange takes a table of \"{}\" ({})", named_, taken()),
+        "leave it out, or name a library that has tables of the layout");
+  }
+  if (sms_ > 0 &&
+      !any([&](const OpTable& t) { return t.kind != OpKind::kCollective && t.shape[4] == sms_; })) {
+    throw InputError(
+        "cost.exchange_sms",
+        fmt::format("means nothing: no exchange takes a table of its SMs ({})", taken()),
+        "leave it out");
+  }
 }
 
 OpTime ExchangeTimes::time(Kind kind, std::uint64_t bytes) {

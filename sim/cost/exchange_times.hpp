@@ -17,6 +17,10 @@
 //   n·V·a)
 //                       reduce_scatter, all_gather
 //
+// A library that cost.exchange_library names gives dispatch and combine alone where it has any
+// dispatch, combine or alltoall; what it has no table of for the layout stays the model's. Without
+// a number of SMs (cost.exchange_sms) the most of that library's tables of the layout.
+//
 // The busiest port is the GPU that sends or receives most in its group: imbalance lengthens an
 // exchange as more tokens would. All participants begin when the last of them is ready and end
 // together. Every group must lie in one server and be alone on its links, and no copy of experts or
@@ -49,7 +53,8 @@ class ExchangeTimes {
                                                                "reduce-scatter", "all-gather"};
 
   /// Finds the tables for the layout; borrows the scenario's calibration. InputError: several
-  /// libraries of one exchange (cost.exchange_library).
+  /// libraries of one exchange (cost.exchange_library), tables of the layout of other numbers of
+  /// SMs alone (cost.exchange_sms).
   explicit ExchangeTimes(const scenario::Scenario& scenario);
   /// Whether the layout has such exchanges at all.
   [[nodiscard]] bool wanted(Kind kind) const { return of(kind).wanted; }
@@ -60,8 +65,9 @@ class ExchangeTimes {
   [[nodiscard]] const std::string& why_not(Kind kind) const { return of(kind).why_not; }
   /// The network model times this kind after all.
   void leave(Kind kind, std::string why);
-  /// InputError (cost.exchange) with the reasons when no exchange has a table.
-  void require_any() const;
+  /// InputError with the reasons when no exchange has a table (cost.exchange), none of the library
+  /// that is named (cost.exchange_library), or none of stated SMs (cost.exchange_sms).
+  void require_used() const;
   /// dispatch, combine: bytes of the busiest port, > 0. Others: of the buffer, > 0.
   [[nodiscard]] OpTime time(Kind kind, std::uint64_t bytes);
 
@@ -76,7 +82,11 @@ class ExchangeTimes {
   [[nodiscard]] const Of& of(Kind kind) const { return of_[static_cast<std::size_t>(kind)]; }
   void find_all_to_all(const scenario::Scenario& s, Kind kind, const std::string& library);
   void find_collective(const scenario::Scenario& s, Kind kind, const std::string& library);
+  /// Of the exchanges that are wanted: the table, or why there is none.
+  [[nodiscard]] std::string taken() const;
   std::shared_ptr<const scenario::Calibration> calibration_;
+  std::string named_;      // cost.exchange_library
+  std::uint32_t sms_ = 0;  // cost.exchange_sms
   std::array<Of, kKinds> of_;
 };
 

@@ -14,6 +14,8 @@
 namespace switchyard::health {
 namespace {
 
+constexpr std::string_view kOwnRules = "the rules of the run's own scenario (monitor.alarms)";
+
 constexpr std::string_view kAlarmsKey = "monitor.alarms[";
 
 /// A TOML value of what the canonical text writes without quotes: "2.5" is a number where the key
@@ -73,6 +75,10 @@ double watermark_of(const run::RunData& run) {
 
 }  // namespace
 
+AlarmRules alarm_rules_of(const run::RunData& run, const std::vector<scenario::AlarmRule>& stated) {
+  return stated.empty() ? alarm_rules_of(run) : AlarmRules{stated, true, std::string(kOwnRules)};
+}
+
 AlarmRules alarm_rules_of(const run::RunData& run) {
   AlarmRules out;
   out.source = "the default rules: the run's scenario has no monitor.alarms";
@@ -89,7 +95,7 @@ AlarmRules alarm_rules_of(const run::RunData& run) {
           [](const scenario::Node&, const std::string&) { return RoutingPolicy{}; });
       for (std::size_t i = 0; i < out.rules.size(); ++i) out.rules[i].action = actions[i];
       out.own = true;
-      out.source = "the rules of the run's own scenario (monitor.alarms)";
+      out.source = kOwnRules;
       return out;
     }
   } catch (const InputError& e) {

@@ -20,5 +20,8 @@ struct AlarmRules {
 /// scenario::default_alarms() with the scenario's watermark where it has none or they cannot be
 /// read. Throws nothing.
 [[nodiscard]] AlarmRules alarm_rules_of(const run::RunData& run);
+/// The same of a run just made from a scenario: its own rules where it states some.
+[[nodiscard]] AlarmRules alarm_rules_of(const run::RunData& run,
+                                        const std::vector<scenario::AlarmRule>& stated);
 
 }  // namespace switchyard::health

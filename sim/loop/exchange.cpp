@@ -20,7 +20,7 @@ std::unique_ptr<ExchangeTimes> make_exchange_times(const scenario::Scenario& s,
       times->leave(kind, "groups, stages or copies of experts share links");
     }
   }
-  times->require_any();
+  times->require_used();
   return times;
 }
 

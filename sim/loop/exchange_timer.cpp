@@ -508,7 +508,8 @@ void ExchangeTimer::State::choose(Among among, std::vector<network::NetworkModel
 
 bool ExchangeTimer::alone(Among among, std::uint32_t size) {
   State& s = *state_;
-  if (s.kept || s.loads_go_on) return false;
+  // Under "bottleneck" nothing queues, but hidden states pass between stages on the same links.
+  if (s.kept || s.loads_go_on || s.built.make_direct) return false;
   std::vector<network::NetworkModel>* models = nullptr;
   std::vector<std::vector<std::uint32_t>>* groups = nullptr;
   s.choose(among, models, groups);

@@ -719,8 +719,8 @@ void Simulator::embed() {
 void Simulator::note_calibration(SimulationResult& result) const {
   const scenario::Calibration& c = *s_.cost.calibration;
   result.notes.push_back(
-      fmt::format("calibration {}{}{}: {} times are measured ones, {} of them EXTRAPOLATED by the "
-                  "roofline; all others are the roofline's",
+      fmt::format("calibration {}{}{}: {} times of operations are measured ones, {} of them "
+                  "EXTRAPOLATED by the roofline; all other operations are the roofline's",
                   c.device, s_.cost.library.empty() ? "" : ", ", s_.cost.library, measured_ops_,
                   extrapolated_ops_));
   std::set<const scenario::OpTable*> used;

@@ -316,11 +316,13 @@ const OpTable* choose_table(const Calibration& calibration, OpKind kind, std::st
   for (const OpTable* t : knows ? own : others) {
     if (best != nullptr && t->library != best->library) {
       if (!knows) return nullptr;
-      throw InputError(std::string(library.empty() ? "cost.calibration" : key),
-                       fmt::format("the calibration has {} of {} and {} for shape [{}]",
-                                   kOpKindNames[static_cast<std::size_t>(kind)], best->library,
-                                   t->library, fmt::join(shape, ", ")),
-                       fmt::format("name one of them with {}: their kernels differ", key));
+      throw InputError(
+          std::string(library.empty() ? "cost.calibration" : key),
+          fmt::format("the calibration has {} of {} and {}{}",
+                      kOpKindNames[static_cast<std::size_t>(kind)], best->library, t->library,
+                      shape.empty() ? "" : fmt::format(" for shape [{}]", fmt::join(shape, ", "))),
+          fmt::format("name one of them with {}: their {} differ", key,
+                      kind == OpKind::kHost ? "times" : "kernels"));
     }
     // The table of the very kernel goes before one that stands for both.
     if (best == nullptr || best->variant.empty()) best = t;

@@ -1737,6 +1737,21 @@ constexpr std::array<std::string_view, 3> kGroupedGemmNames{"auto", kMasked, kCo
 
 constexpr std::array<std::string_view, 2> kExchangeNames{"model", "calibrated"};
 
+/// A whole name means that one, not the others that begin with it: these tables go.
+template <typename Among>
+void keep_whole_name(CostSpec& c, const std::string& library, const Among& among) {
+  const std::vector<OpTable>& all = c.calibration->tables;
+  if (std::none_of(all.begin(), all.end(),
+                   [&](const OpTable& t) { return among(t) && t.library == library; })) {
+    return;
+  }
+  auto only = std::make_shared<Calibration>(*c.calibration);
+  std::erase_if(only->tables, [&](const OpTable& t) {
+    return among(t) && t.library.starts_with(library) && t.library != library;
+  });
+  c.calibration = std::move(only);
+}
+
 /// cost.exchange: what times exchanges where a calibration is there.
 void read_exchange_cost(Section& s, Scenario& out) {
   CostSpec& c = out.cost;
@@ -1789,6 +1804,9 @@ void read_exchange_cost(Section& s, Scenario& out) {
                          c.exchange_library),
              suggest_name(c.exchange_library, known));
     }
+    keep_whole_name(c, c.exchange_library, [](const OpTable& t) {
+      return t.kind >= OpKind::kCollective && t.kind != OpKind::kHost;
+    });
   }
   if (s.has("exchange_sms")) {
     c.exchange_sms = static_cast<std::uint32_t>(s.count("exchange_sms", 1, 1024));
@@ -1805,6 +1823,12 @@ void read_exchange_cost(Section& s, Scenario& out) {
 void host_from_calibration(Context& context, const Node& root, Scenario& out) {
   const CostSpec& c = out.cost;
   if (!c.calibration) return;
+  // What is stated asks no table.
+  if (std::none_of(context.values.begin(), context.values.end(), [](const ResolvedValue& v) {
+        return (v.key == "host.per_step" || v.key == "host.per_sequence") && v.origin == "default";
+      })) {
+    return;
+  }
   const OpTable* table = nullptr;
   try {
     table = choose_table(*c.calibration, OpKind::kHost, c.library,
@@ -1873,15 +1897,7 @@ void read_cost(Context& context, const Node& root, const fs::path& folder, Scena
       }
     }
     c.library = s.text("library", std::string());
-    // A whole name means that one, not the others that begin with it.
-    if (std::any_of(c.calibration->tables.begin(), c.calibration->tables.end(),
-                    [&](const OpTable& t) { return t.library == c.library; })) {
-      auto only = std::make_shared<Calibration>(*c.calibration);
-      std::erase_if(only->tables, [&](const OpTable& t) {
-        return t.library.starts_with(c.library) && t.library != c.library;
-      });
-      c.calibration = std::move(only);
-    }
+    keep_whole_name(c, c.library, [](const OpTable&) { return true; });
     if (std::none_of(c.calibration->tables.begin(), c.calibration->tables.end(),
                      [&](const OpTable& t) { return t.library.starts_with(c.library); })) {
       std::vector<std::string> known;

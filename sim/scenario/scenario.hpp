@@ -347,7 +347,7 @@ struct CostSpec {
   ExchangeCost exchange = ExchangeCost::kModel;
   std::string exchange_library;  ///< As `library`, for the tables of exchanges.
   std::uint32_t exchange_sms =
-      0;  ///< SMs of normal dispatch and combine; 0: the most of any table.
+      0;  ///< SMs of normal dispatch and combine; 0: the most of the library's tables.
   LaunchMode launch = LaunchMode::kEager;
   SimTime graph_kernel;  ///< graph, fused: fixed time of a kernel inside a captured graph, >= 0.
 };

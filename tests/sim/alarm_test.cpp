@@ -228,6 +228,15 @@ TEST(Monitor, TakesTheRulesOfTheRunsOwnScenario) {
   EXPECT_DOUBLE_EQ(own.rules[0].threshold, 0.415);
   EXPECT_EQ(own.rules[0].action, scenario::AlarmAction::kShed);
   EXPECT_EQ(monitor_run(run, own.rules, "sample.h5").raised, 1U);
+  // Of a run just made the scenario's rules are known, also where its text does not read back.
+  run.meta.scenario_text += "monitor.alarms[0].above = many\n";
+  EXPECT_FALSE(alarm_rules_of(run).own);
+  const AlarmRules stated = alarm_rules_of(run, own.rules);
+  EXPECT_TRUE(stated.own);
+  EXPECT_EQ(stated.source, "the rules of the run's own scenario (monitor.alarms)");
+  ASSERT_EQ(stated.rules.size(), 1U);
+  EXPECT_EQ(stated.rules[0].name, "fill");
+  EXPECT_EQ(alarm_rules_of(run, {}).source, alarm_rules_of(run).source);
 }
 
 TEST(Monitor, CountsAlarmsThatOnlyTheRunCouldRaise) {
