@@ -29,12 +29,12 @@
 #include "sim/loop/placement_source.hpp"
 #include "sim/loop/router_units.hpp"
 #include "sim/loop/routing_source.hpp"
-#include "sim/loop/shard.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/loop/step_plan.hpp"
 #include "sim/memory/ledger.hpp"
 #include "sim/memory/loading.hpp"
 #include "sim/network/collectives.hpp"
+#include "sim/scenario/shard.hpp"
 
 namespace switchyard::sim {
 
@@ -42,6 +42,9 @@ using run::MemoryCategory;
 using run::StragglerReason;
 using scenario::AttentionPlacement;
 using scenario::KvPlacement;
+using scenario::shard_of;
+using scenario::stage_begin;
+using scenario::stage_of;
 using scenario::WorkloadKind;
 using PhaseTimes = std::array<std::int64_t, run::kPhases>;
 

@@ -13,8 +13,8 @@
 #include "engine/base/error.hpp"
 #include "engine/base/hash.hpp"
 #include "engine/model/accounting.hpp"
-#include "sim/loop/shard.hpp"
 #include "sim/scenario/serving_reader.hpp"
+#include "sim/scenario/shard.hpp"
 
 namespace switchyard::scenario {
 namespace {
@@ -378,9 +378,8 @@ void check_serving(const Section& workload, const Scenario& scenario) {
           "use a memory.kv.block that divides workload.arrivals.hash_block");
     // Of the stage with most layers, the last one; with tp of one GPU of the group.
     const std::size_t layers = scenario.model.layers.size();
-    const std::uint64_t values =
-        block * (layers - sim::stage_begin(layers, p.pp, p.pp - 1)) *
-        model::kv_values_per_token_layer(sim::shard_of(scenario.model, p.tp));
+    const std::uint64_t values = block * (layers - stage_begin(layers, p.pp, p.pp - 1)) *
+                                 model::kv_values_per_token_layer(shard_of(scenario.model, p.tp));
     alone(model::dtype_bytes(scenario.dtype.kv, 2 * values) !=
               2 * model::dtype_bytes(scenario.dtype.kv, values),
           fmt::format("workload.batching.prefix_caching: the pages of blocks of {} tokens do not "

@@ -24,7 +24,7 @@
 
 #include "engine/model/model_config.hpp"
 
-namespace switchyard::sim {
+namespace switchyard::scenario {
 
 /// tp divides the sizes (the scenario reader has checked it). tp = 1 gives the model back.
 /// `wide`: ep is larger than tp.
@@ -59,4 +59,4 @@ inline model::ModelConfig stage_of(const model::ModelConfig& shard, std::uint32_
   return m;
 }
 
-}  // namespace switchyard::sim
+}  // namespace switchyard::scenario
