@@ -332,6 +332,12 @@ void Measurements::add_undecided(const std::string& quantity, std::string why) {
   quantities_[quantity] = {{}, std::move(why), true};
 }
 
+void Measurements::no_trend(const std::string& quantity, const std::string& why) {
+  Quantity& q = quantities_.at(quantity);
+  q.no_trend = true;
+  q.how += "; " + why;
+}
+
 const Measurements::Quantity* Measurements::find(const std::string& quantity) const {
   const auto it = quantities_.find(quantity);
   return it == quantities_.end() ? nullptr : &it->second;
@@ -388,6 +394,7 @@ std::vector<Judged> judge(const std::vector<Claim>& claims, const Measurements& 
       if (claim.sign != Sign::kNone) {
         j.measured.trend =
             claim.at ? spearman(at, values) : std::optional(*j.measured.value - *claim.reference);
+        if (q->no_trend) j.measured.trend = 0;
       }
     }
     j.verdict = verdict(claim, j.measured);

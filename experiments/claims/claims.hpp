@@ -115,12 +115,16 @@ class Measurements {
     std::vector<Point> points;
     std::string how;         ///< One line: the arithmetic or the run.
     bool undecided = false;  ///< No value; `how` says why. Its rows are not-decided.
+    bool no_trend = false;   ///< Its points differ by noise only: no sign holds.
   };
   void add(const std::string& quantity, double value, std::string how);
   void add_series(const std::string& quantity, const std::vector<double>& at,
                   const std::vector<double>& values, std::string how);
   /// A quantity that this run cannot tell, e.g. of a coupled run that did not settle.
   void add_undecided(const std::string& quantity, std::string why);
+  /// The points of a series differ by noise only, e.g. its seeds disagree on the direction: the
+  /// trend counts as 0, whatever the medians do; `why` is added to how it was measured.
+  void no_trend(const std::string& quantity, const std::string& why);
   /// Null when there is none.
   [[nodiscard]] const Quantity* find(const std::string& quantity) const;
   /// The single value; InputError when there is none.

@@ -297,6 +297,22 @@ FeedbackRow feedback_row(std::vector<std::string> condition, std::uint64_t seed,
   return out;
 }
 
+namespace {
+
+/// A direction that not all seeds agree on is none. `change`: with the policy less without, by
+/// seed.
+void note_noise(claims::Measurements& out, const std::string& quantity,
+                const std::vector<double>& change) {
+  const auto up = std::count_if(change.begin(), change.end(), [](double c) { return c > 0; });
+  const auto down = std::count_if(change.begin(), change.end(), [](double c) { return c < 0; });
+  if (up > 0 && down > 0) {
+    out.no_trend(quantity, fmt::format("no direction: up with {} of {} seeds, down with {}", up,
+                                       change.size(), down));
+  }
+}
+
+}  // namespace
+
 claims::Measurements measure_load_aware(const FeedbackRun& run) {
   claims::Measurements out;
   const auto none = rows_of(run, {"by_expert", "none", "0"});
@@ -319,6 +335,8 @@ claims::Measurements measure_load_aware(const FeedbackRun& run) {
     out.add("excess." + u, median(share),
             fmt::format("hottest GPU above the mean: {:.4g} GB, without {:.4g} GB", median(left),
                         median(whole)));
+    for (double& v : share) v -= 1;
+    note_noise(out, "excess." + u, share);
   }
   return out;
 }
@@ -329,6 +347,7 @@ claims::Measurements measure_decode_rebalance(const FeedbackRun& run) {
       [&](const std::string& quantity, double FeedbackRow::*field, const std::string& kv,
           const std::vector<std::pair<std::string, double>>& levels, const std::string& how) {
         std::vector<double> at, values;
+        std::vector<std::vector<double>> by_seed;
         for (const auto& [level, place] : levels) {
           const auto rows = rows_of(run, {kv, level});
           std::string why = doubt(rows);
@@ -345,8 +364,15 @@ claims::Measurements measure_decode_rebalance(const FeedbackRun& run) {
           for (const FeedbackRow* r : rows) seeds.push_back(r->*field);
           at.push_back(place);
           values.push_back(median(seeds));
+          by_seed.push_back(std::move(seeds));
         }
         out.add_series(quantity, at, values, how);
+        if (by_seed.size() < 2) return;
+        std::vector<double> change;
+        for (std::size_t i = 0; i < by_seed.front().size(); ++i) {
+          change.push_back(by_seed.back()[i] - by_seed.front()[i]);
+        }
+        note_noise(out, quantity, change);
       };
   for (const std::string kv : {"by_token", "by_expert"}) {
     add("p99_std." + kv, &FeedbackRow::p99_std_ms, kv, {{"off", 0}, {"0.85", 85}},
@@ -374,6 +400,8 @@ claims::Measurements measure_queue_limits(const FeedbackRun& run) {
     }
     out.add("rise." + k3, median(ratio),
             fmt::format("expert_fraction at 1.2 of saturation over {:.4g} %", 100 * median(base)));
+    for (double& v : ratio) v -= 1;
+    note_noise(out, "rise." + k3, ratio);
   }
   out.add("rise.most", 3.0 / none.front()->experts_per_token,
           fmt::format("three experts in place of {}, for every token",
@@ -439,7 +467,8 @@ std::vector<Table> feedback_tables(const std::string& name, const FeedbackRun& r
   t.notes = run.notes;
   t.notes.push_back(seeds == 1 ? std::string("one seed")
                                : fmt::format("seeds 1 to {}: median, and range where they differ; "
-                                             "rounds: the most",
+                                             "rounds: the most; a direction "
+                                             "that they disagree on is none",
                                              seeds));
   t.notes.emplace_back(
       "a decision is the set of experts of a token in a MoE layer; flips: against the engine's run "

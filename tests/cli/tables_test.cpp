@@ -396,6 +396,20 @@ TEST(Feedback, VerdictsFollowTheRuns) {
   EXPECT_EQ(verdict_of(judged, "C15b@80"), Verdict::kReproduced);
   EXPECT_EQ(verdict_of(judged, "C15d@85"), Verdict::kReproduced) << "each place by itself";
   EXPECT_EQ(verdict_of(judged, "C15e@80"), Verdict::kContradicted);
+  // Three seeds: the medians fall from 40 to 39, but one of them rises.
+  FeedbackRun seeds;
+  for (const std::string kv : {"by_token", "by_expert"}) {
+    for (const auto& [off, on] : {std::pair{40.0, 39.0}, {30.0, 31.0}, {45.0, 44.0}}) {
+      seeds.rows.push_back(feedback({kv, "off"}, 0, 0, 0, off, 9));
+      seeds.rows.push_back(feedback({kv, "0.85"}, 0, 0, 0, on, 8));
+      seeds.rows.push_back(feedback({kv, "0.80"}, 0, 0, 0, on, 6));
+    }
+  }
+  judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(seeds));
+  EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kContradicted);
+  seeds.rows[4].p99_std_ms = 29;
+  judged = claims::judge(claims::claims_of("decode-rebalance"), measure_decode_rebalance(seeds));
+  EXPECT_EQ(verdict_of(judged, "C15a@85"), Verdict::kDirection) << "now every seed falls";
 
   FeedbackRun queue;
   queue.rows = {feedback({"none", "1.2"}, 0, 0, 0.125, 0, 0),
