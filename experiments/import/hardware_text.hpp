@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/error.hpp"
 #include "sim/scenario/hardware.hpp"
 
 namespace switchyard::importers {
@@ -28,6 +29,29 @@ inline const scenario::Link* find_class(const scenario::HardwareSpec& h,
     }
   }
   return nullptr;
+}
+
+/// What an imported hardware file takes over from the one it is like; all borrowed from that.
+struct LikeFigures {
+  std::string source;  ///< "as in hgx_h100"
+  const scenario::GpuType& gpu;
+  const scenario::Link* pcie;    ///< never null
+  const scenario::Link* nvlink;  ///< null: it has none
+  const scenario::Link* numa;    ///< null: it has none
+};
+
+/// InputError "--like" when there is no PCIe cable.
+inline LikeFigures figures_of(const scenario::HardwareSpec& like) {
+  LikeFigures f{"as in " + like.name, like.gpu_type(0),
+                find_class(like, {LinkClass::kPcie4, LinkClass::kPcie5, LinkClass::kPcie6}),
+                find_class(like, {LinkClass::kNvlink3, LinkClass::kNvlink4, LinkClass::kNvlink5}),
+                find_class(like, {LinkClass::kNuma})};
+  if (f.pcie == nullptr) {
+    throw InputError("--like",
+                     fmt::format("{} has no PCIe cable to take the figures from", like.name),
+                     "name a hardware file of such a server");
+  }
+  return f;
 }
 
 /// Exact text of a rate or time.

@@ -246,18 +246,7 @@ NcclXml hardware_from_nccl_xml(std::string_view text, const std::string& where,
   }
 
   const scenario::HardwareSpec& like = options.like;
-  const std::string figures = "as in " + like.name;
-  const scenario::GpuType& gpu = like.gpu_type(0);
-  const scenario::Link* const pcie =
-      find_class(like, {LinkClass::kPcie4, LinkClass::kPcie5, LinkClass::kPcie6});
-  const scenario::Link* const nvlink =
-      find_class(like, {LinkClass::kNvlink3, LinkClass::kNvlink4, LinkClass::kNvlink5});
-  const scenario::Link* const numa = find_class(like, {LinkClass::kNuma});
-  if (pcie == nullptr) {
-    throw InputError("--like",
-                     fmt::format("{} has no PCIe cable to take the figures from", like.name),
-                     "name a hardware file of such a server");
-  }
+  const auto& [figures, gpu, pcie, nvlink, numa] = figures_of(like);
   HardwareWriter writer;
   std::map<std::string, std::size_t> by_bus;
   for (std::size_t g = 0; g < gpus.size(); ++g) {

@@ -292,18 +292,7 @@ std::string hardware_from_topo_m(std::string_view text, const std::string& where
   const Matrix m = parse(text, where);
   const std::size_t n = m.names.size();
   const scenario::HardwareSpec& like = options.like;
-  const std::string figures = "as in " + like.name;
-  const scenario::GpuType& gpu = like.gpu_type(0);
-  const scenario::Link* const pcie =
-      find_class(like, {LinkClass::kPcie4, LinkClass::kPcie5, LinkClass::kPcie6});
-  const scenario::Link* const nvlink =
-      find_class(like, {LinkClass::kNvlink3, LinkClass::kNvlink4, LinkClass::kNvlink5});
-  const scenario::Link* const numa = find_class(like, {LinkClass::kNuma});
-  if (pcie == nullptr) {
-    throw InputError("--like",
-                     fmt::format("{} has no PCIe cable to take the figures from", like.name),
-                     "name a hardware file of such a server");
-  }
+  const auto& [figures, gpu, pcie, nvlink, numa] = figures_of(like);
 
   HardwareWriter out;
   std::vector<std::string> name;

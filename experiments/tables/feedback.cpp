@@ -2,7 +2,6 @@
 #include "experiments/tables/feedback.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "engine/model/tokenizer.hpp"
 #include "engine/nn/session.hpp"
 #include "experiments/cli/trace.hpp"
+#include "experiments/tables/scratch_folder.hpp"
 
 namespace switchyard::tables {
 namespace {
@@ -27,26 +27,6 @@ using coupled::CoupledRun;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr std::uint32_t kRounds = 5, kAnswer = 6;
 constexpr double kProbe = 60, kWarmUp = 20;  // Seconds.
-
-/// A folder of its own that goes when this does.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "switchyard-table-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw InputError(name, "cannot make this folder");
-    folder_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  [[nodiscard]] const fs::path& folder() const { return folder_; }
-
- private:
-  fs::path folder_;
-};
 
 /// The shipped checkpoint, prompts of the mixed set, and a trace without a policy.
 class Bench {
@@ -87,7 +67,7 @@ class Bench {
 
  private:
   TableContext context_;
-  Scratch scratch_;
+  ScratchFolder scratch_;
   Engine engine_;
   std::vector<TracePrompt> prompts_;
   std::vector<RoutingTrace> plain_;  // By seed.

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/tables/short_run.hpp"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "engine/base/error.hpp"
@@ -14,6 +11,7 @@
 #include "engine/nn/two_tier_router.hpp"
 #include "experiments/cli/trace.hpp"
 #include "experiments/coupled/coupled_run.hpp"
+#include "experiments/tables/scratch_folder.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -45,21 +43,11 @@ TraceRunSummary record_shipped(const TableContext& context, const std::string& p
   auto prompts = cli::read_trace_prompts(context.scenarios / "prompts" / "mixed.jsonl", kAnswer,
                                          options.policy, engine, tokenizer);
   options.batch = static_cast<std::uint32_t>(prompts.size());
-  std::string name = (fs::temp_directory_path() / "switchyard-table-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {
-    throw InputError(name, "cannot make this folder");
-  }
-  const fs::path file = fs::path(name) / "shipped.h5";
-  std::error_code ignored;
-  try {
-    TraceRunSummary summary = record_trace(engine, prompts, options, file);
-    use(file);
-    fs::remove_all(name, ignored);
-    return summary;
-  } catch (...) {
-    fs::remove_all(name, ignored);
-    throw;
-  }
+  const ScratchFolder scratch;
+  const fs::path file = scratch.folder() / "shipped.h5";
+  TraceRunSummary summary = record_trace(engine, prompts, options, file);
+  use(file);
+  return summary;
 }
 
 }  // namespace
