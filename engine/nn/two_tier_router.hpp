@@ -9,7 +9,7 @@
 //
 // z = W' x (+ the router's bias) then is the gate of the model: the trace stores it as the raw
 // logits. All sums run in double in the order of the inputs, so results depend on x only.
-// Not modelled: the time of either tier (the simulator charges tier 2 to the CPU).
+// Not modelled: the time of either tier (table batch-serving prices tier 2 as a CPU router).
 #pragma once
 #include <cstdint>
 #include <filesystem>

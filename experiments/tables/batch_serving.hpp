@@ -33,6 +33,9 @@ struct BatchServing {
   /// [attention][batch]; "dp round_robin", "dp soft", … at batch 128.
   std::map<std::string, std::map<std::uint64_t, BatchPoint>> points;
   std::map<std::string, TierRun> tiers;  ///< "none" (its shares are 0), "int4", "rank".
+  /// [attention] What a scorer on the CPU adds to a step at batch 128, milliseconds.
+  std::map<std::string, double> scorer_ms;
+  std::uint64_t scorer_width = 0;  ///< Inner width of that scorer.
 };
 
 [[nodiscard]] BatchServing run_batch_serving(ShortRuns& runs);

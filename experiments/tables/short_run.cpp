@@ -21,27 +21,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the shipped checkpoint decides for the mixed prompts and 16 tokens after each; `use` gets
+/// Whose decisions are recorded: prompts of scenarios/prompts/SET.jsonl, of one domain or all.
+struct Recorded {
+  std::string set = "mixed", domain = {}, policy = {};
+};
+
+/// What the shipped checkpoint decides for these prompts and 16 tokens after each; `use` gets
 /// the trace's file before it goes.
 template <typename Use>
-TraceRunSummary record_shipped(const TableContext& context, const std::string& policy,
-                               const Use& use) {
+TraceRunSummary record_shipped(const TableContext& context, const Recorded& what, const Use& use) {
   const fs::path checkpoint = context.scenarios / "checkpoints" / "sy-16x2";
   const Engine engine = Engine::load(checkpoint, {.threads = context.threads});
   const auto tokenizer = model::Tokenizer::load(checkpoint);
   constexpr std::uint32_t kAnswer = 16;
   TraceRunOptions options;
   std::optional<TwoTierRouter> tiers;
-  if (!policy.empty()) {
+  if (!what.policy.empty()) {
     PolicyFiles files;
     options.policy = scenario::read_policy_file(
-        (context.scenarios / "policies" / (policy + ".toml")).string(), &files);
+        (context.scenarios / "policies" / (what.policy + ".toml")).string(), &files);
     SWITCHYARD_ASSERT(options.policy.two_tier.on(), "only policies of two tiers are loaded whole");
     tiers = TwoTierRouter::load(options.policy, files, engine.weights(), engine.config());
     options.tiers = &*tiers;
   }
-  auto prompts = cli::read_trace_prompts(context.scenarios / "prompts" / "mixed.jsonl", kAnswer,
-                                         options.policy, engine, tokenizer);
+  const fs::path set = context.scenarios / "prompts" / (what.set + ".jsonl");
+  auto prompts = cli::read_trace_prompts(set, kAnswer, options.policy, engine, tokenizer);
+  std::erase_if(prompts, [&](const TracePrompt& p) {
+    return !what.domain.empty() && p.domain != what.domain;
+  });
+  if (prompts.empty()) {
+    throw InputError(set.string(), "has no prompt of the domain " + what.domain);
+  }
   options.batch = static_cast<std::uint32_t>(prompts.size());
   const ScratchFolder scratch;
   const fs::path file = scratch.folder() / "shipped.h5";
@@ -53,7 +63,8 @@ TraceRunSummary record_shipped(const TableContext& context, const std::string& p
 }  // namespace
 
 run::RunData ShortRuns::run(const std::string& text,
-                            const std::function<void(scenario::Scenario&)>& edit) {
+                            const std::function<void(scenario::Scenario&)>& edit,
+                            const RoutingTrace* routing) {
   scenario::ReadOptions options;
   options.require_trace = false;
   options.presets_root = context_.scenarios.string();
@@ -65,21 +76,34 @@ run::RunData ShortRuns::run(const std::string& text,
   SWITCHYARD_ASSERT(s.network.model == scenario::NetworkModelKind::kBottleneck,
                     "several simulations in one process");
   const bool from_trace = text.find("shipped.h5") != std::string::npos;
-  if (from_trace && !shipped_) {
-    (void)record_shipped(context_, "", [this](const fs::path& file) {
-      shipped_ = std::make_unique<RoutingTrace>(read_trace(file));
-    });
+  SWITCHYARD_ASSERT(from_trace || routing == nullptr, "the scenario asks for a trace");
+  if (from_trace && routing == nullptr) {
+    routing = &shipped();
   }
   const auto sink = sim::memory_sink();
-  const auto result = sim::simulate(s, from_trace ? shipped_.get() : nullptr, "", *sink);
+  const auto result = sim::simulate(s, routing, "", *sink);
   if (!result.violations.empty()) {
     throw InputError(result.violations.front().where, result.violations.front().message);
   }
   return std::move(sink->data());
 }
 
+const RoutingTrace& ShortRuns::shipped() {
+  if (!shipped_) {
+    shipped_ = std::make_unique<RoutingTrace>(trace("mixed", ""));
+  }
+  return *shipped_;
+}
+
+RoutingTrace ShortRuns::trace(const std::string& set, const std::string& domain) const {
+  RoutingTrace out;
+  (void)record_shipped(context_, {.set = set, .domain = domain},
+                       [&](const fs::path& file) { out = read_trace(file); });
+  return out;
+}
+
 TraceRunSummary ShortRuns::engine(const std::string& policy) const {
-  return record_shipped(context_, policy, [](const fs::path&) {});
+  return record_shipped(context_, {.policy = policy}, [](const fs::path&) {});
 }
 
 double metric(const run::RunData& run, const std::string& name) {

@@ -32,9 +32,15 @@ class ShortRuns {
   explicit ShortRuns(const TableContext& context) : context_(context) {}
   /// Simulates a scenario text; names in it are presets of the context's folder. InputError: what
   /// scenario and simulator refuse, and a run that breaks a conservation law.
-  /// `edit` may change what was read, e.g. the hardware's links.
+  /// `edit` may change what was read, e.g. the hardware's links. `routing` takes the place of the
+  /// shipped trace where the text asks for that; null: the shipped trace itself.
   [[nodiscard]] run::RunData run(const std::string& text,
-                                 const std::function<void(scenario::Scenario&)>& edit = {});
+                                 const std::function<void(scenario::Scenario&)>& edit = {},
+                                 const RoutingTrace* routing = nullptr);
+  /// The shipped checkpoint's decisions on the mixed prompts and 16 tokens after each.
+  [[nodiscard]] const RoutingTrace& shipped();
+  /// The same on prompts/SET.jsonl, of one domain or (empty) all. InputError: there are none.
+  [[nodiscard]] RoutingTrace trace(const std::string& set, const std::string& domain) const;
   /// The shipped checkpoint on the mixed prompts and 16 tokens after each; `policy` is empty or the
   /// name of a preset of two tiers ("two_tier_int4").
   [[nodiscard]] TraceRunSummary engine(const std::string& policy) const;

@@ -13,6 +13,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
+#include "sim/health/diagnosis.hpp"
 #include "sim/scenario/request_trace.hpp"
 
 namespace switchyard::tables {
@@ -87,6 +88,13 @@ SimulatedRun read(const run::RunData& run, std::string claim, std::string scenar
   if (count > 1) {
     const double variance = std::max(0.0, squares - sum * sum / count) / (count - 1);
     out.values["step time error"] = std::sqrt(variance / count);
+  }
+  if (out.claim == "C83") {
+    const auto found = health::diagnose(run, out.scenario).findings;
+    out.values["sick experts"] =
+        static_cast<double>(std::count_if(found.begin(), found.end(), [](const health::Finding& f) {
+          return f.id == "sick expert";
+        }));
   }
   out.values["moves"] = moves;
   out.values["alarms"] = alarms;
@@ -457,6 +465,10 @@ claims::Measurements measure_simulated(const SimulatedRuns& runs) {
             100 * (v(sick, "step time p99") / v("c83.healthy", "step time p99") - 1),
             "p99 of step times, sick against healthy");
     out.add("sick_mean." + reading, 100 * (step(sick) / step("c83.healthy") - 1), "mean step time");
+    out.add("sick_diagnosed." + reading,
+            v(sick, "sick experts") > 0 && v("c83.healthy", "sick experts") == 0 ? 1 : 0,
+            fmt::format("findings of a sick expert: {} when sick, {} when healthy",
+                        show(v(sick, "sick experts")), show(v("c83.healthy", "sick experts"))));
     out.add("sick_found." + reading,
             v(sick, "alarms") > 0 && v("c83.healthy", "alarms") == 0 ? 1 : 0,
             fmt::format("alarms on expert latency: {} when sick, {} when healthy",

@@ -61,10 +61,13 @@ std::vector<Table> make_long_context(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
 std::vector<Table> make_network_sensitivity(const TableContext& context);
 std::vector<Table> make_out_of_scope(const TableContext& context);
+std::vector<Table> make_prompt_routing(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
 std::vector<Table> make_queue_limits(const TableContext& context);
+std::vector<Table> make_requests(const TableContext& context);
 std::vector<Table> make_simulated(const TableContext& context);
 std::vector<Table> make_skew_cost(const TableContext& context);
+std::vector<Table> make_static_table(const TableContext& context);
 std::vector<Table> make_step_breakdown(const TableContext& context);
 std::vector<Table> make_temperature(const TableContext& context);
 

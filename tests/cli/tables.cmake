@@ -5,6 +5,7 @@ switchyard_test(tables_test SOURCES tables_test.cpp LINK switchyard::experiments
 switchyard_test(tables_golden_test SOURCES tables_golden_test.cpp LINK switchyard::experiments
   LABELS golden)
 switchyard_test(tables_weights_test SOURCES tables_weights_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_prompts_test SOURCES tables_prompts_test.cpp LINK switchyard::experiments)
 switchyard_test(effective_parameters_test SOURCES effective_parameters_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_arithmetic_test SOURCES tables_arithmetic_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_runs_test SOURCES tables_runs_test.cpp LINK switchyard::experiments)
