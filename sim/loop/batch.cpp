@@ -413,8 +413,18 @@ void Simulator::keep_kv(std::uint32_t moe) {
     ledger_.allocate(g, MemoryCategory::kKv, pages[g] * kv_layer_page(), ready_[g],
                      static_cast<std::uint32_t>(step_), "KV pages");
   }
+  move_values(run::kNone, {bytes});
+}
+
+/// Keys, values and what else attention sends; in two halves they take their turn on the wires.
+void Simulator::move_values(std::uint32_t moe, const Matrices& matrices, Among among) {
   std::int64_t duration = 0, floor = 0;
-  exchange(run::Phase::kCollective, run::kNone, {bytes}, duration, floor);
+  if (!in_halves_) {
+    exchange(run::Phase::kCollective, moe, matrices, duration, floor, among);
+    return;
+  }
+  issue(run::Phase::kCollective, moe, matrices, duration, floor, among);
+  await_exchange(run::Phase::kCollective);
 }
 
 void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
@@ -475,8 +485,7 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
         }
       }
     }
-    std::int64_t duration = 0, floor = 0;
-    exchange(run::Phase::kCollective, run::kNone, phases, duration, floor, Among::kAll);
+    move_values(run::kNone, phases, Among::kAll);
     return;
   }
   for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
@@ -508,8 +517,7 @@ void Simulator::pull_kv(const std::vector<std::uint64_t>& bytes,
     ledger_.allocate(g, MemoryCategory::kBuffers, pulled[g], ready_[g],
                      static_cast<std::uint32_t>(step_), "pulled keys and values");
   }
-  std::int64_t duration = 0, floor = 0;
-  exchange(run::Phase::kCollective, run::kNone, {bytes}, duration, floor);
+  move_values(run::kNone, {bytes});
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     ledger_.release(g, MemoryCategory::kBuffers, pulled[g], ready_[g]);
   }

@@ -63,7 +63,7 @@ TrafficBuilder::TrafficBuilder(const scenario::Scenario& scenario, const ExpertM
     expert_groups_ = scenario.network.chunks;
   }
   seen_gpu_.assign(node_.size() * expert_groups_, 0);
-  seen_node_.assign(std::max<std::size_t>(members_.size(), 1), 0);
+  seen_node_.assign(std::max<std::size_t>(members_.size(), 1) * expert_groups_, 0);
 }
 
 std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t expert,
@@ -190,9 +190,11 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   const std::size_t phases = per_node ? 2 : 1;
   const std::size_t k_groups = expert_groups_;
   copies_.assign(phases * g * g, 0);
-  group_copies_.assign(k_groups > 1 ? k_groups * g * g : 0, 0);
+  group_copies_.assign(k_groups > 1 ? k_groups * phases * g * g : 0, 0);
   out.assignments.assign(g, 0);
   out.passed_on.assign(per_node ? g : 0, 0);
+  out.group_passed_on.assign(per_node && k_groups > 1 ? k_groups : 0,
+                             std::vector<std::uint64_t>(g, 0));
   const ExpertMap::Row& row = map_.row(layer);
   const std::size_t copies = row.rank.size();
   const std::uint32_t span = map_.span(), cut = map_.cut;
@@ -237,20 +239,24 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
         }
         if (!per_node || node_[d] == node_[s]) {
           ++copies_[s * g + d];
-          if (k_groups > 1) ++group_copies_[(of * g + s) * g + d];
+          if (k_groups > 1) ++group_copies_[(of * phases * g + s) * g + d];
           continue;
         }
         const std::uint32_t relay = members_[node_[d]][place_[s]];
-        if (seen_node_[node_[d]] != stamp_) {
-          seen_node_[node_[d]] = stamp_;
+        if (std::uint32_t& seen = seen_node_[node_[d] * k_groups + of]; seen != stamp_) {
+          seen = stamp_;
           ++copies_[s * g + relay];
-          relays_.push_back(relay);
+          if (k_groups > 1) ++group_copies_[(of * phases * g + s) * g + relay];
+          relays_.emplace_back(relay, of);
         }
-        if (relay != d) ++copies_[(g + relay) * g + d];
+        if (relay == d) continue;
+        ++copies_[(g + relay) * g + d];
+        if (k_groups > 1) ++group_copies_[((of * phases + 1) * g + relay) * g + d];
       }
-      // Expert groups have one exchange: there is no relay.
-      for (const std::uint32_t relay : relays_) {
-        if (seen_gpu_[relay] != stamp_) ++out.passed_on[relay];
+      for (const auto& [relay, of] : relays_) {
+        if (seen_gpu_[relay * k_groups + of] == stamp_) continue;
+        ++out.passed_on[relay];
+        if (k_groups > 1) ++out.group_passed_on[of][relay];
       }
     }
   }
@@ -287,7 +293,12 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   out.group_dispatch.resize(k_groups > 1 ? k_groups : 0);
   out.group_combine.resize(out.group_dispatch.size());
   for (std::size_t of = 0; of < out.group_dispatch.size(); ++of) {
-    to_bytes(group_copies_.data() + of * g * g, out.group_dispatch[of], out.group_combine[of]);
+    out.group_dispatch[of].resize(phases);
+    out.group_combine[of].resize(phases);
+    for (std::size_t p = 0; p < phases; ++p) {
+      to_bytes(group_copies_.data() + (of * phases + p) * g * g, out.group_dispatch[of][p],
+               out.group_combine[of][phases - 1 - p]);
+    }
   }
 
   // Waves: what was accepted runs in the first pass; what was queued runs in further passes of at

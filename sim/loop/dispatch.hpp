@@ -13,11 +13,13 @@
 // Capacity is that of the expert, all its copies together.
 //
 // network.chunk_by = "experts": the copies of a GPU's experts are cut into k groups, copy i of n to
-// group ⌊i·k/n⌋, and every group has an exchange of its own (an expert-grouped all-to-all): a token
-// travels once per distinct (GPU, group).
+// group ⌊i·k/n⌋, and every group has exchanges of its own (an expert-grouped all-to-all): a token
+// travels once per distinct (GPU, group); with per_node once per distinct (node, group), and from
+// the relay once per distinct (GPU, group).
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/routing/decide.hpp"
@@ -82,8 +84,9 @@ struct LayerTraffic {
   /// Exchanges in order; each [G][G] bytes, row = sender. One matrix, or two with per_node.
   std::vector<std::vector<std::uint64_t>> dispatch, combine;
   std::vector<PortBytes> dispatch_ports, combine_ports;  ///< Of each of them.
-  /// chunk_by = experts: [k] parts of dispatch[0] and combine[0] by expert group; else empty.
-  std::vector<std::vector<std::uint64_t>> group_dispatch, group_combine;
+  /// chunk_by = experts: [k] parts of dispatch and combine by expert group, the exchanges of each
+  /// in order; else empty.
+  std::vector<std::vector<std::vector<std::uint64_t>>> group_dispatch, group_combine;
   /// [G][local experts] rows of each GPU's experts, first wave first: rows[w][g][i]. GPUs that
   /// divide an expert have the same rows.
   std::vector<std::vector<std::vector<std::uint32_t>>> waves;
@@ -91,7 +94,8 @@ struct LayerTraffic {
   std::vector<std::uint64_t> assignments;
   std::vector<std::uint32_t> gpu;        ///< [T][K] who runs the slot; kNoGpu: nobody.
   std::vector<std::uint64_t> passed_on;  ///< [G] per_node: dispatched copies it only relays.
-  std::uint32_t distinct_experts = 0;    ///< Copies of experts with at least one row, all GPUs.
+  std::vector<std::vector<std::uint64_t>> group_passed_on;  ///< [k] the same of expert groups.
+  std::uint32_t distinct_experts = 0;  ///< Copies of experts with at least one row, all GPUs.
 };
 
 class TrafficBuilder {
@@ -124,10 +128,11 @@ class TrafficBuilder {
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
   std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_, turn_;
   std::vector<std::uint32_t> near_;
-  std::vector<std::uint32_t> copies_, group_copies_;  // [phases or groups][G][G] sent there
-  std::vector<std::uint32_t> in_;                     // [G] of them received
-  std::vector<std::uint32_t> relays_;                 // of a token
-  std::uint32_t expert_groups_ = 1;                   // 1: not grouped.
+  std::vector<std::uint32_t> copies_;        // [phases][G][G] sent there
+  std::vector<std::uint32_t> group_copies_;  // [groups][phases][G][G] sent there
+  std::vector<std::uint32_t> in_;            // [G] of them received
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> relays_;  // GPU, group of a token
+  std::uint32_t expert_groups_ = 1;                              // 1: not grouped.
   std::uint32_t stamp_ = 0;
 };
 

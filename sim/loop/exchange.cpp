@@ -135,8 +135,8 @@ void Simulator::reduce_hidden(std::uint32_t moe) {
 
 /// What the kernels cost that pack the rows a GPU sends or unpack those it received: the row in its
 /// own format and as it travels, once each. What the relay of a dispatch passes on stays packed;
-/// that of a combine adds what it gets and packs the sum.
-void Simulator::pack(run::Phase phase, bool sender) {
+/// that of a combine adds what it gets and packs the sum. Of a chunk (kNone: of all) its rows.
+void Simulator::pack(run::Phase phase, bool sender, std::uint32_t chunk) {
   const bool out = phase == run::Phase::kDispatch;
   const scenario::Payload& p = s_.network.payload;
   const std::uint64_t hidden = s_.model.hidden_size;
@@ -144,8 +144,14 @@ void Simulator::pack(run::Phase phase, bool sender) {
   const std::uint64_t own = model::dtype_bytes(out ? p.dispatch : p.combine, hidden);
   // A group's collectives in place of its dispatch have no relays.
   const bool relayed = out && !traffic_.passed_on.empty() && !(sharded() && !wide());
-  const std::vector<std::vector<std::uint64_t>>& matrices =
-      out ? traffic_.dispatch : traffic_.combine;
+  const bool grouped = chunk != run::kNone && !traffic_.group_dispatch.empty();
+  const Matrices& matrices = grouped
+                                 ? (out ? traffic_.group_dispatch : traffic_.group_combine)[chunk]
+                             : out ? traffic_.dispatch
+                                   : traffic_.combine;
+  const auto passed_on = [&](std::uint32_t g) {
+    return grouped ? traffic_.group_passed_on[chunk][g] : traffic_.passed_on[g];
+  };
   // The first half of a relayed dispatch's exchanges is what the tokens' own GPUs send.
   const std::size_t own_exchanges = relayed && sender ? matrices.size() / 2 : matrices.size();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -158,8 +164,8 @@ void Simulator::pack(run::Phase phase, bool sender) {
         }
       }
     }
-    const std::uint64_t packed =
-        bytes / copy - (relayed && !sender ? traffic_.passed_on[g] : std::uint64_t{0});
+    std::uint64_t packed = bytes / copy - (relayed && !sender ? passed_on(g) : std::uint64_t{0});
+    if (chunk != run::kNone && !grouped) packed = part_of_chunk(packed, chunk, s_.network.chunks);
     if (packed == 0) continue;
     const auto rows = static_cast<double>(packed);
     const OpCost c =

@@ -7,9 +7,10 @@
 // mis_sharding. Expert e of a layer belongs to GPU o and lies on GPU a. Dispatch and combine are
 // those of the placement. Between them o sends every row of e on to a (one copy of the dispatch
 // payload each) and gets it back (one copy of the combine payload each): two exchanges more, in the
-// layer's dispatch and combine, of every chunk or half where the layer has these. a computes the
-// rows beside its own experts. The check of weights finds it; the weights then travel from a to o.
-// A reload (alarm action) brings them from the host.
+// layer's dispatch and combine, of every chunk or half where the layer has these. With expert
+// groups (network.chunk_by) e stays in the group that it has on o: all its rows travel on and are
+// computed in that chunk. a computes the rows beside its own experts. The check of weights finds
+// it; the weights then travel from a to o. A reload (alarm action) brings them from the host.
 //
 // gather_failure. n = tries of the rule (of several in one group of experts, the largest). The
 // group's combine runs min(n, retries + 1) times in vain: its whole exchange, then the time-out in
@@ -112,6 +113,10 @@ void Simulator::send_on(std::uint32_t moe) {
   sent_on_.clear();
   there_.assign(std::size_t{gpus_} * gpus_, 0);
   back_.assign(std::size_t{gpus_} * gpus_, 0);
+  const bool grouped = s_.network.chunk_by == scenario::ChunkBy::kExperts;
+  const std::uint32_t groups = grouped ? s_.network.chunks : 0;
+  group_there_.assign(groups, there_);
+  group_back_.assign(groups, back_);
   const ExpertMap::Row& row = map_.row(moe);
   for (const auto& [key, gpu] : astray_) {
     if (key.first != moe) continue;
@@ -124,14 +129,21 @@ void Simulator::send_on(std::uint32_t moe) {
       wave[gpu].push_back(wave[owner][local]);
       wave[owner][local] = 0;
     }
-    sent_on_.push_back({key.second, gpu, place});
+    const std::uint32_t group =
+        grouped ? expert_group(local, row.count[s_.parallel.rank_of(owner)], groups) : 0;
+    sent_on_.push_back({key.second, gpu, group, place});
     traffic_.assignments[owner] -= rows;
     traffic_.assignments[gpu] += rows;
     rows_sent_on_ += rows;
-    there_[std::size_t{owner} * gpus_ + gpu] +=
-        rows * s_.network.payload.dispatch_bytes(s_.model.hidden_size);
-    back_[std::size_t{gpu} * gpus_ + owner] +=
-        rows * s_.network.payload.combine_bytes(s_.model.hidden_size);
+    const std::size_t out = std::size_t{owner} * gpus_ + gpu,
+                      home = std::size_t{gpu} * gpus_ + owner;
+    const std::uint64_t out_bytes = rows * s_.network.payload.dispatch_bytes(s_.model.hidden_size);
+    const std::uint64_t home_bytes = rows * s_.network.payload.combine_bytes(s_.model.hidden_size);
+    there_[out] += out_bytes;
+    back_[home] += home_bytes;
+    if (!grouped) continue;
+    group_there_[group][out] += out_bytes;
+    group_back_[group][home] += home_bytes;
   }
   for (std::uint32_t g = 0; g < gpus_ && !sent_on_.empty(); ++g) {
     std::uint64_t bytes = 0;

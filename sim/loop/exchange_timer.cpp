@@ -63,6 +63,7 @@ bool groups_contend(const scenario::Scenario& s, const cluster::RouteTable& rout
 bool timed_by_queue(const scenario::Scenario& s, const cluster::RouteTable& routes) {
   const network::Model model = network::model_of(s.network.model);
   if (model != network::Model::kFlow && model != network::Model::kCoflow) return false;
+  if (!s.network.measured.points.empty()) return true;  // SimGrid knows no table.
   const scenario::Parallel& p = s.parallel;
   const bool of_link =
       std::any_of(s.faults.events.begin(), s.faults.events.end(), [](const scenario::FaultRule& r) {
@@ -84,6 +85,15 @@ bool timed_by_queue(const scenario::Scenario& s, const cluster::RouteTable& rout
 bool stages_contend(const scenario::Scenario& s) {
   return s.parallel.pp > 1 && network::model_of(s.network.model) == network::Model::kAuto &&
          s.network.measured.points.empty();
+}
+
+/// What goes to routers off the GPUs and back meets other steps' traffic, exchanges of the other
+/// half or loads of experts.
+bool routers_contend(const scenario::Scenario& s) {
+  return s.parallel.router != scenario::RouterPlacement::kGpu &&
+         network::model_of(s.network.model) == network::Model::kAuto &&
+         (s.network.two_batch || s.memory.residency.on() ||
+          (s.workload.serves() && s.workload.serving.front_end.replicas > 1));
 }
 
 }  // namespace
@@ -232,10 +242,12 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
       scenario.workload.serves() && scenario.workload.serving.batching.swaps_over_links();
   s.pages = scenario.workload.serves() &&
             scenario.workload.serving.front_end.prefill_replicas > 0 &&
-            model != network::Model::kBottleneck && scenario.network.measured.points.empty();
+            model != network::Model::kBottleneck &&
+            (scenario.network.measured.points.empty() || model != network::Model::kAuto);
   cluster::RouteTable routes = graph.routes();
   s.by_queue = timed_by_queue(scenario, routes);
-  s.together = groups_contend(scenario, routes) || stages_contend(scenario);
+  s.together =
+      groups_contend(scenario, routes) || stages_contend(scenario) || routers_contend(scenario);
   s.kept = s.pages || s.together || s.by_queue;
   s.sharing = model == network::Model::kFlow         ? Sharing::kPairs
               : model == network::Model::kBottleneck ? Sharing::kRefused
@@ -258,6 +270,9 @@ ExchangeTimer::ExchangeTimer(const scenario::Scenario& scenario)
   if (s.kept && !s.copies) {
     s.copies = std::make_unique<TransferQueue>(routes, static_cast<std::uint32_t>(2 * all),
                                                s.sharing, true);
+  }
+  if (const auto measured = network::measured_of(scenario, graph); measured && s.by_queue) {
+    s.copies->measure(*measured);
   }
   s.anchors.resize(all);
   s.known.assign(all, 0);
@@ -337,7 +352,7 @@ ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario
                     : other_model ? "under this network.model"
                                   : "after a change of links"),
         fmt::format("use {}algorithm = \"direct\" or \"hierarchical\"",
-                    table         ? "links without a table, or "
+                    table         ? "model = \"coflow\" or \"flow\", links without a table, or "
                     : other_model ? "model = \"auto\" or \"coflow\", or "
                                   : ""));
   }
@@ -760,7 +775,8 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
 }
 
 void ExchangeTimer::run_trip(std::span<const network::Transfer> up,
-                             std::span<const network::Transfer> down, std::int64_t compute_ps,
+                             std::span<const network::Transfer> down,
+                             const std::function<std::int64_t(std::int64_t)>& compute,
                              std::span<const std::uint32_t> devices,
                              std::span<const std::int64_t> ready_ps,
                              std::span<const std::uint32_t> gpus, std::span<std::int64_t> end_ps) {
@@ -797,7 +813,9 @@ void ExchangeTimer::run_trip(std::span<const network::Transfer> up,
   const TransferQueue::Timed there = s.copies->run({&out, 1})[0];
 
   TransferQueue::Exchange home = exchange(down);
-  home.begin_ps = std::max(begin, there.end_ps) + compute_ps;
+  const std::int64_t arrival = std::max(begin, there.end_ps);
+  const std::int64_t compute_ps = compute(arrival);
+  home.begin_ps = arrival + compute_ps;
   home.ready_ps.assign(endpoints, home.begin_ps);
   const TransferQueue::Exchange::After after{there.id, compute_ps, home.begin_ps};
   if (s.by_pairs(home)) {

@@ -3,8 +3,8 @@
 //
 // Every EP group (replica group) exchanges by itself, and groups do not wait for each other. Under
 // auto and coflow groups that share links share their bandwidth as parallel tasks do
-// (transfer_queue.hpp). Under bottleneck, flow, with measured links and with per_node dispatch
-// groups that share links are timed as one exchange. An
+// (transfer_queue.hpp). Under bottleneck, flow, with per_node dispatch and under auto with measured
+// links groups that share links are timed as one exchange. An
 // exchange synchronises its participants, the GPUs that send, receive or relay: it begins when the
 // last of them is ready. bottleneck, auto and coflow give all the same end; flow starts and ends
 // each pair by itself. A matrix without bytes takes no time and synchronises nobody.
@@ -16,7 +16,8 @@
 //
 // Under flow SimGrid times the exchanges of the plain layouts one by one. Where several may be
 // under way at the same time, or links change (stages, chunks, two halves, routers off the GPUs,
-// groups of tp inside a wider ep, rings of groups, replicas that share links, link faults), flow
+// groups of tp inside a wider ep, rings of groups, replicas that share links, link faults, measured
+// links), flow
 // and coflow are the queue of transfers: max-min fair pairs or parallel tasks as SimGrid has them,
 // to 1e-9 (tests), whatever else is on the links.
 //
@@ -120,13 +121,13 @@ class ExchangeTimer {
   TransferQueue::Id send_pages(std::uint32_t from, std::uint32_t to, std::uint64_t bytes,
                                std::int64_t now_ps);
   /// Where ends move: transfers between GPUs and devices beyond them, in the queue: `up` from GPUs
-  /// ready at `ready_ps` [G], then `compute_ps` after the last has arrived `down`. Endpoints: GPU
-  /// ranks, and G + i for devices[i] (the router's unit). `end_ps`: of `gpus` (ascending), under
-  /// flow of each one's own, otherwise of all.
+  /// ready at `ready_ps` [G], then `compute(when the last has arrived)` ps later `down`. Endpoints:
+  /// GPU ranks, and G + i for devices[i] (the router's unit). `end_ps`: of `gpus` (ascending),
+  /// under flow of each one's own, otherwise of all.
   void run_trip(std::span<const network::Transfer> up, std::span<const network::Transfer> down,
-                std::int64_t compute_ps, std::span<const std::uint32_t> devices,
-                std::span<const std::int64_t> ready_ps, std::span<const std::uint32_t> gpus,
-                std::span<std::int64_t> end_ps);
+                const std::function<std::int64_t(std::int64_t)>& compute,
+                std::span<const std::uint32_t> devices, std::span<const std::int64_t> ready_ps,
+                std::span<const std::uint32_t> gpus, std::span<std::int64_t> end_ps);
   /// The GPUs [first, beyond) begin a step: nothing before it matters to it.
   void begin_step(std::uint32_t first, std::uint32_t beyond);
   /// What a GPU's clock follows: `off_ps` after the end of an exchange or a copy, or after 0.

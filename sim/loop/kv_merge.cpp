@@ -64,8 +64,8 @@ void Simulator::merge_with(const PlannedSequence& q, std::uint32_t holder, std::
 
 void Simulator::finish_merge(std::uint32_t moe, std::int64_t& slowest) {
   if (std::all_of(merge_parts_.begin(), merge_parts_.end(), [](auto n) { return n == 0; })) return;
-  std::int64_t duration = 0, floor = 0, longest = 0;
-  exchange(run::Phase::kCollective, moe, {merge_queries_}, duration, floor);
+  std::int64_t longest = 0;
+  move_values(moe, {merge_queries_});
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     longest = std::max(longest,
                        work(g, run::Phase::kAttention, cost_[g].partial_attention(merge_work_[g])));
@@ -75,7 +75,7 @@ void Simulator::finish_merge(std::uint32_t moe, std::int64_t& slowest) {
     ledger_.allocate(g, MemoryCategory::kBuffers, merge_parts_[g] * part_values() * 4, ready_[g],
                      static_cast<std::uint32_t>(step_), "parts of the softmax");
   }
-  exchange(run::Phase::kCollective, moe, {merge_results_}, duration, floor);
+  move_values(moe, {merge_results_});
   longest = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     longest = std::max(longest, work(g, run::Phase::kAttention,

@@ -433,6 +433,12 @@ void Simulator::moe_front(std::uint32_t moe) {
   if (s_.network.payload.wire != scenario::WireFormat::kNative) {
     halve(traffic_.dispatch, s_.network.payload.dispatch_bytes(s_.model.hidden_size));
     halve(traffic_.combine, s_.network.payload.combine_bytes(s_.model.hidden_size));
+    for (Matrices& m : traffic_.group_dispatch) {
+      halve(m, s_.network.payload.dispatch_bytes(s_.model.hidden_size));
+    }
+    for (Matrices& m : traffic_.group_combine) {
+      halve(m, s_.network.payload.combine_bytes(s_.model.hidden_size));
+    }
     sum_traffic();
   }
 
@@ -462,7 +468,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
   moe_front(moe);
   run::LayerRecord& out = record_.layers[moe];
   if (s_.network.chunks > 1) {
-    chunked_layer(moe, before_dispatch_);
+    chunked_layer(moe);
   } else {
     const bool packs = s_.network.payload.wire != scenario::WireFormat::kNative;
     const bool inside = sharded() && !wide();  // The group's collectives in place of all-to-alls.

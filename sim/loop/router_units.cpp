@@ -10,6 +10,25 @@
 
 namespace switchyard::sim {
 
+std::int64_t Calendar::take(std::int64_t ready_ps, std::int64_t length_ps) {
+  if (length_ps == 0) return ready_ps;
+  auto next = std::lower_bound(taken_.begin(), taken_.end(), ready_ps,
+                               [](const auto& t, std::int64_t ps) { return t.second <= ps; });
+  std::int64_t begin = ready_ps;
+  while (next != taken_.end() && next->first < begin + length_ps) {
+    begin = std::max(begin, next->second);
+    ++next;
+  }
+  taken_.insert(next, {begin, begin + length_ps});
+  return begin;
+}
+
+void Calendar::forget_before(std::int64_t now_ps) {
+  const auto first = std::find_if(taken_.begin(), taken_.end(),
+                                  [now_ps](const auto& t) { return t.second > now_ps; });
+  taken_.erase(taken_.begin(), first);
+}
+
 RouterUnits::RouterUnits(const scenario::Scenario& s, std::function<SimTime(std::uint64_t)> gate)
     : gpus_(static_cast<std::uint32_t>(s.hardware.gpu_count())), gate_(std::move(gate)) {
   const cluster::ClusterGraph graph = network::cluster_of(s);
@@ -43,7 +62,7 @@ RouterUnits::RouterUnits(const scenario::Scenario& s, std::function<SimTime(std:
   // Only units with GPUs are endpoints from here on.
   for (std::size_t u = 0; u < devices.size(); ++u) {
     if (served[u].empty()) continue;
-    units_.push_back({devices[u], graph.devices()[devices[u]].name, served[u], 0, 0});
+    units_.push_back({devices[u], graph.devices()[devices[u]].name, served[u], 0, 0, {}});
   }
   for (const cluster::DirectedLink& l : graph.links()) names_.push_back(l.name);
   const cluster::RouteTable used = routes_of(graph);
@@ -126,7 +145,7 @@ const std::vector<RouterUnits::Batch>& RouterUnits::run(std::span<const std::int
   batches_.clear();
   for (const std::vector<std::uint32_t>& set : sets_) {
     Batch b;
-    std::int64_t computes = 0;
+    std::vector<std::pair<std::uint32_t, std::int64_t>> computes;
     for (const std::uint32_t u : set) {
       std::uint64_t rows = 0;
       for (const std::uint32_t g : units_[u].gpus) {
@@ -136,7 +155,7 @@ const std::vector<RouterUnits::Batch>& RouterUnits::run(std::span<const std::int
       const std::int64_t t = rows > 0 ? gate_(rows).ps() : 0;
       units_[u].busy_ps += t;
       units_[u].rows += rows;
-      computes = std::max(computes, t);
+      computes.emplace_back(u, t);
     }
     if (b.gpus.empty()) continue;
     std::sort(b.gpus.begin(), b.gpus.end());
@@ -146,7 +165,13 @@ const std::vector<RouterUnits::Batch>& RouterUnits::run(std::span<const std::int
     }
     b.begin_ps = ready_ps[b.last_ready];
     Trip trip;
-    trip.compute_ps = computes;
+    trip.compute = [this, &computes](std::int64_t arrival_ps) {
+      std::int64_t end = arrival_ps;
+      for (const auto& [u, t] : computes) {
+        end = std::max(end, units_[u].calendar.take(arrival_ps, t) + t);
+      }
+      return end - arrival_ps;
+    };
     for (const std::uint32_t u : set) {
       for (const std::uint32_t g : units_[u].gpus) {
         const std::uint64_t out = up[g] * up_bytes, home = down[g] * down_bytes;
@@ -162,13 +187,21 @@ const std::vector<RouterUnits::Batch>& RouterUnits::run(std::span<const std::int
       }
       return t.duration.ps();
     };
-    b.end_ps = b.begin_ps + transfer(trip.up) + computes;
-    b.end_ps += transfer(trip.down);
-    b.gpu_end_ps.assign(b.gpus.size(), b.end_ps);
-    if (time_) time_(trip, ready_ps, b);
+    const std::int64_t arrival = b.begin_ps + transfer(trip.up), home = transfer(trip.down);
+    if (time_) {
+      b.gpu_end_ps.assign(b.gpus.size(), b.begin_ps);
+      time_(trip, ready_ps, b);
+    } else {
+      b.end_ps = arrival + trip.compute(arrival) + home;
+      b.gpu_end_ps.assign(b.gpus.size(), b.end_ps);
+    }
     batches_.push_back(std::move(b));
   }
   return batches_;
+}
+
+void RouterUnits::forget_before(std::int64_t now_ps) {
+  for (Unit& u : units_) u.calendar.forget_before(now_ps);
 }
 
 void RouterUnits::take_links(std::vector<std::uint64_t>& bytes) {

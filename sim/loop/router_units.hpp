@@ -17,6 +17,15 @@
 // other groups, and under flow each GPU's tokens begin when it is ready and its decisions arrive by
 // themselves. Their bytes are on the links, not in what GPUs send to each other.
 //
+// Stages of a pipeline, replicas and halves of a batch share the units. A unit decides for one
+// batch at a time (Calendar): what is known first has its time, what is known later takes the first
+// gap long enough. So of stages the older micro-batch comes first, of replicas the one whose step
+// was computed first. The time is kept when traffic that is known later delays the tokens on their
+// way (decisions then come as much later). Halves (network.two_batch): a GPU waits for its half's
+// decisions before it goes on with the other half. Under auto their transfers are in the queue,
+// too, with stages, several replicas, halves and an expert cache, whose loads pass over the same
+// links.
+//
 // Not modelled: other work of the CPU beside the router, several units that agree on capacities
 // (the decision takes no time beyond the gate), a GPU that runs the card's attention, energy and
 // price of the card, pinned-memory copies inside the host.
@@ -26,6 +35,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/units.hpp"
@@ -34,6 +44,19 @@
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::sim {
+
+/// When a unit is busy.
+class Calendar {
+ public:
+  /// Takes the first `length` ps that are free from `ready_ps` on; returns where they begin. Of
+  /// length 0: `ready_ps`.
+  std::int64_t take(std::int64_t ready_ps, std::int64_t length_ps);
+  /// Nothing is asked for before.
+  void forget_before(std::int64_t now_ps);
+
+ private:
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken_;  // [begin, end), ascending, apart.
+};
 
 class RouterUnits {
  public:
@@ -51,12 +74,16 @@ class RouterUnits {
   /// gpus + i for units()[i].
   struct Trip {
     std::vector<network::Transfer> up, down;
-    std::int64_t compute_ps = 0;  ///< Between the last that goes up and the first down.
+    /// Between the last that goes up, which arrives at `arrival_ps`, and the first down. Called
+    /// once.
+    std::function<std::int64_t(std::int64_t arrival_ps)> compute;
   };
   /// Times a trip in place of the closed form: sets end_ps and gpu_end_ps of the batch.
   using TimeTrip =
       std::function<void(const Trip& trip, std::span<const std::int64_t> ready_ps, Batch& batch)>;
   void time_by(TimeTrip time) { time_ = std::move(time); }
+  /// No step begins before.
+  void forget_before(std::int64_t now_ps);
   /// Routes over the links of `changed`: some of those it was built with, under the same names, at
   /// other bandwidths. A GPU keeps its unit. CutError, without effect: it does not reach it.
   void rewire(const scenario::Scenario& changed);
@@ -75,6 +102,7 @@ class RouterUnits {
     std::vector<std::uint32_t> gpus;
     std::int64_t busy_ps = 0;  ///< Computing, since the beginning.
     std::uint64_t rows = 0;    ///< Tokens it decided.
+    Calendar calendar;
   };
   [[nodiscard]] const std::vector<Unit>& units() const { return units_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }

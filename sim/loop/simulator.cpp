@@ -295,7 +295,7 @@ void Simulator::make_router_units() {
     router_units_->time_by([this, devices](const RouterUnits::Trip& trip,
                                            std::span<const std::int64_t> ready,
                                            RouterUnits::Batch& batch) {
-      exchange_.run_trip(trip.up, trip.down, trip.compute_ps, devices, ready, batch.gpus,
+      exchange_.run_trip(trip.up, trip.down, trip.compute, devices, ready, batch.gpus,
                          batch.gpu_end_ps);
       batch.end_ps = *std::max_element(batch.gpu_end_ps.begin(), batch.gpu_end_ps.end());
     });
@@ -538,6 +538,7 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
     exchange_.copies()->advance(plan_.earliest_ps);
     exchange_.begin_step(plan_.first_gpu, plan_.last_gpu);
   }
+  if (router_units_) router_units_->forget_before(plan_.earliest_ps);
   record_.scalars.start_ps = ready_[plan_.first_gpu];
   record_.expert_time_ps.assign(std::size_t{layers_} * experts_, 0);
   record_.scalars.engine = plan_.engine;
@@ -682,7 +683,7 @@ void Simulator::head() {
 void Simulator::compute_layers() {
   entropy_ = 0;
   empty_layers_ = 0;
-  parts_ = staged() ? s_.parallel.micro_batches : s_.network.two_batch ? 2 : 1;
+  parts_ = s_.parallel.micro_batches * (s_.network.two_batch ? 2 : 1);
   layer_begun_.assign(layers_, 0);
   layer_straggler_ps_.assign(layers_, 0);
   begin_hosts();
@@ -690,7 +691,11 @@ void Simulator::compute_layers() {
     pipeline();
   } else {
     embed();
-    if (!s_.network.two_batch || !two_batch()) {
+    wire_.assign(gpus_, 0);
+    wire_in_.assign(gpus_, 0);
+    wire_path_.assign(gpus_, Path{});
+    wire_in_path_.assign(gpus_, Path{});
+    if (!s_.network.two_batch || !two_batch(0, 1, 0, 0, s_.model.layers.size())) {
       parts_ = 1;
       run_layers(0, s_.model.layers.size());
     }

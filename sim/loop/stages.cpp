@@ -79,7 +79,11 @@ void Simulator::pipeline() {
         work(g, run::Phase::kHost, cost_[g].step_launch());
       }
       if (stage == 0) embed();
-      run_layers(stage_begin(layers, pp, stage), stage_begin(layers, pp, stage + 1));
+      const std::size_t from = stage_begin(layers, pp, stage);
+      const std::size_t beyond = stage_begin(layers, pp, stage + 1);
+      if (!s_.network.two_batch || !two_batch(micro, m, stage, from, beyond)) {
+        run_layers(from, beyond);
+      }
       for (std::uint32_t g = begin; stage > 0 && g < begin + width; ++g) {
         ledger_.release(g, MemoryCategory::kBuffers, received[g], ready_[g]);
       }

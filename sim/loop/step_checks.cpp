@@ -137,8 +137,9 @@ void Simulator::check_traffic(std::uint32_t moe) {
   const ExpertMap::Row& places = map_.row(moe);
   if (node_place_.empty()) {
     met_.assign(std::size_t{gpus_} * groups, 0);
-    met_node_.assign(*std::max_element(node_.begin(), node_.end()) + 1, 0);
-    node_gpus_.resize(met_node_.size());
+    const std::size_t nodes = *std::max_element(node_.begin(), node_.end()) + 1;
+    met_node_.assign(nodes * groups, 0);
+    node_gpus_.resize(nodes);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       node_place_.push_back(static_cast<std::uint32_t>(node_gpus_[node_[g]].size()));
       node_gpus_[node_[g]].push_back(g);
@@ -157,6 +158,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
   const std::uint16_t* const wanted = ran_->first.data();
   const std::uint16_t* const chosen = ran_->chosen.data();
   const std::uint32_t* const runs_on = traffic_.gpu.data();
+  std::vector<std::uint32_t> group_of(per_node ? k : 0, 0);  // of a token's slots
   for (std::uint32_t t = 0; !plain && t < ran_->tokens; ++t) {
     const std::uint32_t s = ran_tokens_->rank[t];
     const std::uint32_t base = s / ep * ep;
@@ -185,6 +187,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
       }
       const std::uint32_t group =
           grouped && c < beyond ? expert_group(places.local[c], places.count[rank[c]], groups) : 0;
+      if (per_node) group_of[i - t * k] = group;
       std::uint32_t& met = met_[std::size_t{d} * groups + group];
       if (met == met_stamp_) continue;
       met = met_stamp_;
@@ -192,12 +195,15 @@ void Simulator::check_traffic(std::uint32_t moe) {
     }
     copies += own;
     if (!per_node) continue;
-    // One copy more for every other node whose relay is not itself a destination.
+    // One copy more for every other node (and group) whose relay is not itself a destination.
     for (std::size_t i = t * k; i < (t + 1) * k; ++i) {
       const std::uint32_t d = runs_on[i];
-      if (d == kNoGpu || node_[d] == node_[s] || met_node_[node_[d]] == met_stamp_) continue;
-      met_node_[node_[d]] = met_stamp_;
-      if (met_[node_gpus_[node_[d]][node_place_[s]]] != met_stamp_) ++copies;
+      if (d == kNoGpu || node_[d] == node_[s]) continue;
+      const std::uint32_t group = group_of[i - t * k];
+      std::uint32_t& met = met_node_[node_[d] * groups + group];
+      if (met == met_stamp_) continue;
+      met = met_stamp_;
+      if (met_[node_gpus_[node_[d]][node_place_[s]] * groups + group] != met_stamp_) ++copies;
     }
   }
   const auto sum = [](const std::vector<PortBytes>& exchanges) {

@@ -62,6 +62,11 @@ struct Path {
   std::uint32_t last = run::kNone;
 };
 
+/// Chunk i's part of n when it is cut into k: those from ⌊i·n/k⌋ to ⌊(i+1)·n/k⌋.
+constexpr std::uint64_t part_of_chunk(std::uint64_t n, std::uint64_t i, std::uint64_t k) {
+  return n * (i + 1) / k - n * i / k;
+}
+
 inline constexpr std::int64_t kLongestTimePs = 4'600'000'000'000'000'000;  // 53 days: two add
 inline constexpr std::int64_t kLongestSettingPs = 3'600'000'000'000'000;   // one hour
 
@@ -218,7 +223,9 @@ class Simulator {
   void pipeline();
   void note_stages(SimulationResult& result);
   // two_batch.cpp
-  bool two_batch();  // False, and nothing done: one of the halves would be empty.
+  /// The layers of the micro-batch in two halves; false, and nothing done: one would be empty.
+  bool two_batch(std::uint32_t micro, std::uint32_t micros, std::uint32_t stage, std::size_t first,
+                 std::size_t beyond);
   void swap_half();
   void issue(run::Phase phase, std::uint32_t moe,
              const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
@@ -226,10 +233,13 @@ class Simulator {
              const GroupTime* time = nullptr);
   void await_exchange(run::Phase phase);
   void issue_dispatch(std::uint32_t moe, run::Phase phase);
-  void issue_combine(std::uint32_t moe, run::Phase phase);
+  void issue_combine(std::uint32_t moe, run::Phase phase, std::uint32_t chunk);
+  void keep_arrival(std::uint32_t chunk);
+  void await_chunk(run::Phase phase, std::uint32_t chunk);
+  void halves(std::size_t first, std::size_t beyond, std::uint32_t moe);
   /// What the exchange is on the way of those that waited for it.
   Activity note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t);
-  void pack(run::Phase phase, bool sender);
+  void pack(run::Phase phase, bool sender, std::uint32_t chunk = run::kNone);
   void halve(std::vector<std::vector<std::uint64_t>>& matrices, std::uint64_t copy) const;
   void sample_memory();
   void sample_by_clock();
@@ -321,6 +331,8 @@ class Simulator {
   /// Keys and values travel between their places and the sequences' homes. `moe`: index of the
   /// layer among the MoE layers, kNone for others.
   void move_kv(std::size_t layer, std::uint32_t moe);
+  void move_values(std::uint32_t moe, const std::vector<std::vector<std::uint64_t>>& matrices,
+                   Among among = Among::kGroups);
   void pull_kv(const std::vector<std::uint64_t>& bytes, const std::vector<std::uint64_t>& pulled);
   // kv_merge.cpp
   [[nodiscard]] std::uint64_t part_values() const;
@@ -407,9 +419,17 @@ class Simulator {
   /// Pages on their way between replicas, to the links of the step that has been computed.
   void count_transfers();
   // chunks.cpp
-  void chunked_layer(std::uint32_t moe, const std::vector<std::int64_t>& before);
+  void chunked_layer(std::uint32_t moe);
+  using Matrices = std::vector<std::vector<std::uint64_t>>;  // [exchanges][G][G] bytes
+  /// Exchanges of a chunk of the layer's dispatch or combine, and of rows that lie elsewhere.
+  [[nodiscard]] Matrices chunk_of_layer(run::Phase phase, std::uint32_t chunk) const;
+  [[nodiscard]] std::vector<std::uint64_t> astray_chunk(run::Phase phase,
+                                                        std::uint32_t chunk) const;
+  [[nodiscard]] OpCost chunk_experts(std::uint32_t moe, std::uint32_t gpu,
+                                     std::uint32_t chunk) const;
   [[nodiscard]] SimTime slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const;
-  [[nodiscard]] std::uint32_t rows_of_chunk(const std::vector<std::uint32_t>& rows,
+  [[nodiscard]] std::uint32_t rows_of_chunk(std::uint32_t moe, std::uint32_t gpu,
+                                            const std::vector<std::uint32_t>& rows,
                                             std::size_t local, std::uint32_t chunk) const;
   void shared_experts(const std::vector<std::int64_t>& before);
   void beside(run::Phase phase, std::uint32_t moe, const std::vector<std::uint64_t>& matrix,
@@ -455,7 +475,7 @@ class Simulator {
   bool bring_home(std::uint32_t layer, std::uint32_t expert, bool over_links);
   /// Rows of experts that lie elsewhere go from their own GPU's work to that GPU's.
   void send_on(std::uint32_t moe);
-  using Attempt = std::function<void(const std::vector<std::vector<std::uint64_t>>& part)>;
+  using Attempt = std::function<void(const Matrices& part)>;
   using Pause = std::function<void(std::uint32_t gpu, std::int64_t ps, std::uint32_t culprit)>;
   /// Tries of the layer's combine, or of one part of it, that fail, before the one that does not:
   /// `attempt` times each, `pause` has a GPU wait for the time-out. What is given up is taken out
@@ -557,10 +577,13 @@ class Simulator {
   // Of the layer under way: rows that lie elsewhere, and what travels once more for them.
   struct SentOn {
     std::uint32_t expert, gpu;  // GPU that has the weights,
-    std::size_t local;          // and their place among its rows.
+    std::uint32_t group;        // the group that the expert has on its own GPU,
+    std::size_t local;          // and the place of its rows there.
   };
   std::vector<SentOn> sent_on_;
   std::vector<std::uint64_t> there_, back_;  // [G][G] bytes
+  // chunk_by = experts: [k] parts of them.
+  std::vector<std::vector<std::uint64_t>> group_there_, group_back_;
   std::uint64_t rows_sent_on_ = 0, failed_tries_ = 0, lost_in_gathers_ = 0;
   std::int64_t gather_ps_ = 0;
   std::uint64_t step_tries_ = 0, step_lost_ = 0;  // of the step under way
@@ -636,6 +659,12 @@ class Simulator {
   std::vector<std::vector<std::uint8_t>> layer_experts_;       // [L*G] copies that had a row
   std::vector<std::uint8_t> layer_begun_;                      // [L]
   double entropy_ = 0;
+  // When a chunk's exchange begins and arrives, [G] each (two_batch.cpp).
+  struct Arrival {
+    std::vector<std::int64_t> begin, end;
+    std::vector<Path> path;
+  };
+  std::vector<Arrival> arrivals_;  // [chunks]
   // The other half of the batch, and what is on its way for either (two_batch.cpp).
   struct Half {
     StepTokens tokens;
@@ -651,6 +680,8 @@ class Simulator {
     std::vector<std::vector<std::uint64_t>> reduce, scatter, gather;
     std::vector<SentOn> sent_on;
     std::vector<std::uint64_t> there, back, relay_bytes;
+    std::vector<std::vector<std::uint64_t>> group_there, group_back;
+    std::vector<Arrival> arrivals;
   };
   Half other_;
   bool in_halves_ = false;  // The layers of two halves are under way.

@@ -58,6 +58,42 @@ TransferQueue::Task TransferQueue::task_of(std::span<const network::Transfer> tr
   return t;
 }
 
+void TransferQueue::measure(network::MeasuredLinks links) {
+  SWITCHYARD_ASSERT(links.on_link.size() == routes_.links(),
+                    fmt::format("{} marks, {} links", links.on_link.size(), routes_.links()));
+  measured_ = std::move(links);
+}
+
+void TransferQueue::bound(std::span<Task> tasks) {
+  if (!measured_) return;
+  std::map<std::uint32_t, double> bytes;
+  for (const Task& t : tasks) {
+    for (const Use& u : *t.use) {
+      if (measured_->on_link[u.link] != 0) bytes[u.link] += u.bytes;
+    }
+  }
+  struct Limit {
+    Id key;
+    double rate;
+  };
+  std::map<std::uint32_t, Limit> limits;
+  for (const auto& [link, sum] : bytes) {
+    const BytesPerSecond nominal{routes_.bandwidth[link]};
+    const double seconds =
+        measured_->curve.time(static_cast<std::uint64_t>(std::llround(sum)), nominal).seconds;
+    // Where the table is above the link's rate that one is the bound already.
+    if (seconds * nominal.value > sum) limits.emplace(link, Limit{next_bound_++, sum / seconds});
+  }
+  for (Task& t : tasks) {
+    std::vector<Bound> own;
+    for (const Use& u : *t.use) {
+      const auto it = limits.find(u.link);
+      if (it != limits.end()) own.push_back({it->second.key, u.bytes, it->second.rate});
+    }
+    if (!own.empty()) t.bounds = std::make_shared<const std::vector<Bound>>(std::move(own));
+  }
+}
+
 void TransferQueue::rewire(cluster::RouteTable routes) {
   SWITCHYARD_ASSERT(routes.links() == routes_.links(),
                     fmt::format("{} links became {}", routes_.links(), routes.links()));
@@ -93,6 +129,7 @@ TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std:
   c.keep_end = keep_end;
   const network::Transfer one{src, dst, bytes};
   c.task = task_of({&one, 1}, -1);
+  bound({&c.task, 1});
   state_.copies.push_back(std::move(c));
   stale_ = true;
   has_cursor_ = false;
@@ -145,11 +182,30 @@ void TransferQueue::rates(const std::vector<Task*>& active) {
   rate_.assign(n, 0);
   fixed_.assign(n, 0);
   links_.clear();
-  for (const Task* t : active) {
-    for (const Use& u : *t->use) {
+  use_.assign(n, nullptr);
+  joint_.resize(std::max(joint_.size(), n));
+  bandwidth_.assign(routes_.bandwidth.begin(), routes_.bandwidth.end());
+  std::map<Id, std::uint32_t> bounds;  // Those in force → their places as links.
+  for (std::size_t i = 0; i < n; ++i) {
+    use_[i] = active[i]->use.get();
+    if (active[i]->bounds == nullptr) continue;
+    joint_[i] = *active[i]->use;
+    for (const Bound& b : *active[i]->bounds) {
+      const auto [at, fresh] = bounds.emplace(b.key, static_cast<std::uint32_t>(bandwidth_.size()));
+      if (fresh) bandwidth_.push_back(b.rate);
+      joint_[i].push_back({at->second, b.bytes});
+    }
+    use_[i] = &joint_[i];
+  }
+  if (weight_.size() < bandwidth_.size()) {
+    weight_.resize(bandwidth_.size(), 0);
+    rest_.resize(bandwidth_.size(), 0);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (const Use& u : *use_[i]) {
       if (weight_[u.link] == 0) {
         links_.push_back(u.link);
-        rest_[u.link] = routes_.bandwidth[u.link];
+        rest_[u.link] = bandwidth_[u.link];
       }
       weight_[u.link] += 1;
     }
@@ -167,10 +223,10 @@ void TransferQueue::max_min(const std::vector<Task*>& active) {
   // A staged path holds a shared medium twice: the flow has the weight 2 there.
   const auto weight = [](const Task& t, const Use& u) { return u.bytes / t.path_bytes; };
   for (const std::uint32_t l : links_) weight_[l] = 0;
-  on_link_.resize(routes_.links());
+  on_link_.resize(std::max(on_link_.size(), bandwidth_.size()));
   for (const std::uint32_t l : links_) on_link_[l].clear();
   for (std::uint32_t i = 0; i < active.size(); ++i) {
-    for (const Use& u : *active[i]->use) {
+    for (const Use& u : *use_[i]) {
       weight_[u.link] += weight(*active[i], u);
       on_link_[u.link].push_back(i);
     }
@@ -190,7 +246,7 @@ void TransferQueue::max_min(const std::vector<Task*>& active) {
       fixed_[i] = 1;
       --open;
       rate_[i] = least / t.path_bytes;
-      for (const Use& u : *t.use) {
+      for (const Use& u : *use_[i]) {
         rest_[u.link] = std::max(0.0, rest_[u.link] - least * weight(t, u));
         weight_[u.link] -= weight(t, u);
       }
@@ -210,19 +266,18 @@ void TransferQueue::fair_tasks(const std::vector<Task*>& active) {
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] != 0) continue;
       step_[i] = std::numeric_limits<double>::infinity();
-      for (const Use& u : *active[i]->use) {
+      for (const Use& u : *use_[i]) {
         step_[i] = std::min(step_[i], rest_[u.link] / weight_[u.link] / u.bytes);
       }
     }
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] == 0) rate_[i] += step_[i];
-      for (const Use& u : *active[i]->use) rest_[u.link] -= u.bytes * step_[i];
+      for (const Use& u : *use_[i]) rest_[u.link] -= u.bytes * step_[i];
     }
     const std::size_t before = open;
     for (std::size_t i = 0; i < n; ++i) {
-      if (fixed_[i] == 0 &&
-          std::any_of(active[i]->use->begin(), active[i]->use->end(), [&](const Use& u) {
-            return rest_[u.link] <= 1e-13 * routes_.bandwidth[u.link];
+      if (fixed_[i] == 0 && std::any_of(use_[i]->begin(), use_[i]->end(), [&](const Use& u) {
+            return rest_[u.link] <= 1e-13 * bandwidth_[u.link];
           })) {
         fixed_[i] = 2;
         --open;
@@ -232,7 +287,7 @@ void TransferQueue::fair_tasks(const std::vector<Task*>& active) {
     for (std::size_t i = 0; i < n; ++i) {
       if (fixed_[i] != 2) continue;
       fixed_[i] = 1;
-      for (const Use& u : *active[i]->use) weight_[u.link] -= 1;
+      for (const Use& u : *use_[i]) weight_[u.link] -= 1;
     }
   }
 }
@@ -469,7 +524,7 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
   if (until_ps != kForever) s.now_ps = until_ps;
 }
 
-TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
+TransferQueue::Running TransferQueue::running_of(const Exchange& e) {
   Running r;
   r.begin_ps = e.begin_ps;
   for (std::size_t p = 0; p < e.phases.size(); ++p) {
@@ -487,6 +542,7 @@ TransferQueue::Running TransferQueue::running_of(const Exchange& e) const {
     } else {
       tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps));
     }
+    bound(tasks);
     r.phases.push_back(std::move(tasks));
   }
   return r;

@@ -17,6 +17,13 @@
 // what was timed before. An exchange then tells after which others it begins, and how long after:
 // exchange_end() is what is known now, as end() is for copies.
 //
+// Measured links (measure()): an exchange moves what it carries over such a link at no more than
+// the table's rate for that many bytes, all its pairs of a phase there together; a copy is a
+// message by itself. The bound is a link of its own beside the others: alone an exchange takes the
+// closed form's time (max over links of the table's time of their bytes, to 1e-9), and what it
+// leaves of the link's nominal rate others may use, as the start-up of a message keeps no link
+// busy.
+//
 // Times are absolute, integer picoseconds ≥ 0; progress is kept exactly between them. end() is what
 // is known so far: an exchange that is run later on the same link makes a copy end later.
 //
@@ -35,6 +42,7 @@
 
 #include "sim/cluster/route_table.hpp"
 #include "sim/network/algorithms.hpp"
+#include "sim/network/network_model.hpp"
 
 namespace switchyard::sim {
 
@@ -52,6 +60,9 @@ class TransferQueue {
                 bool keeps_exchanges = false);
 
   [[nodiscard]] const cluster::RouteTable& routes() const { return routes_; }
+  /// Of what is added or run from now on. on_link: [links] of the routes. The rate beyond the table
+  /// is that of the links when an exchange is run.
+  void measure(network::MeasuredLinks links);
 
   /// Other bandwidths and routes from the time of the last advance() on; the links are the same
   /// ones (asserted). Copies and exchanges under way keep their routes, at the new bandwidths.
@@ -131,9 +142,14 @@ class TransferQueue {
     std::uint32_t link;
     double bytes;
   };
+  struct Bound {  // What tasks of the same key may take together of a measured link.
+    Id key;
+    double bytes, rate;
+  };
   struct Task {
     // Links by index, bytes of the whole task. Shared by the copies of a state.
     std::shared_ptr<const std::vector<Use>> use;
+    std::shared_ptr<const std::vector<Bound>> bounds;  // Null: none.
     double path_bytes = 0;      // Bytes of the last pair; the only one of a copy.
     std::int64_t move_ps = -1;  // Bytes move from here on; −1: not known yet.
     double left = 1;            // Share of the task.
@@ -196,12 +212,14 @@ class TransferQueue {
   [[nodiscard]] bool by_pairs(std::size_t phases) const {
     return sharing_ == Sharing::kPairs && phases == 1;
   }
-  [[nodiscard]] Running running_of(const Exchange& e) const;
+  [[nodiscard]] Running running_of(const Exchange& e);
   std::vector<Timed> run_kept(std::span<const Exchange> exchanges);
   [[nodiscard]] Ended ended_of(const Running& x) const;
   [[nodiscard]] std::optional<std::int64_t> floor_of(const Running& x) const;
   [[nodiscard]] Timed result_of(const Running& r, const Exchange& e, bool met) const;
   Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps) const;
+  /// The tasks of a phase, or a copy, which begin together.
+  void bound(std::span<Task> tasks);
   /// Moves a state on to `until_ps`, or until everything has ended, or the exchanges from
   /// `last_of` on have.
   void simulate(State& state, std::int64_t until_ps, const Id* last_of = nullptr);
@@ -224,10 +242,15 @@ class TransferQueue {
   State settled_;  // The same at the end of all things, when not stale_.
   bool stale_ = false;
   Id next_ = 0;
-  // Scratch of rates().
-  std::vector<double> rest_, weight_;  // [links] bandwidth left, tasks that want more of it
-  std::vector<double> rate_, step_;    // [active]
-  std::vector<std::uint8_t> fixed_;    // [active]
+  std::optional<network::MeasuredLinks> measured_;
+  Id next_bound_ = 0;
+  // Scratch of rates(). Bounds are links behind those of the routes.
+  std::vector<double> bandwidth_;             // [links, bounds] while there are bounds
+  std::vector<const std::vector<Use>*> use_;  // [active]
+  std::vector<std::vector<Use>> joint_;       // [active] of those with bounds
+  std::vector<double> rest_, weight_;         // [links] bandwidth left, tasks that want more of it
+  std::vector<double> rate_, step_;           // [active]
+  std::vector<std::uint8_t> fixed_;           // [active]
   std::vector<std::vector<std::uint32_t>> on_link_;  // [links] active flows, ascending
   std::vector<std::uint32_t> links_;                 // Those in use.
 };

@@ -378,7 +378,8 @@ BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std:
   const auto measured_time = [&](std::uint32_t l) {
     const auto t = curve_.front().time(link_bytes[l], BytesPerSecond{bandwidth_[l]});
     result.extrapolated = result.extrapolated || t.extrapolated;
-    return t.seconds;
+    // Whatever was measured, no link is faster than its rate.
+    return std::max(t.seconds, static_cast<double>(link_bytes[l]) * seconds_per_byte_[l]);
   };
   std::uint64_t most = 0;
   double most_bandwidth = 0;  // Largest bandwidth among the links that carry `most`.

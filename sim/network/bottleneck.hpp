@@ -16,8 +16,8 @@
 // the route of each pair is walked. Both give the same integers.
 //
 // Measured links: measure() gives a link a curve (measured.hpp); its term is then the curve's time
-// of bytes(ℓ). The curve holds the start-up, so the caller leaves the latency of such links out of
-// the routes.
+// of bytes(ℓ), and never less than bytes(ℓ) / bandwidth(ℓ). The curve holds the start-up, so the
+// caller leaves the latency of such links out of the routes.
 //
 // Not modelled: any other traffic on the links, message size dependence of links without a curve,
 // start-up cost per pair, ordering of the pairs.

@@ -10,6 +10,8 @@
 // Below and above are extrapolations and say so. The times hold the start-up of the measurement:
 // no path latency is added to them.
 //
+// Beside other traffic (flow, coflow): sim/memory/transfer_queue.hpp.
+//
 // Not modelled: dependence on the number of peers or on other traffic (measure again for those),
 // noise.
 #pragma once

@@ -23,7 +23,8 @@
 // last pair it sends or receives in (with several phases: with the last phase, as the others do).
 //
 // Measured links (measured.hpp) exist in the closed form only: `flow` and `coflow` with them, and
-// traffic that meets on a link under `auto`, are refused.
+// traffic that meets on a link under `auto`, are refused here. In the step loop the queue of
+// transfers has them (sim/memory/transfer_queue.hpp).
 //
 // Not modelled: see bottleneck.hpp, contention.hpp, algorithms.hpp.
 #pragma once

@@ -76,9 +76,6 @@ void check_exchange_fault(const Section& s, const FaultRule& r, const Scenario& 
     if (on) s.fail("kind", fmt::format("unsupported with {}", what), hint);
   };
   if (r.kind != FaultKind::kMisSharding) return;
-  refuse(out.network.chunks > 1 && out.network.chunk_by == ChunkBy::kExperts,
-         "network.chunk_by = \"experts\": the expert is in no group of the GPU that has it",
-         "use chunk_by = \"rows\"");
   refuse(p.attention == AttentionPlacement::kTp && p.ep <= p.tp,
          "attention = \"tp\" and ep not above tp: nothing is dispatched", "use attention = \"dp\"");
   refuse(p.rebalance.signal != RebalanceSignal::kOff, "parallel.rebalance",

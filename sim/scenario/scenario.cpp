@@ -1331,13 +1331,6 @@ void read_measured(Context& context, Section& network, const fs::path& folder, S
                              hash128(std::as_bytes(std::span(points.data(), points.size()))).hex()),
                  s.where("file"));
   s.sources();
-  if (out.network.model == NetworkModelKind::kFlow ||
-      out.network.model == NetworkModelKind::kCoflow) {
-    s.fail("file",
-           fmt::format("unsupported with network.model = \"{}\"",
-                       kNetworkNames[static_cast<std::size_t>(out.network.model)]),
-           "supported: auto, bottleneck");
-  }
 }
 
 void read_network(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
@@ -1425,8 +1418,6 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers");
     refuse(out.parallel.attention == AttentionPlacement::kTp && out.parallel.ep <= out.parallel.tp,
            "attention = \"tp\" and ep <= tp: there is no dispatch");
-    refuse(n.payload.wire != WireFormat::kNative, "network.payload.wire");
-    refuse(n.dispatch == DispatchKind::kPerNode, "network.dispatch = \"per_node\"");
     refuse(out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked,
            "policy.soft.cost = \"stacked\"");
   }
@@ -1443,14 +1434,8 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     };
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers",
            "there is no exchange to hide");
-    refuse(out.parallel.attention == AttentionPlacement::kHub,
-           "attention = \"hub\": the others have no attention to hide exchanges behind",
-           "use attention = \"dp\" or \"tp\"");
-    refuse(out.parallel.pp > 1, "parallel.pp: micro-batches overlap already",
-           "state parallel.micro_batches");
     refuse(out.parallel.ep == 1 && out.parallel.tp == 1, "ep = 1: there is no exchange to hide",
            "set parallel.ep");
-    refuse(n.chunks > 1, "network.chunks above 1", "use one of the two");
   }
   if (s.has("comm_sms")) {
     n.comm_sms = s.percent("comm_sms");
@@ -2128,17 +2113,13 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
         Feature{wide, "parallel.ep", fmt::format("ep = {} and tp = {}", p.ep, p.tp)},
         Feature{p.sequence_parallel, "parallel.sequence_parallel", "parallel.sequence_parallel"},
         Feature{out.network.two_batch, "network.two_batch", "network.two_batch"}}) {
-    refuse(f.on && out.memory.residency.on(), f.key, f.shown, "memory.residency",
-           "keep all experts on the GPUs");
+    refuse(f.on && out.memory.residency.on() && f.key != "parallel.router", f.key, f.shown,
+           "memory.residency", "keep all experts on the GPUs");
     refuse(f.on && out.memory.loading.by_layer, f.key, f.shown,
            "memory.loading.start = \"by_layer\"", "use start = \"ready\"");
     refuse(f.on && out.workload.serves() && out.workload.serving.batching.swaps_over_links(), f.key,
            f.shown, "pages that swap over the links", "state workload.batching.swap_bandwidth");
   }
-  refuse(out.network.two_batch && (out.memory.kv_placement == KvPlacement::kByToken ||
-                                   out.memory.kv_placement == KvPlacement::kByExpert),
-         "network.two_batch", "network.two_batch",
-         "memory.kv.placement = \"by_token\" and \"by_expert\"", "use by_sequence");
   refuse(p.pp > 1 && out.workload.serves() && out.workload.serving.front_end.replicas > 1,
          "parallel.pp", fmt::format("parallel.pp = {}", p.pp), "several replicas",
          "use front_end.replicas = 1");
@@ -2153,15 +2134,17 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
   refuse(p.pp > 1 && nodes, "network.dispatch", "network.dispatch = \"per_node\"",
          fmt::format("parallel.pp = {}: a relay may be of another stage", p.pp),
          "use per_rank or per_expert");
-  refuse(off_gpu && p.pp > 1, "parallel.router", "a router off the GPUs",
-         fmt::format("parallel.pp = {}: stages would share it", p.pp), "use router = \"gpu\"");
-  refuse(off_gpu && out.workload.serves() && out.workload.serving.front_end.replicas > 1,
-         "parallel.router", "a router off the GPUs", "several replicas, which would share it",
-         "use front_end.replicas = 1");
-  refuse(off_gpu && out.network.two_batch, "network.two_batch", "network.two_batch",
-         "a router off the GPUs", "use router = \"gpu\"");
-  refuse(off_gpu && !out.network.measured.points.empty(), "parallel.router",
-         "a router off the GPUs", "network.measured", "leave the table out");
+  const NetworkModelKind model = out.network.model;
+  refuse(off_gpu && out.memory.residency.on() && model == NetworkModelKind::kBottleneck,
+         "parallel.router", "a router off the GPUs",
+         "memory.residency and network.model = \"bottleneck\": tokens and loads meet on the links "
+         "of the hosts",
+         "use model = \"auto\", \"coflow\" or \"flow\"");
+  refuse(off_gpu && !out.network.measured.points.empty() &&
+             (model == NetworkModelKind::kAuto || model == NetworkModelKind::kBottleneck),
+         "parallel.router", "a router off the GPUs",
+         "network.measured and this network.model: its transfers are no exchanges of the table",
+         "use model = \"coflow\" or \"flow\", or leave the table out");
 }
 
 void check_layout_with_faults(const Context& context, const Node& root, const Scenario& out) {

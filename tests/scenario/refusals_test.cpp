@@ -97,8 +97,6 @@ TEST(Refusals, OfTheNetwork) {
        "network.chunks is unsupported with memory.residency and loading by layer"},
       {{"network.chunks=2", "policy.soft={ requests = \"all\", experts = 2, cost = \"stacked\" }"},
        "stacked"},
-      {{"network.chunks=2", "network.dispatch=per_node"}, "network.dispatch = \"per_node\""},
-      {{"network.chunks=2", "network.payload.wire=int4"}, "unsupported with network.payload.wire"},
       {{"network.algorithm=ring_bidirectional", "network.dispatch=per_node", "parallel.ep=4"},
        "unsupported with network.dispatch = \"per_node\""},
       {{"policy.capacity={ rule = \"share\", factor = 1.0, exhausted = \"queue\", "
@@ -121,8 +119,6 @@ TEST(Refusals, OfTheNetwork) {
       {{"network.payload.combine_header=\"2 MiB\""}, "combine_header <= 1 MiB"},
       {{"network.measured={ file = \"none.csv\", class = \"nvlink4\" }", "network.model=auto"},
        "none.csv"},
-      {{"network.measured={ file = \"measured.csv\", class = \"nvlink4\" }", "network.model=flow"},
-       "unsupported with network.model = \"flow\""},
   });
 }
 
@@ -150,8 +146,7 @@ TEST(Refusals, OfFaultsAndAlarms) {
       {{fault(R"(kind = "host_stall", stall = "2 h", step = 0)")}, "stall <= 1 h"},
       {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"), "faults.check_every=4"},
        "means nothing without a bit_flip or a mis_sharding"},
-      {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"),
-        "faults.detection=1 ms"},
+      {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"), "faults.detection=1 ms"},
        "faults.detection = \"1 ms\": means nothing without a gpu_loss or a link_down"},
       {{fault(R"(kind = "slow_gpu", gpu = "gpu1", factor = 2, step = 0)"),
         "faults.reload=\"1 GB/s\""},

@@ -205,7 +205,6 @@ TEST(KvSpread, SaysWhatItDoesNotTake) {
        "parallel.ep=4",
        R"(faults={ reload = "25 GB/s", reaction = "restart", restart = "1 ms", events = [{ kind = "gpu_loss", gpu = "gpu3", step = 0 }] })"},
       "unsupported with faults gpu_loss and link_down and prefill replicas");
-  says({"network.two_batch=true"}, "network.two_batch is unsupported");
 }
 
 namespace {

@@ -965,10 +965,6 @@ TEST(Measured, LinksTakeTheTablesTimeAndTheRunSaysWhatLiesOutside) {
         return n.find("exchanges lie outside the table") != std::string::npos;
       }));
   EXPECT_NE(message_of([&] {
-              synthetic_run({key, "network.model=coflow"});
-            }).find("unsupported"),
-            std::string::npos);
-  EXPECT_NE(message_of([&] {
               synthetic_run({"network.measured={ file = \"measured.csv\", class = \"pcie5\" }"});
             }).find("has a link of that class"),
             std::string::npos);
