@@ -259,6 +259,9 @@ int run(int argc, char** argv) {
   v_sim->add_option("-o,--output", sim.output, "run file (.h5)")->required();
   v_sim->add_option("--signals-out", sim.signals,
                     "also write what the policy saw in each step, for trace --signals");
+  v_sim->add_option("--memory-out", sim.memory,
+                    "also write every allocation and free with its cause (.csv); of long runs that "
+                    "is much");
   v_sim->add_option("--progress", sim.progress, "json: event lines on stdout");
   quiet_flag(v_sim);
   format.add(*v_sim);

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/file_hash.hpp"
 #include "engine/base/hash.hpp"
@@ -29,6 +32,33 @@ void print_event(const nlohmann::json& event) {
   fmt::print("{}\n", event.dump());
   std::fflush(stdout);
 }
+
+/// --memory-out: allocations and frees as they come.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::filesystem::path& target)
+      : file_(target), out_(file_.temporary(), std::ios::binary) {
+    out_ << "time_ps,step,gpu,category,bytes,cause\n";
+  }
+  /// bytes: what came (> 0) or went (< 0). No step: outside of steps.
+  void add(const sim::MemoryEntry& e) {
+    out_ << fmt::format("{},{},{},{},{}{},\"{}\"\n", e.time_ps,
+                        e.step == run::kNone ? std::string() : std::to_string(e.step), e.gpu,
+                        run::kMemoryCategoryNames[static_cast<std::size_t>(e.category)],
+                        e.freed ? "-" : "", e.bytes, e.cause);
+  }
+  void commit() {
+    out_.close();
+    if (!out_) {
+      throw InputError(file_.target().string(), "cannot be written", "is the disk full?");
+    }
+    file_.commit();
+  }
+
+ private:
+  AtomicFile file_;
+  std::ofstream out_;
+};
 
 }  // namespace
 
@@ -84,15 +114,26 @@ int run_sim(const SimOptions& options) {
                      {{"the scenario", options.scenario},
                       {"the routing trace", trace_path},
                       {"the run (-o)", options.output}});
+  require_own_output("--memory-out", options.memory,
+                     {{"the scenario", options.scenario},
+                      {"the routing trace", trace_path},
+                      {"the run (-o)", options.output},
+                      {"the signals (--signals-out)", options.signals}});
   ParentFolders folders;  // Before the sink, whose temporary goes first.
   folders.make("-o", options.output);
   if (!options.signals.empty()) folders.make("--signals-out", options.signals);
+  if (!options.memory.empty()) folders.make("--memory-out", options.memory);
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) != 0;
   std::uint64_t last_percent = 0;
   const auto sink = sim::file_sink(options.output);
   SignalTable signals;
   sim::SimulationExtras extras;
   if (!options.signals.empty()) extras.signals = &signals;
+  std::optional<MemoryFile> memory;
+  if (!options.memory.empty()) {
+    memory.emplace(options.memory);
+    extras.memory = [&memory](const sim::MemoryEntry& e) { memory->add(e); };
+  }
   const sim::SimulationResult result = sim::simulate(
       scenario, trace ? &*trace : nullptr, trace_hash, *sink,
       [&](std::uint64_t done, std::uint64_t total, std::int64_t now) {
@@ -118,6 +159,7 @@ int run_sim(const SimOptions& options) {
     write_signals(options.signals,
                   signals_file(sink->data().meta, result.policy, std::move(signals)));
   }
+  if (memory) memory->commit();
   if (json) {
     print_event({{"event", "done"}, {"output", options.output.string()}});
   } else if (!options.quiet) {

@@ -17,6 +17,7 @@ struct SimOptions {
   std::vector<std::string> settings;  ///< --set key=value
   std::filesystem::path output;       ///< -o
   std::filesystem::path signals;      ///< --signals-out, or empty.
+  std::filesystem::path memory;       ///< --memory-out, or empty.
   std::string progress;               ///< "" or "json"
   bool base_point = false;  ///< Ignore [[sweep]] (set by the verb sweep, which sets its keys).
   bool quiet = false;

@@ -122,7 +122,8 @@ void Simulator::take_actions(std::uint64_t step) {
       case AlarmAction::kReclaim: {
         std::uint64_t freed = 0;
         for (std::uint32_t g = plan_.first_gpu; g < plan_.last_gpu; ++g) {
-          ledger_.release(g, MemoryCategory::kRuntime, leaked_[g], ready_[g]);
+          ledger_.release(g, MemoryCategory::kRuntime, leaked_[g], ready_[g],
+                          static_cast<std::uint32_t>(step), "leaked pages are reclaimed");
           freed += leaked_[g];
           leaked_[g] = 0;
         }

@@ -274,7 +274,8 @@ void Simulator::change_kept_kv(const KvChange& c, std::int64_t now) {
   const auto release = [&](const KeptKv& kept) {
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       if (kv_copy(g) != kept.first) continue;
-      ledger_.release(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now);
+      ledger_.release(g, MemoryCategory::kKv, kept_bytes(kept, g, 0), now,
+                      static_cast<std::uint32_t>(step_), "KV pages are given back");
     }
   };
   if (c.left) {
@@ -353,7 +354,7 @@ void Simulator::grow_kv(std::uint64_t step) {
       if (want > have) {
         ledger_.allocate(g, MemoryCategory::kKv, want - have, now, index, "KV pages");
       } else if (want < have) {
-        ledger_.release(g, MemoryCategory::kKv, have - want, now);
+        ledger_.release(g, MemoryCategory::kKv, have - want, now, index, "KV pages are given back");
       }
     }
   }
@@ -519,7 +520,8 @@ void Simulator::pull_kv(const std::vector<std::uint64_t>& bytes,
   }
   move_values(run::kNone, {bytes});
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    ledger_.release(g, MemoryCategory::kBuffers, pulled[g], ready_[g]);
+    ledger_.release(g, MemoryCategory::kBuffers, pulled[g], ready_[g],
+                    static_cast<std::uint32_t>(step_), "pulled keys and values have been used");
   }
 }
 

@@ -92,7 +92,8 @@ void Simulator::check_fault_places() const {
 void Simulator::mislay(std::uint32_t layer, std::uint32_t expert, std::uint32_t gpu) {
   const std::uint32_t owner = map_.gpu_of(layer, expert, gpu);
   if (owner == gpu || !astray_.try_emplace({layer, expert}, gpu).second) return;
-  ledger_.release(owner, MemoryCategory::kExperts, expert_bytes(), ready_[owner]);
+  ledger_.release(owner, MemoryCategory::kExperts, expert_bytes(), ready_[owner],
+                  static_cast<std::uint32_t>(step_), "experts lie on another GPU");
   ledger_.allocate(gpu, MemoryCategory::kExperts, expert_bytes(), ready_[gpu],
                    static_cast<std::uint32_t>(step_), "experts of another GPU");
 }

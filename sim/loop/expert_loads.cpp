@@ -35,7 +35,8 @@ void Simulator::relocate_experts() {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     // What a lost GPU held has been freed with it.
     if (lost_[g] != 0) continue;
-    ledger_.release(g, MemoryCategory::kExperts, dropped[g] * loads_->bytes_each, ready_[g]);
+    ledger_.release(g, MemoryCategory::kExperts, dropped[g] * loads_->bytes_each, ready_[g],
+                    static_cast<std::uint32_t>(step_), "experts of another GPU now");
   }
 }
 
@@ -115,7 +116,7 @@ void Simulator::queue_loads(std::uint32_t moe, std::uint32_t gpu, const LayerLoa
   ExpertLoads& x = *loads_;
   const auto index = static_cast<std::uint32_t>(step_);
   const std::uint64_t out = found.evicted * x.bytes_each;
-  ledger_.release(gpu, MemoryCategory::kExperts, out, ready_[gpu]);
+  ledger_.release(gpu, MemoryCategory::kExperts, out, ready_[gpu], index, "experts are evicted");
   x.step[gpu].evicted += found.evicted;
   std::uint64_t kept = 0, passing = 0;
   ids.clear();
@@ -174,7 +175,8 @@ void Simulator::ask_experts(std::uint32_t moe) {
             copy_bytes_[link] -= x.bytes_each;  // It never moved.
           }
           x.residency.discard(moe, g, expert);
-          ledger_.release(g, MemoryCategory::kExperts, x.bytes_each, ready_[g]);
+          ledger_.release(g, MemoryCategory::kExperts, x.bytes_each, ready_[g],
+                          static_cast<std::uint32_t>(step_), "a prefetch is taken back");
           x.taken_back += measured ? 1 : 0;
         }
       }
@@ -258,7 +260,8 @@ void Simulator::await_experts(std::uint32_t moe) {
 /// Experts that found no slot are dropped once they have been used.
 void Simulator::drop_passing() {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    ledger_.release(g, MemoryCategory::kBuffers, loads_->passing[g], ready_[g]);
+    ledger_.release(g, MemoryCategory::kBuffers, loads_->passing[g], ready_[g],
+                    static_cast<std::uint32_t>(step_), "experts that found no slot have been used");
     loads_->passing[g] = 0;
   }
 }

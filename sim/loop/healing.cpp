@@ -347,7 +347,8 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
     } else {
       for (std::uint32_t first = home; first < gpus_; first += s_.parallel.stage_gpus()) {
         for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
-          ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+          ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g],
+                          static_cast<std::uint32_t>(step), "the cache is lost with a GPU");
         }
       }
       batch_->lose_kv(home);
@@ -405,7 +406,8 @@ void Simulator::lose_gpus(std::uint64_t step, const std::vector<std::uint32_t>& 
       const bool keep = lost_[g] == 0 && !sharded();
       if (!keep) {
         // Nothing is left of it when the unit's next lost GPU comes by here.
-        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g]);
+        ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g],
+                        static_cast<std::uint32_t>(step), "the cache is lost with a GPU");
       }
       const std::vector<MovedSequence> leave = batch_->evacuate(g, others, keep);
       sequences += leave.size();
@@ -413,7 +415,8 @@ void Simulator::lose_gpus(std::uint64_t step, const std::vector<std::uint32_t>& 
     }
     for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
       const auto category = static_cast<MemoryCategory>(c);
-      ledger_.release(gpu, category, ledger_.live(gpu, category), ready_[gpu]);
+      ledger_.release(gpu, category, ledger_.live(gpu, category), ready_[gpu],
+                      static_cast<std::uint32_t>(step), "the GPU is lost");
     }
     leaked_[gpu] = 0;
     healing_.push_back(fmt::format("{} sequences leave {}", sequences, s_.hardware.gpu(gpu).name));
@@ -702,7 +705,9 @@ void Simulator::pay_faults(std::uint64_t step) {
         fmt::format("{} B over links in {}", bytes, format_time(SimTime::from_ps(duration))));
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    if (leaving_[g] > 0) ledger_.release(g, MemoryCategory::kExperts, leaving_[g], ready_[g]);
+    if (leaving_[g] > 0)
+      ledger_.release(g, MemoryCategory::kExperts, leaving_[g], ready_[g],
+                      static_cast<std::uint32_t>(step), "experts have left");
   }
   const std::int64_t end = engine_time();
   recovery_ps_ += end - begin;

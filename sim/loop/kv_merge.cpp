@@ -80,7 +80,8 @@ void Simulator::finish_merge(std::uint32_t moe, std::int64_t& slowest) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     longest = std::max(longest, work(g, run::Phase::kAttention,
                                      cost_[g].merge_parts(merge_parts_[g], part_values())));
-    ledger_.release(g, MemoryCategory::kBuffers, merge_parts_[g] * part_values() * 4, ready_[g]);
+    ledger_.release(g, MemoryCategory::kBuffers, merge_parts_[g] * part_values() * 4, ready_[g],
+                    static_cast<std::uint32_t>(step_), "parts of the softmax are added up");
   }
   slowest += longest;
 }

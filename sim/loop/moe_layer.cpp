@@ -263,7 +263,8 @@ void Simulator::transient(std::uint32_t gpu, std::uint64_t values, model::DType 
   const std::uint64_t bytes = model::dtype_bytes(format, values);
   ledger_.allocate(gpu, MemoryCategory::kActivations, bytes, ready_[gpu],
                    static_cast<std::uint32_t>(step_), cause);
-  ledger_.release(gpu, MemoryCategory::kActivations, bytes, ready_[gpu]);
+  ledger_.release(gpu, MemoryCategory::kActivations, bytes, ready_[gpu],
+                  static_cast<std::uint32_t>(step_), cause);
 }
 
 OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
@@ -529,11 +530,14 @@ void Simulator::moe_finish(std::uint32_t moe) {
     // A wide ep has the residual of its own rows only, whatever is divided elsewhere.
     const std::uint64_t rows = rows_of_[g] + (defers_ ? late_rows_[g] : 0);
     work(g, run::Phase::kCombine, cost_[g].combine_sum(rows, wide() ? 1 : shares()));
-    ledger_.release(g, MemoryCategory::kBuffers, buffers_[g], ready_[g]);
+    ledger_.release(g, MemoryCategory::kBuffers, buffers_[g], ready_[g],
+                    static_cast<std::uint32_t>(step_), "the MoE layer ends");
     if (!sent_on_.empty()) {
-      ledger_.release(g, MemoryCategory::kBuffers, relay_bytes_[g], ready_[g]);
+      ledger_.release(g, MemoryCategory::kBuffers, relay_bytes_[g], ready_[g],
+                      static_cast<std::uint32_t>(step_), "the MoE layer ends");
     }
-    ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g]);
+    ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g],
+                    static_cast<std::uint32_t>(step_), "the MoE layer ends");
   }
   if (wide() && !s_.parallel.sequence_parallel) {
     if (defers_) {

@@ -56,7 +56,8 @@ void Simulator::rebalance(std::uint64_t step) {
   std::int64_t duration = 0, floor = 0;
   if (!loads_) exchange(run::Phase::kCollective, run::kNone, {m.bytes}, duration, floor);
   for (std::uint32_t g = 0; g < gpus_ && !loads_; ++g) {
-    ledger_.release(g, MemoryCategory::kExperts, m.leaving[g] * bytes_each, ready_[g]);
+    ledger_.release(g, MemoryCategory::kExperts, m.leaving[g] * bytes_each, ready_[g], index,
+                    "experts have left");
   }
   const auto mean_imbalance = [&](const placement::Placement& p) {
     double sum = 0;

@@ -909,6 +909,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   result.notes = extras.notes;
   result.policy = policy_to_text(policy_);
   begin_signals(extras.signals);
+  if (extras.memory) ledger_.watch(extras.memory);
   run::RunMeta meta;
   meta.product_version = version();
   meta.scenario_name = std::filesystem::path(s_.path).stem().string();
@@ -1009,7 +1010,8 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     for (std::size_t c = 0; c < run::kMemoryCategories; ++c) {
       const auto category = static_cast<MemoryCategory>(c);
-      ledger_.release(g, category, ledger_.live(g, category), ready_[g]);
+      ledger_.release(g, category, ledger_.live(g, category), ready_[g], run::kNone,
+                      "the run ends");
     }
   }
   if (ledger_.has_allocator()) note_allocator(result);

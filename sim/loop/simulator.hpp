@@ -31,6 +31,7 @@
 
 #include "engine/routing/signal_table.hpp"
 #include "engine/trace/trace.hpp"
+#include "sim/memory/ledger.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/run_data.hpp"
 #include "sim/scenario/scenario.hpp"
@@ -68,6 +69,7 @@ struct SimulationExtras {
   /// `trace --signals`. Null: not kept. InputError for a dense model, several replicas, and layers
   /// of a cycled trace that share a trace's layer and not its placement.
   SignalTable* signals = nullptr;
+  MemoryLedger::Watch memory;        ///< Told of every allocation and free; empty: nobody is.
   std::string policy_way;            ///< In place of "replay"; empty: as it is.
   std::string routing_note;          ///< Added to the run's line about its routing.
   std::vector<run::Metric> metrics;  ///< Added to the run's.

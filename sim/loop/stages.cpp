@@ -85,7 +85,8 @@ void Simulator::pipeline() {
         run_layers(from, beyond);
       }
       for (std::uint32_t g = begin; stage > 0 && g < begin + width; ++g) {
-        ledger_.release(g, MemoryCategory::kBuffers, received[g], ready_[g]);
+        ledger_.release(g, MemoryCategory::kBuffers, received[g], ready_[g],
+                        static_cast<std::uint32_t>(step_), "the stage ends");
       }
       if (stage + 1 < pp) continue;
       head();

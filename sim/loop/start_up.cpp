@@ -98,12 +98,14 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
     ledger_.allocate(g, MemoryCategory::kRuntime, spec.workspace, t.warm_up_begin_ps, run::kNone,
                      "workspace of the warm-up");
     if (!spec.parallel) {
-      ledger_.release(g, MemoryCategory::kRuntime, spec.workspace, t.warm_up_end_ps);
+      ledger_.release(g, MemoryCategory::kRuntime, spec.workspace, t.warm_up_end_ps, run::kNone,
+                      "the warm-up ends");
     }
     ledger_.allocate(g, MemoryCategory::kRuntime, spec.table, t.table_begin_ps, run::kNone,
                      "routing table");
     if (spec.parallel) {
-      ledger_.release(g, MemoryCategory::kRuntime, spec.workspace, t.warm_up_end_ps);
+      ledger_.release(g, MemoryCategory::kRuntime, spec.workspace, t.warm_up_end_ps, run::kNone,
+                      "the warm-up ends");
     }
     const auto state = [&](const char* what, std::int64_t from, std::int64_t to) {
       if (to <= from) return;

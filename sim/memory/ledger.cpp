@@ -84,6 +84,7 @@ void MemoryLedger::vacate(std::uint32_t gpu, std::size_t category, std::uint64_t
 void MemoryLedger::allocate(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
                             std::int64_t time_ps, std::uint32_t step, const std::string& cause) {
   const std::size_t c = index(category);
+  if (watch_ && bytes > 0) watch_({time_ps, step, gpu, category, false, bytes, cause});
   const std::uint64_t before = live_sum_[gpu];
   live_[gpu][c] += bytes;
   live_sum_[gpu] += bytes;
@@ -143,8 +144,9 @@ void MemoryLedger::allocate(std::uint32_t gpu, run::MemoryCategory category, std
 }
 
 void MemoryLedger::release(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
-                           std::int64_t) {
+                           std::int64_t time_ps, std::uint32_t step, std::string_view cause) {
   const std::size_t c = index(category);
+  if (watch_ && bytes > 0) watch_({time_ps, step, gpu, category, true, bytes, cause});
   SWITCHYARD_ASSERT(live_[gpu][c] >= bytes,
                     fmt::format("GPU {}: release of {} from {}", gpu, bytes, live_[gpu][c]));
   if (!blocks_.empty()) vacate(gpu, c, bytes);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of every GPU as a ledger: each allocation and each free is an entry with a category
-// and a cause, so the sum is always explained. A GPU that cannot hold an allocation records an
-// out-of-memory event with what was needed and what was free, and the run goes on with the ledger
-// over capacity: out of memory in the model is a result, not a crash.
+// The memory of every GPU as a ledger: each allocation and each free is an entry with its time,
+// step, category and cause (MemoryEntry). The ledger keeps the sums, so that what is live is always
+// explained; entries go to whoever watches (watch(), `switchyard sim --memory-out`) and are not
+// kept otherwise: a step of a large model has tens of thousands. A GPU that cannot hold an
+// allocation records an out-of-memory event with what was needed and what was free, and the run
+// goes on with the ledger over capacity: out of memory in the model is a result, not a crash.
 //
 // With an allocator model (allocator.hpp) every allocation also needs a place. Experts and KV
 // caches are blocks of one expert and one page; a category gives back its newest blocks first. An
@@ -13,8 +15,11 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/units.hpp"
@@ -23,8 +28,23 @@
 
 namespace switchyard::sim {
 
+/// One allocation or free. Of zero bytes there is none.
+struct MemoryEntry {
+  std::int64_t time_ps = 0;         ///< On the GPU's clock.
+  std::uint32_t step = run::kNone;  ///< run::kNone: outside of steps (start, end of the run).
+  std::uint32_t gpu = 0;
+  run::MemoryCategory category = run::MemoryCategory::kWeights;
+  bool freed = false;
+  std::uint64_t bytes = 0;  ///< > 0.
+  std::string_view cause;   ///< Never empty; valid during the call.
+};
+
 class MemoryLedger {
  public:
+  using Watch = std::function<void(const MemoryEntry&)>;
+  /// Told of every entry from now on, in the order in which they are made.
+  void watch(Watch watch) { watch_ = std::move(watch); }
+
   /// `capacity[g]` bytes per GPU; `watermark` in (0, 1]: the share whose upward crossing is
   /// recorded.
   MemoryLedger(std::vector<std::uint64_t> capacity, double watermark);
@@ -46,7 +66,7 @@ class MemoryLedger {
                 std::int64_t time_ps, std::uint32_t step, const std::string& cause);
   /// Takes `bytes` away; asserted ≤ live bytes of the category.
   void release(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
-               std::int64_t time_ps);
+               std::int64_t time_ps, std::uint32_t step, std::string_view cause);
 
   [[nodiscard]] std::uint64_t live(std::uint32_t gpu) const { return live_sum_[gpu]; }
   [[nodiscard]] std::uint64_t live(std::uint32_t gpu, run::MemoryCategory c) const;
@@ -92,6 +112,7 @@ class MemoryLedger {
   std::vector<Blocks> blocks_;  // [G], or empty without an allocator model.
   std::array<std::uint64_t, run::kMemoryCategories> unit_{};
   std::vector<run::Event> events_;
+  Watch watch_;
 };
 
 }  // namespace switchyard::sim

@@ -123,6 +123,40 @@ TEST(Chain, IsByteIdenticalInAnotherFolderHomeZoneLocaleAndThreadCount) {
   EXPECT_TRUE(fs::exists(a / "tables/batch-activation.txt"));
 }
 
+TEST(SimMemoryOut, ListsAllocationsAndFreesThatSumToNothing) {
+  const fs::path folder = fresh_folder("memory_out");
+  switchyard::write_file(folder / "dense.toml", dense_scenario());
+  ProcessResult r = run_switchyard({"sim", "dense.toml", "-o", "d.h5", "--memory-out", "m.csv"},
+                                   {.folder = folder});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  std::istringstream in(read_file(folder / "m.csv"));
+  std::string line;
+  std::getline(in, line);
+  EXPECT_EQ(line, "time_ps,step,gpu,category,bytes,cause");
+  std::map<std::string, std::int64_t> live;  // GPU and category
+  std::size_t entries = 0, frees = 0;
+  while (std::getline(in, line)) {
+    std::istringstream fields(line);
+    std::vector<std::string> f;
+    for (std::string x; f.size() < 5 && std::getline(fields, x, ',');) f.push_back(x);
+    ASSERT_EQ(f.size(), 5U) << line;
+    std::string cause;
+    std::getline(fields, cause);
+    EXPECT_GT(cause.size(), 2U) << line;
+    const std::int64_t bytes = std::stoll(f[4]);
+    live[f[2] + " " + f[3]] += bytes;
+    ++entries;
+    frees += bytes < 0 ? 1 : 0;
+  }
+  EXPECT_GT(frees, 4U);
+  EXPECT_GT(entries, frees);
+  for (const auto& [what, bytes] : live) EXPECT_EQ(bytes, 0) << what;
+  r = run_switchyard({"sim", "dense.toml", "-o", "d.h5", "--memory-out", "d.h5"},
+                     {.folder = folder});
+  EXPECT_EQ(r.exit_code, 2);
+  EXPECT_NE(r.err.find("--memory-out"), std::string::npos) << r.err;
+}
+
 TEST(Chain, IsByteIdenticalWhereTheLocaleWritesADecimalComma) {
   std::string comma;
   for (const std::string& name : locales()) {

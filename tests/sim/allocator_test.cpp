@@ -127,7 +127,7 @@ TEST(Ledger, SaysWhyAnAllocationThatFitsFindsNoPlace) {
   ledger.allocate(0, MemoryCategory::kWeights, 20 * kMiB, 0, 0, "weights");
   ledger.allocate(0, MemoryCategory::kBuffers, 20 * kMiB, 0, 0, "buffers");
   ledger.allocate(0, MemoryCategory::kKv, 10 * kMiB, 0, 0, "pages");
-  ledger.release(0, MemoryCategory::kBuffers, 20 * kMiB, 0);
+  ledger.release(0, MemoryCategory::kBuffers, 20 * kMiB, 0, 0, "test");
   EXPECT_TRUE(ledger.take_events().empty());
   ledger.allocate(0, MemoryCategory::kExperts, 15 * kMiB, 5, 1, "experts");
   const std::vector<run::Event> events = ledger.take_events();
@@ -139,8 +139,8 @@ TEST(Ledger, SaysWhyAnAllocationThatFitsFindsNoPlace) {
             "in use");
   EXPECT_TRUE(ledger.out_of_memory(0));
   EXPECT_EQ(ledger.live(0), 45 * kMiB);
-  ledger.release(0, MemoryCategory::kExperts, 15 * kMiB, 6);
-  ledger.release(0, MemoryCategory::kKv, 10 * kMiB, 6);
+  ledger.release(0, MemoryCategory::kExperts, 15 * kMiB, 6, 0, "test");
+  ledger.release(0, MemoryCategory::kKv, 10 * kMiB, 6, 0, "test");
   EXPECT_EQ(ledger.check(), "");
   EXPECT_EQ(ledger.most_reserved(0).reserved, 50 * kMiB);
   EXPECT_EQ(ledger.most_reserved(0).in_use, 50 * kMiB);
@@ -151,8 +151,8 @@ TEST(Ledger, GivesBackBlocksAndPartsOfThem) {
   ledger.use_allocator(AllocatorKind::kPaged, kMiB, 8 * kMiB, 2 * kMiB);
   ledger.allocate(0, MemoryCategory::kExperts, 24 * kMiB, 0, 0, "three experts");
   ledger.allocate(0, MemoryCategory::kKv, 5 * kMiB, 0, 0, "pages");
-  ledger.release(0, MemoryCategory::kExperts, 8 * kMiB, 0);
-  ledger.release(0, MemoryCategory::kKv, 2 * kMiB, 0);
+  ledger.release(0, MemoryCategory::kExperts, 8 * kMiB, 0, 0, "test");
+  ledger.release(0, MemoryCategory::kKv, 2 * kMiB, 0, 0, "test");
   EXPECT_EQ(ledger.live(0), 19 * kMiB);
   ledger.allocate(0, MemoryCategory::kBuffers, 81 * kMiB, 0, 0, "the rest");
   EXPECT_FALSE(ledger.out_of_memory(0));

@@ -707,7 +707,7 @@ TEST(Ledger, ReportsAWatermarkCrossingOnce) {
     ledger.reset_high_water();
     for (int i = 0; i < 10 && period != 2; ++i) {
       ledger.allocate(0, run::MemoryCategory::kActivations, 60, i, 0, "activations");
-      ledger.release(0, run::MemoryCategory::kActivations, 60, i);
+      ledger.release(0, run::MemoryCategory::kActivations, 60, i, 0, "activations");
     }
   }
   // Once in the first period; again in the last one, because the third stayed below.
@@ -729,12 +729,52 @@ TEST(Ledger, ExplainsEveryByte) {
   EXPECT_EQ(events[0].text, "KV pages needs 10 B, free 5 B of 100 B; value: bytes over capacity");
   EXPECT_TRUE(ledger.out_of_memory(0));
   EXPECT_FALSE(ledger.out_of_memory(1));
-  ledger.release(0, run::MemoryCategory::kKv, 20, 7);
+  ledger.release(0, run::MemoryCategory::kKv, 20, 7, 2, "KV pages");
   EXPECT_EQ(ledger.check(), "");
   EXPECT_EQ(ledger.allocated(0), 105U);
   EXPECT_EQ(ledger.freed(0), 20U);
   EXPECT_EQ(ledger.high_water(0), 105U);
   EXPECT_EQ(ledger.live(0), 85U);
+}
+
+// Every allocation and free of a run has a cause, and their running sums are what the run says.
+TEST(Ledger, TellsEveryEntryAndItsCause) {
+  const std::vector<std::vector<std::string>> all{
+      {"workload.batch=24", "workload.steps=3"},
+      {"workload.batch=24", "workload.steps=3", "network.two_batch=true", "network.chunks=2"},
+      {"workload.batch=24", "workload.steps=3", "memory.kv.placement=by_expert",
+       "memory.kv.decode=merge"},
+      {"workload.batch=24", "workload.steps=3", "parallel.attention=pp", "parallel.pp=2",
+       "parallel.dp=4", "parallel.ep=4"},
+      {"workload.batch=24", "workload.steps=4", "faults.reload=10 GB/s",
+       "faults.events=[{kind=\"gpu_loss\",gpu=\"gpu1\",step=1,lasts=2}]"}};
+  for (std::vector<std::string> settings : all) {
+    settings.insert(settings.begin(), kUniform);
+    const auto s = worked_scenario(settings);
+    const auto sink = sim::memory_sink();
+    sim::SimulationExtras extras;
+    std::vector<std::int64_t> live(8 * run::kMemoryCategories, 0), most = live;
+    std::size_t entries = 0;
+    extras.memory = [&](const sim::MemoryEntry& e) {
+      ++entries;
+      EXPECT_FALSE(e.cause.empty());
+      EXPECT_GT(e.bytes, 0U);
+      ASSERT_LT(e.gpu, 8U);
+      std::int64_t& now =
+          live[e.gpu * run::kMemoryCategories + static_cast<std::size_t>(e.category)];
+      now += e.freed ? -static_cast<std::int64_t>(e.bytes) : static_cast<std::int64_t>(e.bytes);
+      EXPECT_GE(now, 0) << e.cause;
+      std::int64_t& top = most[&now - live.data()];
+      top = std::max(top, now);
+    };
+    const sim::SimulationResult result = sim::simulate(s, nullptr, "", *sink, {}, extras);
+    EXPECT_TRUE(result.violations.empty());
+    EXPECT_GT(entries, 8U * 10);
+    for (const std::int64_t left : live) EXPECT_EQ(left, 0);
+    for (std::size_t i = 0; i < most.size(); ++i) {
+      EXPECT_EQ(static_cast<std::uint64_t>(most[i]), sink->data().totals.gpu_memory[i]) << i;
+    }
+  }
 }
 
 namespace {
