@@ -26,9 +26,7 @@ constexpr std::array kParts{
          "tiers of several formats in one run: a run has one format of its experts, so a "
          "tier is a deployment; FP8 needs cards of more than 192 GB"},
     Part{"C62", "embeddings of another model: the cosine is of our engine's hidden states"},
-    Part{"C75",
-         "a router fine-tuned on a new domain as the reference, and an adapter trained there; "
-         "quality of the answers is for people (H08)"},
+    Part{"C75", "quality of the answers: people judge it (H08)"},
     Part{"C78",
          "the article's SLO and load: it states none; ours are TTFT <= 1 s and 0.7 of "
          "saturation"}};

@@ -136,7 +136,8 @@ std::vector<Table> make(const std::string& name, const TableContext& context,
 
 RoutingEffect routing_effect(const Engine& engine,
                              std::span<const std::vector<std::uint32_t>> texts,
-                             const RoutingPolicy& policy, std::size_t batch, std::size_t chunk) {
+                             const RoutingPolicy& policy, std::size_t batch, std::size_t chunk,
+                             const PolicyWeights* policy_weights) {
   const auto layers = static_cast<std::size_t>(engine.config().num_moe_layers());
   const std::uint32_t k = engine.gate().top_k;
   SWITCHYARD_ASSERT(layers > 0 && batch > 0 && chunk > 0, "a MoE model in steps");
@@ -149,7 +150,8 @@ RoutingEffect routing_effect(const Engine& engine,
   std::vector<std::vector<std::uint16_t>> first(layers);
   std::vector<std::vector<float>> weights(layers);
   double nll = 0;
-  Session session(engine, {.policy = policy, .seed = 1, .all_logits = true});
+  Session session(engine,
+                  {.policy = policy, .seed = 1, .all_logits = true, .weights = policy_weights});
   for (std::size_t begin = 0; begin < texts.size(); begin += batch) {
     const std::size_t end = std::min(texts.size(), begin + batch);
     std::vector<std::uint32_t> ids;

@@ -27,10 +27,12 @@ struct RoutingEffect {
 };
 /// Runs every text as one sequence, `batch` of them together, `chunk` tokens of each per step, in
 /// one session, so that what a policy remembers lasts over all texts. Texts are not empty.
+/// `weights`: of the files that the policy names, or null.
 [[nodiscard]] RoutingEffect routing_effect(const Engine& engine,
                                            std::span<const std::vector<std::uint32_t>> texts,
                                            const RoutingPolicy& policy, std::size_t batch,
-                                           std::size_t chunk);
+                                           std::size_t chunk,
+                                           const PolicyWeights* weights = nullptr);
 
 struct EffectRow {
   std::string name;

@@ -3,7 +3,7 @@
 # so that tables work wherever it is installed.
 set(SWITCHYARD_CLAIM_ENTRIES "")
 foreach(stem account arithmetic batch_activation batch_serving bit_flips decode_rebalance
-        effective_parameters fits gumbel load_aware long_context mixed_fabric
+        domain_adapter effective_parameters fits gumbel load_aware long_context mixed_fabric
         out_of_scope prompt_routing quantisation queue_limits requests simulated static_table
         temperature)
   set(file "${CMAKE_CURRENT_SOURCE_DIR}/claims/${stem}.toml")
@@ -16,7 +16,7 @@ configure_file("${CMAKE_CURRENT_SOURCE_DIR}/claims/embedded.cpp.in" "${claims_cp
 target_sources(switchyard_experiments PRIVATE
   claims/claims.cpp "${claims_cpp}" tables/account.cpp tables/arithmetic.cpp
   tables/batch_activation.cpp tables/batch_serving.cpp tables/bit_flips.cpp tables/conflicts.cpp
-  tables/coverage.cpp tables/effective_parameters.cpp tables/feedback.cpp
+  tables/coverage.cpp tables/domain_adapter.cpp tables/effective_parameters.cpp tables/feedback.cpp
   tables/fits.cpp tables/long_context.cpp tables/mixed_fabric.cpp tables/prompt_decisions.cpp
   tables/prompt_routing.cpp tables/quantisation.cpp tables/requests.cpp tables/research.cpp
   tables/router_noise.cpp tables/short_run.cpp tables/simulated.cpp tables/static_table.cpp

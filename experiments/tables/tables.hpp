@@ -50,6 +50,7 @@ std::vector<Table> make_conflicts(const TableContext& context);
 std::vector<Table> make_context_length(const TableContext& context);
 std::vector<Table> make_coverage(const TableContext& context);
 std::vector<Table> make_decode_rebalance(const TableContext& context);
+std::vector<Table> make_domain_adapter(const TableContext& context);
 std::vector<Table> make_effective_parameters(const TableContext& context);
 std::vector<Table> make_ep_scaling(const TableContext& context);
 std::vector<Table> make_failure(const TableContext& context);

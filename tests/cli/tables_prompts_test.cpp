@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of single prompts: `prompt-routing`, `static-table`. What they count, by hand and on a
-// small model, and verdicts that follow from what was measured.
+// The tables of single prompts: `prompt-routing`, `static-table`, `domain-adapter`. What they
+// count, by hand and on a small model, and verdicts that follow from what was measured.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
+#include "experiments/tables/domain_adapter.hpp"
 #include "experiments/tables/prompt_routing.hpp"
 #include "experiments/tables/static_table.hpp"
 #include "tests/engine/fixture_model.hpp"
@@ -330,6 +331,36 @@ TEST(StaticTable, VerdictsFollowTheTraffic) {
   EXPECT_EQ(v.at("C13b-template_50_%"), Verdict::kDirection);
   EXPECT_EQ(v.at("C13b-template_95_%"), Verdict::kDirection) << "0.06";
   EXPECT_EQ(v.at("C13a-template_95_%"), Verdict::kReproduced);
+}
+
+TEST(DomainAdapter, ScoresSetsAndVerdictsFollow) {
+  RoutingEffect a;
+  a.first = {1, 2, 3, 4, 5, 6, 7, 8};
+  RoutingEffect b;
+  b.first = {2, 1, 3, 4, 5, 9, 1, 2};
+  const DomainScore score = domain_score(a, b, 2);
+  EXPECT_DOUBLE_EQ(score.set, 0.5) << "{1, 2} in another order and {3, 4}";
+  EXPECT_DOUBLE_EQ(score.first, 0.5);
+  EXPECT_DOUBLE_EQ(domain_score(a, a, 2).set, 1);
+
+  DomainRun run;
+  run.rows = {{"original", {0.61, 0.61, 10}, {0.73, 0.73, 10}},
+              {"adapter", {0.91, 0.91, 10}, {0.7, 0.7, 10}},
+              {"reference", {1, 1, 10}, {1, 1, 10}}};
+  auto v = verdicts("domain-adapter", measure_domain_adapter(run));
+  for (const auto& [row, verdict] : v) {
+    EXPECT_EQ(verdict, Verdict::kReproduced) << row;
+  }
+  EXPECT_EQ(v.size(), 6U);
+  run.rows[1].fresh.set = 0.65;    // up, another value
+  run.rows[1].fresh.first = 0.55;  // down
+  run.rows[0].old.set = 0.5;
+  v = verdicts("domain-adapter", measure_domain_adapter(run));
+  EXPECT_EQ(v.at("C75a-set@1"), Verdict::kDirection);
+  EXPECT_EQ(v.at("C75a-first_expert@1"), Verdict::kContradicted);
+  EXPECT_EQ(v.at("C75b-set"), Verdict::kContradicted);
+  run.rows.erase(run.rows.begin() + 1);
+  EXPECT_THROW((void)measure_domain_adapter(run), InputError);
 }
 
 }  // namespace
