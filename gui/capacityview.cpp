@@ -89,6 +89,15 @@ void CapacityView::paintEvent(QPaintEvent*) {
                qs(m_bars.missing));
     return;
   }
+  const auto any = [&](auto&& test) {
+    return std::any_of(m_bars.bars.begin(), m_bars.bars.end(), test);
+  };
+  // Only what the bars show is named.
+  const std::array<bool, 4> there = {true, any([](const CapacityBar& b) { return b.rerouted > 0; }),
+                                     any([](const CapacityBar& b) { return b.queued > 0; }),
+                                     any([](const CapacityBar& b) { return b.dropped > 0; })};
+  const bool limited = any([](const CapacityBar& b) { return b.capacity >= 0; });
+  const QString limit = limited ? tr("capacity") : tr("no capacity limit");
   const std::array<std::pair<QString, QColor>, 4> parts = {{{tr("kept"), theme.series[2]},
                                                             {tr("taken over"), theme.series[0]},
                                                             {tr("queued"), theme.series[3]},
@@ -96,25 +105,36 @@ void CapacityView::paintEvent(QPaintEvent*) {
   const QRect r = plot();
   int x = r.left();
   p.setPen(theme.text);
-  int wanted = 16 + m.horizontalAdvance(tr("capacity"));
-  for (const auto& part : parts) wanted += 25 + m.horizontalAdvance(part.first);
-  const QString whole = tr("tokens per step, %1").arg(m_when);
-  // The names of the colours go before the words.
+  int wanted = 16 + m.horizontalAdvance(limit);
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    if (there[k]) wanted += 25 + m.horizontalAdvance(parts[k].first);
+  }
+  // The names of the colours go before the words, the unit before the steps.
   const int room = width() - x - wanted - 18 - 4;
-  const QString what = m.horizontalAdvance(whole) <= room
-                           ? whole
-                           : m.elidedText(m_when, Qt::ElideRight, std::max(0, room));
+  QString what;
+  for (const QString& words :
+       {tr("tokens per step, %1").arg(m_when), tr("tokens/step, %1").arg(m_when),
+        tr("tokens per step"), tr("tokens/step"), tr("tokens")}) {
+    if (!what.isEmpty() || m.horizontalAdvance(words) > room) continue;
+    what = words;
+  }
   p.drawText(QRect(x, 2, width(), m.height()), Qt::AlignLeft | Qt::AlignVCenter, what);
   x += m.horizontalAdvance(what) + 18;
-  for (const auto& [name, color] : parts) {
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const auto& [name, color] = parts[k];
+    if (!there[k]) continue;
     p.fillRect(QRect(x, 2 + m.height() / 2 - 4, 9, 9), color);
     p.drawText(QRect(x + 13, 2, width(), m.height()), Qt::AlignLeft | Qt::AlignVCenter, name);
     x += 13 + m.horizontalAdvance(name) + 12;
   }
-  p.setPen(QPen(theme.text, 2));
-  p.drawLine(x, 2 + m.height() / 2, x + 12, 2 + m.height() / 2);
-  p.drawText(QRect(x + 16, 2, width(), m.height()), Qt::AlignLeft | Qt::AlignVCenter,
-             tr("capacity"));
+  if (limited) {
+    p.setPen(QPen(theme.text, 2));
+    p.drawLine(x, 2 + m.height() / 2, x + 12, 2 + m.height() / 2);
+    x += 16;
+  } else {
+    p.setPen(theme.muted);
+  }
+  p.drawText(QRect(x, 2, width(), m.height()), Qt::AlignLeft | Qt::AlignVCenter, limit);
 
   const int n = static_cast<int>(m_bars.bars.size());
   const auto yOf = [&](double v) {
@@ -153,6 +173,7 @@ void CapacityView::paintEvent(QPaintEvent*) {
   for (int e = 0; e < n; e += per) {
     const int middle = r.left() + (2 * e + 1) * r.width() / (2 * n);
     const int w = m.horizontalAdvance(widest) + 8;
+    if (middle + w / 2 - 4 > width()) continue;
     p.drawText(QRect(middle - w / 2, r.bottom() + 2, w, m.height()), Qt::AlignCenter,
                qs(expertName(static_cast<std::uint32_t>(e), static_cast<std::uint32_t>(n))));
   }

@@ -346,11 +346,13 @@ void MainWindow::restoreDefaultLayout() {
   resizeDocks({m_docks[0], m_docks[2]}, {left, side}, Qt::Horizontal);
   resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
   resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);
-  resizeDocks({m_docks[4]}, {m.height() * 8}, Qt::Vertical);
+  const int lines = std::clamp(height() * 15 / 100, m.height() * 8, m.height() * 10);
+  resizeDocks({m_docks[4]}, {lines}, Qt::Vertical);
 }
 
 void MainWindow::restoreDefaultPanes() {
   m_panes->restoreSizes({});
+  m_panes->setAllFolds(PaneStack::Fold::kAuto);
   for (const QString& id : PaneStack::panelNames()) {
     auto* action = findChild<QAction*>(QStringLiteral("pane:") + id);
     if (action == nullptr || id == QLatin1String("latency")) continue;
@@ -371,6 +373,8 @@ void MainWindow::savePanes(QSettings& settings) const {
   settings.setValue(QStringLiteral("panes"), shown);
   settings.setValue(QStringLiteral("latencyByHand"), m_latencyByHand);
   settings.setValue(QStringLiteral("paneSizes"), m_panes->sizesState());
+  settings.setValue(QStringLiteral("panesFolded"), m_panes->foldsByHand(PaneStack::Fold::kFolded));
+  settings.setValue(QStringLiteral("panesOpen"), m_panes->foldsByHand(PaneStack::Fold::kOpen));
   settings.setValue(QStringLiteral("colors"), static_cast<int>(m_state->colorMap()));
   settings.setValue(QStringLiteral("rows"), static_cast<int>(m_state->rowOrder()));
 }
@@ -386,6 +390,12 @@ void MainWindow::restorePanes(const QSettings& settings) {
     }
   }
   m_panes->restoreSizes(settings.value(QStringLiteral("paneSizes")).toByteArray());
+  for (const QString& id : settings.value(QStringLiteral("panesFolded")).toStringList()) {
+    m_panes->setFold(id, PaneStack::Fold::kFolded);
+  }
+  for (const QString& id : settings.value(QStringLiteral("panesOpen")).toStringList()) {
+    m_panes->setFold(id, PaneStack::Fold::kOpen);
+  }
   const int colors = settings.value(QStringLiteral("colors")).toInt();
   const int rows = settings.value(QStringLiteral("rows")).toInt();
   for (QAction* action : findChildren<QAction*>()) {
@@ -702,6 +712,10 @@ void MainWindow::makeActions() {
     action->setChecked(!PaneStack::hiddenAtFirst().contains(pane->id()));
     action->setObjectName(QStringLiteral("pane:") + pane->id());
     connect(action, &QAction::toggled, pane, &QWidget::setVisible);
+    // Who asks for a pane wants to see it, not its title.
+    connect(action, &QAction::triggered, this, [this, id = pane->id()](bool shown) {
+      if (shown) m_panes->setFold(id, PaneStack::Fold::kOpen);
+    });
     if (pane->id() == QLatin1String("latency")) {
       connect(action, &QAction::triggered, this, [this] { m_latencyByHand = true; });
     }
@@ -709,6 +723,25 @@ void MainWindow::makeActions() {
       connect(line, &LinePane::menuWanted, this, &MainWindow::metricMenu);
     }
   }
+  panes->addSeparator();
+  // Its key, Space, is the panes' own: a shortcut would take it from tables, boxes and buttons.
+  QAction* foldOne =
+      add(panes, tr("Fold or unfold"), {},
+          tr("Fold the pane with the focus to one line, or unfold it (Space)"), [this] {
+            if (!m_panes->toggleFocused()) {
+              statusBar()->showMessage(tr("no pane has the focus"), 4000);
+            }
+          });
+  m_runActions << foldOne
+               << add(panes, tr("Unfold all"), {},
+                      tr("Open all shown panes, as far as the window has room"),
+                      [this] { m_panes->setAllFolds(PaneStack::Fold::kOpen); })
+               << add(panes, tr("Fold all but the heat map"), {},
+                      tr("A line each, and the room for the heat map"),
+                      [this] { m_panes->setAllFolds(PaneStack::Fold::kFolded); })
+               << add(panes, tr("Fold as the window asks"), {},
+                      tr("Fold panes only where the heat map would become too low"),
+                      [this] { m_panes->setAllFolds(PaneStack::Fold::kAuto); });
   QMenu* maps = view->addMenu(tr("Colour map"));
   auto* group = new QActionGroup(this);
   for (const auto& [name, map] :
@@ -747,8 +780,19 @@ void MainWindow::makeActions() {
     // Ctrl+1 … Ctrl+9, Ctrl+0
     const auto key = i < 9 ? static_cast<Qt::Key>(Qt::Key_1 + i) : Qt::Key_0;
     action->setShortcut(QKeySequence(Qt::CTRL | key));
-    action->setStatusTip(tr("Show or hide %1").arg(m_docks[i]->windowTitle()));
+    action->setStatusTip(tr("Show %1 in front, or hide it").arg(m_docks[i]->windowTitle()));
     window->addAction(action);
+    // Qt's own slot hides a dock that lies behind another one's tab, where it was not seen.
+    disconnect(action, &QAction::triggered, m_docks[i], nullptr);
+    connect(action, &QAction::triggered, this, [dock = m_docks[i], action] {
+      if (!dock->isHidden() && !dock->visibleRegion().isEmpty()) {
+        dock->hide();
+      } else {
+        dock->show();
+        dock->raise();
+      }
+      action->setChecked(!dock->isHidden());
+    });
   }
   window->addSeparator();
   m_whatIf->toggleViewAction()->setStatusTip(tr("Show or hide the what-if strip"));
@@ -1145,6 +1189,7 @@ void MainWindow::metricMenu(const QPoint& at) {
       pane->setMetric(static_cast<run::StepSeries>(i));
       m_panes->alignGutters();
       if (auto* shown = findChild<QAction*>(QStringLiteral("pane:metric"))) shown->setChecked(true);
+      m_panes->setFold(QStringLiteral("metric"), PaneStack::Fold::kOpen);
     });
   }
   menu->popup(at);
@@ -1281,6 +1326,7 @@ void MainWindow::follow(const QString& target) {
   };
   if (target.startsWith(QStringLiteral("pane:"))) {
     if (auto* action = findChild<QAction*>(target)) action->setChecked(true);
+    m_panes->setFold(name, PaneStack::Fold::kOpen);
     if (TimePane* pane = m_panes->pane(name)) pane->setFocus();
   } else if (target.startsWith(QStringLiteral("dock:"))) {
     showDock(name);
@@ -1492,6 +1538,7 @@ void MainWindow::showKeys() {
   row(tr("click on a GPU's lane"), tr("choose the GPU: its phases in the inspector"));
   row(tr("click on a link"), tr("choose it: its line, its events"));
   row(tr("click on a name in a legend"), tr("hide or show its line"));
+  row(tr("click on a pane's title; Space in it"), tr("fold the pane to one line, or unfold it"));
   row(tr("right click in a line pane"), tr("show another number per step"));
   row(tr("click on an underlined value"), tr("show where it comes from"));
   row(tr("double click in the heat map"), tr("zoom to the expert's hottest steps"));

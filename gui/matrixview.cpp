@@ -49,16 +49,30 @@ MatrixView::MatrixView(ViewState* state, QWidget* parent)
   m_kind->setAccessibleName(tr("What the matrix shows"));
   m_kind->move(4, 2);
   setMinimumSize(160, 140);
+  // Before refresh() hears of the run: one without reroutes shows its traffic.
+  connect(state, &ViewState::runChanged, this, &MatrixView::chooseKind);
+  connect(m_kind, &QComboBox::activated, this, [this] { m_chosen = true; });
   connect(m_kind, &QComboBox::currentIndexChanged, this, &MatrixView::refresh);
   for (const auto signal :
        {&ViewState::runChanged, &ViewState::cursorChanged, &ViewState::selectionChanged,
         &ViewState::optionsChanged, &ViewState::themeChanged}) {
     connect(state, signal, this, &MatrixView::refresh);
   }
+  chooseKind();
   refresh();
 }
 
+void MatrixView::chooseKind() {
+  const RunStore* run = m_state->run();
+  if (m_chosen || run == nullptr) return;
+  const run::Totals& totals = run->data().totals;
+  const bool traffic = totals.rerouted == 0 && totals.bytes_sent > 0;
+  m_kind->setCurrentIndex(m_kind->findData(
+      static_cast<int>(traffic ? MatrixKind::kGpuBytes : MatrixKind::kReroutesExperts)));
+}
+
 void MatrixView::setKind(MatrixKind kind) {
+  m_chosen = true;
   m_kind->setCurrentIndex(m_kind->findData(static_cast<int>(kind)));
 }
 
@@ -78,7 +92,7 @@ QString MatrixView::caption() const {
   if (!m_matrix.missing.empty()) return qs(m_matrix.missing);
   if (m_matrix.n == 0) return {};
   const bool bytes = m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes);
-  return tr("%1, sum %2, largest %3")
+  return tr("%1, sum %2, largest %3; from row to column")
       .arg(m_when, bytes ? qs(bytesText(static_cast<double>(m_matrix.sum))) : count(m_matrix.sum),
            bytes ? qs(bytesText(static_cast<double>(m_matrix.most))) : count(m_matrix.most));
 }
@@ -97,6 +111,33 @@ QString MatrixView::nameOf(std::size_t i) const {
   return experts ? qs(expertName(static_cast<std::uint32_t>(i),
                                  static_cast<std::uint32_t>(std::max<std::size_t>(m_matrix.n, 1))))
                  : QString::number(i);
+}
+
+QRgb MatrixView::colorOf(double share) const {
+  // Nothing at all is the ground; one assignment is already a colour.
+  if (!(share > 0)) return m_state->theme().window.rgb();
+  const auto& table = colorTable(m_state->colorMap());
+  return table[static_cast<std::size_t>(40 + 215 * std::sqrt(std::min(share, 1.0)))];
+}
+
+void MatrixView::drawLegend(QPainter& p) const {
+  // Beside the matrix, where the dock is wider than it: the caption has the largest value too.
+  constexpr int kGap = 10, kBar = 10;
+  const QFontMetrics m = fontMetrics();
+  const bool bytes = m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes);
+  const QString most =
+      bytes ? qs(bytesText(static_cast<double>(m_matrix.most))) : count(m_matrix.most);
+  const QRect r = plot();
+  const int left = r.right() + kGap;
+  const QRect words(left + kBar + 4, r.top(), m.horizontalAdvance(most) + 2, r.height());
+  if (m_matrix.sum == 0 || words.right() + 4 > width() || r.height() < 3 * m.height()) return;
+  for (int y = 0; y < r.height(); ++y) {
+    const double share = 1 - (y + 0.5) / r.height();
+    p.fillRect(QRect(left, r.top() + y, kBar, 1), QColor::fromRgb(colorOf(share)));
+  }
+  p.setPen(m_state->theme().text);
+  p.drawText(words, Qt::AlignLeft | Qt::AlignTop, most);
+  p.drawText(words, Qt::AlignLeft | Qt::AlignBottom, QStringLiteral("0"));
 }
 
 bool MatrixView::cellAt(const QPoint& position, std::size_t& from, std::size_t& to) const {
@@ -137,18 +178,15 @@ void MatrixView::paintEvent(QPaintEvent*) {
              m.elidedText(caption(), Qt::ElideRight, width() - 12));
   const QRect r = plot();
   const auto n = static_cast<int>(m_matrix.n);
-  const auto& table = colorTable(m_state->colorMap());
+  drawLegend(p);
   QImage image(n, n, QImage::Format_RGB32);
   for (int y = 0; y < n; ++y) {
     auto* line = reinterpret_cast<QRgb*>(image.scanLine(y));
     for (int x = 0; x < n; ++x) {
       const std::uint64_t v =
           m_matrix.cells[static_cast<std::size_t>(y) * m_matrix.n + static_cast<std::size_t>(x)];
-      // Nothing at all is the ground; one assignment is already a colour.
-      line[x] = v == 0 ? theme.window.rgb()
-                       : table[static_cast<std::size_t>(
-                             40 + 215 * std::sqrt(static_cast<double>(v) /
-                                                  static_cast<double>(m_matrix.most)))];
+      line[x] = v == 0 ? colorOf(0)
+                       : colorOf(static_cast<double>(v) / static_cast<double>(m_matrix.most));
     }
   }
   p.drawImage(r, image);
@@ -174,6 +212,7 @@ void MatrixView::paintEvent(QPaintEvent*) {
   for (int i = 0; i < n; i += perX) {
     const int x = r.left() + r.width() * (2 * i + 1) / (2 * n);
     const int w = m.horizontalAdvance(nameOf(m_matrix.n - 1)) + 6;
+    if (x + w / 2 > width()) continue;
     p.drawText(QRect(x - w / 2, r.top() - m.height() - 6, w, m.height()), Qt::AlignCenter,
                nameOf(static_cast<std::size_t>(i)));
   }

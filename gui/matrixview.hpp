@@ -35,12 +35,18 @@ class MatrixView : public QWidget {
 
  private:
   void refresh();
+  /// What the run has to show, until a person chooses.
+  void chooseKind();
   [[nodiscard]] QRect plot() const;
+  /// Of a share of the largest cell; 0: the ground.
+  [[nodiscard]] QRgb colorOf(double share) const;
+  void drawLegend(QPainter& painter) const;
   [[nodiscard]] QString nameOf(std::size_t i) const;
   [[nodiscard]] bool cellAt(const QPoint& position, std::size_t& from, std::size_t& to) const;
 
   ViewState* m_state;
   QComboBox* m_kind;
+  bool m_chosen = false;  // by a person
   Matrix m_matrix;
   QString m_when;
 };

@@ -10,6 +10,7 @@
 #include <QFont>
 
 #include "engine/base/error.hpp"
+#include "gui/core/places.hpp"
 #include "gui/text.hpp"
 #include "sim/run/diff.hpp"
 #include "sim/run/metrics.hpp"
@@ -24,6 +25,15 @@ constexpr auto kMiddle = static_cast<int>(Qt::AlignCenter);
 constexpr double kBottom = -std::numeric_limits<double>::infinity();
 
 QString none() { return QStringLiteral("–"); }
+
+/// "0", "0, 5", of more than three "0 +7".
+QString placesText(const std::vector<std::uint32_t>& places) {
+  constexpr std::size_t kMost = 3;
+  QString text = QString::number(places.front());
+  if (places.size() > kMost) return text + QStringLiteral(" +%1").arg(places.size() - 1);
+  for (std::size_t i = 1; i < places.size(); ++i) text += QStringLiteral(", %1").arg(places[i]);
+  return text;
+}
 
 }  // namespace
 
@@ -61,12 +71,7 @@ void ExpertsModel::refresh() {
       for (std::size_t to = 0; to < experts; ++to) {
         rows[e].rerouted += d.totals.reroute_experts[e * experts + to];
       }
-      const std::size_t l = m_state->layer() == kAllLayers ? 0 : m_state->layer();
-      const auto first = d.inventory.placement.begin() +
-                         static_cast<std::ptrdiff_t>((l * experts + e) * d.inventory.replicas);
-      rows[e].copies = static_cast<std::uint32_t>(
-          std::count_if(first, first + d.inventory.replicas,
-                        [](std::uint32_t gpu) { return gpu != run::kNone; }));
+      rows[e].places = placesOf(d.inventory, m_state->layer(), static_cast<std::uint32_t>(e));
     }
   }
   beginResetModel();
@@ -103,7 +108,8 @@ bool ExpertsModel::says(int column) const {
       return std::any_of(dropped.begin(), dropped.end(), [](std::uint64_t n) { return n > 0; });
     }
     case kCopies:
-      return std::any_of(m_rows.begin(), m_rows.end(), [](const Row& r) { return r.copies > 1; });
+      return std::any_of(m_rows.begin(), m_rows.end(),
+                         [](const Row& r) { return r.places.size() > 1; });
     default:
       return true;
   }
@@ -120,6 +126,13 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
   }
   if (role == Qt::ToolTipRole && index.column() == kOverflowShare) {
     return tr("%1 assignments found the expert full").arg(count(r.overflow));
+  }
+  if (role == Qt::ToolTipRole && r.places.size() > 1 &&
+      (index.column() == kGpu || index.column() == kCopies)) {
+    QStringList names;
+    for (std::size_t i = 1; i < r.places.size(); ++i) names << gpuName(r.places[i]);
+    return tr("First on %1, copies on %2; the numbers are of all copies together")
+        .arg(gpuName(r.places.front()), names.join(QStringLiteral(", ")));
   }
   if (index.column() == kSpark) {
     if (role != kSparkRole && role != kSortRole) return {};
@@ -157,7 +170,7 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
         return std::isnan(v) ? kBottom : v;
       }
       case kCopies:
-        return static_cast<double>(r.copies);
+        return static_cast<double>(r.places.size());
       case kExpert:
         return static_cast<double>(e);
       case kGpu:
@@ -177,7 +190,7 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
     case kExpert:
       return qs(expertName(e, static_cast<std::uint32_t>(m_rows.size())));
     case kGpu:
-      return r.gpu == run::kNone ? none() : QString::number(r.gpu);
+      return r.gpu == run::kNone ? none() : placesText(r.places);
     case kMean:
       return QString::number(r.mean, 'f', r.mean < 1000 ? 1 : 0);
     case kOverflowShare:
@@ -191,7 +204,7 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
     case kDropped:
       return e < numbers().dropped.size() ? count(numbers().dropped[e]) : tr("n/a");
     case kCopies:
-      return QString::number(r.copies);
+      return QString::number(r.places.size());
     case kMin:
     case kMax: {
       const double v = number(index.column() == kMin ? numbers().least : numbers().most);
@@ -215,7 +228,7 @@ QVariant ExpertsModel::headerData(int section, Qt::Orientation orientation, int 
       QT_TR_NOOP("min"),    QT_TR_NOOP("max"),   QT_TR_NOOP("std"),  QT_TR_NOOP("load")};
   static const std::array<const char*, kColumns> tips = {
       QT_TR_NOOP("Number of the expert"),
-      QT_TR_NOOP("GPU of its first replica"),
+      QT_TR_NOOP("GPUs that hold it, the first replica first"),
       QT_TR_NOOP("Mean tokens run there per step, without warm-up"),
       QT_TR_NOOP("99th percentile over steps of the tokens run there, without warm-up"),
       QT_TR_NOOP("overflow / (kept + overflow): share of its demand that found it full, without "
@@ -596,6 +609,32 @@ QString withShare(std::uint64_t n, std::uint64_t all) {
 const char* const kImbalanceTip =
     "imbalance = max/mean of the assignments run on each GPU; 1 is balanced";
 
+/// As in the panes: 1253 → "1 253", 8016.84 ms → "8.017 s", a share of 0.1526 → "15.3 %". Compare
+/// has the numbers as `switchyard diff` prints them.
+QString metricText(const run::Metric& m) {
+  if (!(m.value == m.value)) return QObject::tr("n/a");
+  static const std::array<std::pair<const char*, double>, 5> times = {
+      {{"ps", 1.0}, {"ns", 1e3}, {"us", 1e6}, {"ms", 1e9}, {"s", 1e12}}};
+  for (const auto& [unit, ps] : times) {
+    if (m.unit == unit) return qs(timeText(m.value * ps));
+  }
+  static const std::array<std::pair<const char*, double>, 5> sizes = {
+      {{"B", 1.0}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
+  for (const auto& [unit, bytes] : sizes) {
+    if (m.unit == unit) return qs(bytesText(m.value * bytes));
+  }
+  const QString name = qs(m.name);
+  const bool share = name.contains(QStringLiteral("share")) ||
+                     name.startsWith(QStringLiteral("link use ")) || m.name == "busy" ||
+                     m.name == "compute_busy" || m.name == "MBU" || m.name == "MFU";
+  if (m.unit.empty() && share) return qs(percentText(m.value));
+  constexpr double kExact = 1e15;
+  const bool whole = m.value >= 0 && m.value < kExact && m.value == std::floor(m.value);
+  const QString number =
+      whole ? count(static_cast<std::uint64_t>(m.value)) : qs(shortNumber(m.value));
+  return m.unit.empty() ? number : number + QStringLiteral(" ") + qs(m.unit);
+}
+
 std::vector<InspectorModel::Row> wholeRun(const RunStore& run) {
   std::vector<InspectorModel::Row> rows;
   const run::Totals& t = run.data().totals;
@@ -610,17 +649,14 @@ std::vector<InspectorModel::Row> wholeRun(const RunStore& run) {
       std::find_if(run.data().metrics.begin(), run.data().metrics.end(),
                    [](const run::Metric& m) { return m.name == "measured steps"; });
   if (measured != run.data().metrics.end() && measured->value < static_cast<double>(t.steps)) {
-    rows.push_back({QObject::tr("from here on"),
-                    QObject::tr("%1 steps, no warm-up")
-                        .arg(count(static_cast<std::uint64_t>(measured->value))),
+    rows.push_back({QObject::tr("below: no warm-up"),
+                    QObject::tr("%1 steps").arg(count(static_cast<std::uint64_t>(measured->value))),
                     QObject::tr("The numbers above are of all steps; those below leave the warm-up "
                                 "out")});
   }
   for (const run::Metric& m : run.data().metrics) {
     const run::MetricDefinition* d = run::find_metric(m.name);
-    QString value = qs(run::format_value(m.value));
-    if (!m.unit.empty() && m.value == m.value) value += QStringLiteral(" ") + qs(m.unit);
-    rows.push_back({qs(m.name), value, d != nullptr ? qs(d->definition) : QString()});
+    rows.push_back({qs(m.name), metricText(m), d != nullptr ? qs(d->definition) : QString()});
   }
   return rows;
 }
@@ -706,6 +742,11 @@ std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
                                              ? QObject::tr("no limit")
                                              : count(r.capacity[expert]));
     add(name + QObject::tr(" overflow"), count(r.overflow[expert]));
+    const std::vector<std::uint32_t> places = placesOf(run.data().inventory, layer, expert);
+    if (places.size() > 1) {
+      add(name + QObject::tr(" stands on"), QObject::tr("GPU %1").arg(placesText(places)),
+          QObject::tr("The first replica first; the numbers are of all copies together"));
+    }
   }
   if (gpu != run::kNone && gpu < run.gpus()) {
     // The chosen lane: what its GPU did in this step, and its memory.

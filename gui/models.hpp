@@ -58,7 +58,7 @@ class ExpertsModel : public QAbstractTableModel {
     std::uint32_t gpu = run::kNone;
     double mean = 0, overflowShare = 0;
     std::uint64_t overflow = 0, rerouted = 0;
-    std::uint32_t copies = 0;
+    std::vector<std::uint32_t> places;  // GPUs that hold it, the first replica first
   };
   void refresh();
   /// Read when a cell first asks for it.

@@ -31,13 +31,16 @@ QString stepText(const RunStore& run, std::uint64_t step) {
   return QStringLiteral("steps %1–%2, largest").arg(count(first), count(last));
 }
 
-/// GPUs that hold the expert.
-std::size_t copiesOf(const run::Inventory& inv, std::size_t layer, std::uint32_t expert) {
-  if (layer >= inv.moe_layers.size()) return 0;
-  const auto first = inv.placement.begin() +
-                     static_cast<std::ptrdiff_t>((layer * inv.experts + expert) * inv.replicas);
-  return static_cast<std::size_t>(std::count_if(
-      first, first + inv.replicas, [](std::uint32_t gpu) { return gpu != run::kNone; }));
+/// For lines of GPUs with copies that have no room.
+QString moreCopies(std::size_t gpus) { return QObject::tr("%1 more GPUs: copies").arg(gpus); }
+
+/// "GPU 0, GPU 3": where the expert stands, of many the first ones.
+QString gpuList(const std::vector<std::uint32_t>& places) {
+  constexpr std::size_t kMost = 4;
+  QStringList names;
+  for (std::size_t i = 0; i < std::min(kMost, places.size()); ++i) names << gpuName(places[i]);
+  if (places.size() > kMost) names << QObject::tr("%1 more").arg(places.size() - kMost);
+  return names.join(QStringLiteral(", "));
 }
 
 /// "e3", "e0–3", "6 experts" of ascending numbers.
@@ -100,9 +103,10 @@ void HeatPane::refresh() {
   m_order.clear();
   m_groups.clear();
   m_copies.clear();
+  m_mixed = false;
   const RunStore* run = m_state->run();
   if (run == nullptr) return;
-  m_order = run->expertOrder(m_state->layer());
+  m_order = rowsByGpu(*run, m_state->layer());
   findCopies();
   m_top = m_overTop = 1;
   try {
@@ -113,9 +117,11 @@ void HeatPane::refresh() {
     // this slot would have told them.
   }
   const RowOrder order = m_state->rowOrder();
+  // A row by number or by load is an expert, wherever it stands.
+  if (order != RowOrder::kGpu) std::erase_if(m_order, [](const HeatRow& r) { return r.copy; });
   if (order == RowOrder::kId) {
     std::sort(m_order.begin(), m_order.end(),
-              [](const ExpertPlace& a, const ExpertPlace& b) { return a.expert < b.expert; });
+              [](const HeatRow& a, const HeatRow& b) { return a.expert < b.expert; });
   } else if (order == RowOrder::kLoad) {
     std::vector<std::uint64_t> load(run->experts(), 0);
     const auto& kept = run->data().totals.expert_kept;
@@ -123,11 +129,12 @@ void HeatPane::refresh() {
       if (m_state->layer() != kAllLayers && l != m_state->layer()) continue;
       for (std::size_t e = 0; e < load.size(); ++e) load[e] += kept[l * load.size() + e];
     }
-    std::sort(m_order.begin(), m_order.end(), [&](const ExpertPlace& a, const ExpertPlace& b) {
+    std::sort(m_order.begin(), m_order.end(), [&](const HeatRow& a, const HeatRow& b) {
       return load[a.expert] != load[b.expert] ? load[a.expert] > load[b.expert]
                                               : a.expert < b.expert;
     });
   }
+  m_allRows = m_order.size();
   std::size_t skipped = 0;
   if (m_rowEnd > 0) {
     const auto all = static_cast<double>(m_order.size());
@@ -156,11 +163,41 @@ void HeatPane::refresh() {
       continue;
     }
     std::vector<std::uint32_t> members;
-    for (std::size_t r = g.first; r < g.end; ++r) members.push_back(m_order[r].expert);
+    std::vector<std::uint32_t> copies;
+    for (std::size_t r = g.first; r < g.end; ++r) {
+      (m_order[r].copy ? copies : members).push_back(m_order[r].expert);
+    }
     const QString which = expertsText(members, run->experts());
-    g.text = order == RowOrder::kGpu ? gpuName(g.gpu) + QStringLiteral("  ") + which : which;
+    g.text =
+        order == RowOrder::kGpu ? groupName(g.gpu, members) + QStringLiteral("  ") + which : which;
+    if (copies.size() == 1) {
+      g.text += QStringLiteral(" +") + expertsText(copies, run->experts());
+    } else if (!copies.empty()) {
+      g.text += QStringLiteral(" +%1").arg(copies.size());
+    }
     m_groups.push_back(g);
   }
+}
+
+QString HeatPane::groupName(std::uint32_t gpu, const std::vector<std::uint32_t>& experts) {
+  const RunStore& run = *m_state->run();
+  if (m_state->layer() != kAllLayers || !run.placementVaries() || experts.empty()) {
+    return gpuName(gpu);
+  }
+  // With stages the layers of the others stand on GPUs of their own, the same for all experts of a
+  // GPU. What a placement per layer mixes up is named by the first layer.
+  constexpr std::size_t kMost = 3;
+  const std::vector<std::uint32_t> places = firstPlaces(run.data().inventory, experts.front());
+  for (const std::uint32_t e : experts) {
+    if (firstPlaces(run.data().inventory, e) == places) continue;
+    m_mixed = true;
+    return gpuName(gpu);
+  }
+  QString text = gpuName(gpu);
+  for (std::size_t i = 1; i < std::min(kMost, places.size()); ++i) {
+    text += QStringLiteral(", %1").arg(places[i]);
+  }
+  return places.size() > kMost ? text + QStringLiteral(" …") : text;
 }
 
 void HeatPane::findCopies() {
@@ -209,7 +246,7 @@ QStringList HeatPane::copyNames() const {
 
 int HeatPane::copyLines(const QRect& plot) const {
   // The rows keep most of the pane.
-  const int most = plot.height() * 2 / 5 / lineHeight();
+  const int most = folded() ? 0 : plot.height() * 2 / 5 / lineHeight();
   return std::min(most, static_cast<int>(m_copies.size()));
 }
 
@@ -230,8 +267,7 @@ void HeatPane::drawCopies(QPainter& painter, const QRect& plot) {
     const auto at = static_cast<std::size_t>(i);
     // The last line that has room speaks for those that have none.
     const bool more = i + 1 == lines && m_copies.size() > at + 1;
-    const QString name =
-        more ? tr("%1 more GPUs  copies only").arg(m_copies.size() - at) : m_copies[at].name;
+    const QString name = more ? moreCopies(m_copies.size() - at) : m_copies[at].name;
     label(painter, QRect(4, line.top(), gutter() - 4 - 14, lineHeight()),
           Qt::AlignLeft | Qt::AlignVCenter,
           fontMetrics().elidedText(name, Qt::ElideRight, gutter() - 4 - 14), theme.text);
@@ -294,6 +330,9 @@ int HeatPane::gutterNeeded() const {
   // A line of copies needs no value beside it.
   int copies = 0;
   for (const CopyLine& c : m_copies) copies = std::max(copies, m.horizontalAdvance(c.name));
+  if (m_copies.size() > 1) {
+    copies = std::max(copies, m.horizontalAdvance(moreCopies(m_copies.size())));
+  }
   const int value = std::max({m.horizontalAdvance(QStringLiteral("1000 %")),
                               m.horizontalAdvance(valueText(m_top)),
                               m.horizontalAdvance(QStringLiteral("00.00×"))});
@@ -327,9 +366,14 @@ QString HeatPane::detail() const {
                                                               : tr("mean of a pixel");
   QString text = QStringLiteral("%1, %2, %3").arg(what, layer, how);
   if (m_rowEnd > 0) {
-    text = tr("%1 of %2 experts; %3").arg(m_order.size()).arg(run->experts()).arg(text);
+    text = m_allRows > run->experts()
+               ? tr("%1 of %2 rows; %3").arg(m_order.size()).arg(m_allRows).arg(text)
+               : tr("%1 of %2 experts; %3").arg(m_order.size()).arg(run->experts()).arg(text);
   }
-  if (m_state->layer() == kAllLayers && run->placementVaries()) {
+  if (std::any_of(m_order.begin(), m_order.end(), [](const HeatRow& r) { return r.copy; })) {
+    text += tr("; hatched: a copy, with the expert's numbers (all copies together)");
+  }
+  if (m_state->layer() == kAllLayers && m_mixed) {
     text += tr("; GPUs as in layer %1").arg(layers.front());
   }
   return text;
@@ -421,7 +465,7 @@ std::uint32_t HeatPane::expertAt(int y) const {
 int HeatPane::yOfExpert(std::uint32_t expert) const {
   const QRect plot = rowsOf(plotRect());
   for (std::size_t i = 0; i < m_order.size(); ++i) {
-    if (m_order[i].expert == expert) {
+    if (m_order[i].expert == expert && !m_order[i].copy) {
       return plot.top() + static_cast<int>((static_cast<double>(i) + 0.5) * plot.height() /
                                            static_cast<double>(m_order.size()));
     }
@@ -512,26 +556,28 @@ void HeatPane::drawContent(QPainter& painter, const QRect& whole) {
     }
   }
 
-  // Triangles beside rows that are over capacity somewhere in the window.
   const double rowHeight = plot.height() / static_cast<double>(experts);
+  drawHatch(painter, plot, rowHeight);
+  if (folded()) return;
+  // Triangles beside rows that are over capacity somewhere in the window.
   painter.setRenderHint(QPainter::Antialiasing);
   painter.setPen(Qt::NoPen);
   painter.setBrush(theme.overflow);
   const double size = std::clamp(rowHeight * 0.5, 1.5, 4.0);
   for (std::size_t row = 0; row < experts; ++row) {
-    if (!overRow[row]) continue;
+    if (!overRow[row] || m_order[row].copy) continue;
     const double y = plot.top() + (static_cast<double>(row) + 0.5) * rowHeight;
     const double x = plot.left() - 3;
     painter.drawPolygon(QPolygonF({{x - 6, y - size}, {x, y}, {x - 6, y + size}}));
   }
-  // Dots beside experts that several GPUs hold.
+  // Beside experts that several GPUs hold: a dot at the first, a ring at each copy.
   const run::Inventory& inv = run.data().inventory;
-  const std::size_t l = m_state->layer() == kAllLayers ? 0 : m_state->layer();
   for (std::size_t row = 0; row < experts && inv.replicas > 1; ++row) {
-    if (copiesOf(inv, l, m_order[row].expert) < 2) continue;
+    if (placesOf(inv, m_state->layer(), m_order[row].expert).size() < 2) continue;
     const double y = plot.top() + (static_cast<double>(row) + 0.5) * rowHeight;
     const double r = std::clamp(rowHeight * 0.3, 1.0, 2.5);
-    painter.setBrush(theme.text);
+    painter.setPen(m_order[row].copy ? QPen(theme.text, 1) : QPen(Qt::NoPen));
+    painter.setBrush(m_order[row].copy ? QBrush(Qt::NoBrush) : QBrush(theme.text));
     painter.drawEllipse(QPointF(plot.right() + 5, y), r, r);
   }
   painter.setRenderHint(QPainter::Antialiasing, false);
@@ -561,6 +607,25 @@ void HeatPane::drawContent(QPainter& painter, const QRect& whole) {
   }
 }
 
+void HeatPane::drawHatch(QPainter& painter, const QRect& plot, double rowHeight) const {
+  constexpr double kLeast = 3;  // a lower row is all hatch
+  if (rowHeight < kLeast) return;
+  QColor line = m_state->theme().base;
+  line.setAlpha(150);
+  painter.setPen(QPen(line, 1));
+  for (std::size_t row = 0; row < m_order.size(); ++row) {
+    if (!m_order[row].copy) continue;
+    const int top = plot.top() + qRound(static_cast<double>(row) * rowHeight);
+    const int bottom = plot.top() + qRound(static_cast<double>(row + 1) * rowHeight) - 1;
+    painter.setClipRect(QRect(plot.left(), top, plot.width(), bottom - top + 1));
+    const int height = bottom - top;
+    for (int x = plot.left() - height; x <= plot.right(); x += 6) {
+      painter.drawLine(x, bottom, x + height, top);
+    }
+  }
+  painter.setClipping(false);
+}
+
 void HeatPane::drawOverlay(QPainter& painter, const QRect& whole) {
   const QRect plot = rowsOf(whole);
   if (m_state->expert() != run::kNone && !m_order.empty()) {
@@ -585,6 +650,15 @@ void HeatPane::drawCursorValues(QPainter& painter, const QRect& whole, std::uint
   if (m_order.empty()) return;
   const HeatColumns c =
       heatColumns(run, m_state->layer(), m_state->scale(), Aggregate::kMax, oneStep(step), 1);
+  if (folded()) {
+    float most = -1;
+    for (const HeatRow& place : m_order) {
+      const float v = c.value[place.expert];
+      if (v == v) most = std::max(most, v);
+    }
+    foldedValue(painter, most < 0 ? tr("n/a") : valueText(static_cast<double>(most)));
+    return;
+  }
   const double rowHeight = plot.height() / static_cast<double>(m_order.size());
   const QRect right(0, 0, gutter() - 14, lineHeight());
   int lastBottom = -1000;
@@ -592,6 +666,7 @@ void HeatPane::drawCursorValues(QPainter& painter, const QRect& whole, std::uint
     float top = -1;
     bool over = false;
     for (std::size_t row = g.first; row < g.end; ++row) {
+      if (m_order[row].copy) continue;
       const std::uint32_t e = m_order[row].expert;
       if (c.value[e] == c.value[e]) top = std::max(top, c.value[e]);
       over = over || c.over[e] != 0;
@@ -619,11 +694,11 @@ QString HeatPane::describe(const QPoint& position) const {
   }
   const auto step = axis().stepAt(position.x(), run->steps());
   if (!step || m_order.empty()) return {};
-  const ExpertPlace& place = m_order[rowAt(position.y())];
+  const HeatRow& place = m_order[rowAt(position.y())];
   const std::uint32_t e = place.expert;
-  const QString name =
-      QStringLiteral("%1 @ %2, %3: ")
-          .arg(qs(expertName(e, run->experts())), gpuName(place.gpu), stepText(*run, *step));
+  const QString name = QStringLiteral("%1 @ %2%3, %4: ")
+                           .arg(qs(expertName(e, run->experts())), gpuName(place.gpu),
+                                place.copy ? tr(" (a copy)") : QString(), stepText(*run, *step));
   if (!run->hasSteps()) {
     const auto kept =
         heatColumns(*run, m_state->layer(), Scale::kTokens, Aggregate::kMax, oneStep(*step), 1);
@@ -644,9 +719,10 @@ QString HeatPane::describe(const QPoint& position) const {
   if (r.overflow[e] > 0) text += tr(", %1 over capacity").arg(count(r.overflow[e]));
   if (r.rerouted_in[e] > 0) text += tr(", %1 rerouted in").arg(count(r.rerouted_in[e]));
   if (r.dropped[e] > 0) text += tr(", %1 dropped").arg(count(r.dropped[e]));
-  const std::size_t copies =
-      copiesOf(run->data().inventory, m_state->layer() == kAllLayers ? 0 : m_state->layer(), e);
-  if (copies > 1) text += tr(", on %1 GPUs").arg(copies);
+  const std::vector<std::uint32_t> places = placesOf(run->data().inventory, m_state->layer(), e);
+  if (places.size() > 1) {
+    text += tr(", all %1 copies together: first on %2").arg(places.size()).arg(gpuList(places));
+  }
   return text;
 }
 
@@ -691,7 +767,7 @@ int LinePane::gutterNeeded() const {
          14;
 }
 
-QSize LinePane::minimumSizeHint() const {
+QSize LinePane::openMinimum() const {
   // Header, and three lines of text beside the plot; of large text the two at its ends.
   constexpr int kThreeLines = 45;
   const int lines = std::max(2 * lineHeight(), std::min(kThreeLines, 3 * lineHeight()));
@@ -891,7 +967,7 @@ bool shownAs(const QString& name, const QString& label) {
 }  // namespace
 
 void LinePane::clicked(const QPoint& position) {
-  if (position.y() >= headerHeight()) return;
+  if (folded() || position.y() >= headerHeight()) return;
   // The label under the mouse is an item's name, perhaps cut in its middle.
   for (const Label& l : labels()) {
     if (!l.rect.adjusted(-kLegendReach, 0, 2, 0).contains(position)) continue;
@@ -936,6 +1012,10 @@ void LinePane::mouseReleaseEvent(QMouseEvent* event) {
 }
 
 void LinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
+  if (folded()) {
+    foldedValue(painter, valueText(valueAt(step)));
+    return;
+  }
   if (plot.height() < 3 * lineHeight() - 4) return;  // it would overlap the two other labels
   label(painter, QRect(2, plot.center().y() - lineHeight() / 2, gutter() - 8, lineHeight()),
         Qt::AlignRight | Qt::AlignVCenter, valueText(valueAt(step)), m_state->theme().accent);
@@ -1443,7 +1523,7 @@ void TimelinePane::drawStrip(QPainter& painter, const QRect& plot) {
   }
 }
 
-QSize TimelinePane::minimumSizeHint() const {
+QSize TimelinePane::openMinimum() const {
   // Eight GPUs have a lane each.
   return {200, headerHeight() + stripHeight() + 8 * 6 + 4};
 }
@@ -1456,6 +1536,7 @@ std::size_t TimelinePane::namedLanes(double height) const {
 
 std::size_t TimelinePane::gpusPerLane(int height) const {
   const std::size_t gpus = m_state->run() != nullptr ? m_state->run()->gpus() : 0;
+  if (folded()) return std::max<std::size_t>(1, gpus);  // one lane: the mean of all
   const auto lanes = static_cast<std::size_t>(std::max(1, height / 6));
   return std::max<std::size_t>(1, (gpus + lanes - 1) / lanes);
 }
@@ -1575,7 +1656,7 @@ void TimelinePane::drawContent(QPainter& painter, const QRect& plot) {
   }
   drawShares(painter, plot, l, time);
   if (l.per == 1 && run.hasSteps()) drawSteps(painter, plot, l);
-  drawStrip(painter, plot);
+  if (!folded()) drawStrip(painter, plot);
   // Between replicas.
   painter.setPen(theme.frame);
   for (std::size_t lane = 1; lane < l.count; ++lane) {
@@ -1868,7 +1949,8 @@ void TimelinePane::drawCritical(QPainter& painter, const QRect& plot, const Lane
 
 void TimelinePane::drawOverlay(QPainter& painter, const QRect& plot) {
   const Lanes l = lanes(plot);
-  if (m_state->gpu() != run::kNone && l.count > 0 && m_state->gpu() < m_state->run()->gpus()) {
+  if (m_state->gpu() != run::kNone && l.count > 0 && m_state->gpu() < m_state->run()->gpus() &&
+      !folded()) {
     const auto [y0, y1] = laneRows(m_state->gpu() / l.per, l.count, plot.height(), 0);
     const QRect lane(plot.left() - 1, plot.top() + y0 - 1, plot.width() + 1, y1 - y0 + 1);
     painter.setBrush(Qt::NoBrush);
@@ -1889,6 +1971,7 @@ void TimelinePane::clicked(const QPoint& position) {
 
 void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
   const RunStore& run = *m_state->run();
+  if (run.gpus() == 0) return;
   const Columns<std::int64_t> c = phaseColumns(run, oneStep(step), 1);
   const std::size_t per = gpusPerLane(plot.height());
   const std::size_t lanes = (run.gpus() + per - 1) / per;
@@ -1905,6 +1988,10 @@ void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::u
                                                 static_cast<double>(lanes));
     const QRect where(2, y - lineHeight() / 2, gutter() - 8, lineHeight());
     const QString text = all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : tr("n/a");
+    if (folded()) {
+      foldedValue(painter, text);
+      return;
+    }
     label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text, m_state->theme().accent);
   }
 }

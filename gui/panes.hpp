@@ -7,14 +7,17 @@
 
 #include <QSet>
 
+#include "gui/core/places.hpp"
 #include "gui/timepane.hpp"
 #include "gui/worker.hpp"
 
 namespace switchyard::gui {
 
 /// Experts (rows, by default by GPU) over steps. Red cells, ticks above the plot and triangles in
-/// the gutter mark overflow, dots at the right experts with several replicas. GPUs that hold only
-/// copies have a line below the rows: the run has no load per copy. Where experts are more than
+/// the gutter mark overflow. Copies of an expert that a GPU holds beside experts of its own have
+/// rows there too, hatched, with the numbers of all copies together (the run has no load per copy
+/// and step); at the right a dot marks an expert with copies, a ring a copy. GPUs that hold only
+/// copies have a line below the rows. Where experts are more than
 /// pixel rows, a row shows its largest value. Ctrl+Shift+wheel zooms the rows.
 class HeatPane : public TimePane {
   Q_OBJECT
@@ -27,7 +30,7 @@ class HeatPane : public TimePane {
   [[nodiscard]] int yOfExpert(std::uint32_t expert) const;
   /// Lines of GPUs that hold only copies, as "GPU 4  copies of e0–1".
   [[nodiscard]] QStringList copyNames() const;
-  /// Rows on screen, of all experts.
+  /// Rows on screen, copies included.
   [[nodiscard]] std::size_t rows() const { return m_order.size(); }
   void showAllRows();
   /// Chooses the expert and shows the steps around its largest demand (load, without capacities).
@@ -59,6 +62,8 @@ class HeatPane : public TimePane {
   };
   void refresh();
   void findCopies();
+  /// "GPU 0", of stages "GPU 0, 4"; notes where no such name is right for all layers.
+  [[nodiscard]] QString groupName(std::uint32_t gpu, const std::vector<std::uint32_t>& experts);
   /// Lines of copies that have room below the rows, and the part of the plot that rows have.
   [[nodiscard]] int copyLines(const QRect& plot) const;
   [[nodiscard]] QRect rowsOf(const QRect& plot) const;
@@ -76,7 +81,11 @@ class HeatPane : public TimePane {
   [[nodiscard]] int widthOf(const LegendParts& parts) const;
   [[nodiscard]] QRgb overColor(double fill) const;
 
-  std::vector<ExpertPlace> m_order;  // rows on screen
+  void drawHatch(QPainter& painter, const QRect& plot, double rowHeight) const;
+
+  std::vector<HeatRow> m_order;  // rows on screen
+  std::size_t m_allRows = 0;
+  bool m_mixed = false;  // the rows' GPUs are those of the first layer only
   std::vector<Group> m_groups;
   std::vector<CopyLine> m_copies;
   double m_rowFirst = 0, m_rowEnd = 0;  // share of all rows on screen, 0 … 1; end 0: all
@@ -97,7 +106,7 @@ class LinePane : public TimePane {
   /// Whether the line of that name in the legend is hidden.
   [[nodiscard]] bool hidden(const QString& name) const { return m_hidden.contains(name); }
   [[nodiscard]] int gutterNeeded() const override;
-  [[nodiscard]] QSize minimumSizeHint() const override;
+  [[nodiscard]] QSize openMinimum() const override;
 
  signals:
   void menuWanted(const QPoint& globalPosition);
@@ -227,13 +236,13 @@ class TimelinePane : public TimePane {
  public:
   explicit TimelinePane(ViewState* state, QWidget* parent = nullptr);
   [[nodiscard]] int gutterNeeded() const override;
+  [[nodiscard]] QSize openMinimum() const override;
 
  protected:
   [[nodiscard]] QString title() const override;
   [[nodiscard]] QString detail() const override;
   [[nodiscard]] std::vector<LegendItem> legend() const override;
   [[nodiscard]] int stripHeight() const override { return 7; }
-  [[nodiscard]] QSize minimumSizeHint() const override;
   void drawContent(QPainter& painter, const QRect& plot) override;
   void drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) override;
   void drawOverlay(QPainter& painter, const QRect& plot) override;

@@ -103,7 +103,11 @@ const QStringList& dockNames() {
 /// The dock's content, with the state's run in it.
 std::unique_ptr<QWidget> dockOf(const QString& name, ViewState* state) {
   if (name == QLatin1String("topology")) return std::make_unique<TopologyView>(state);
-  if (name == QLatin1String("reroutes")) return std::make_unique<MatrixView>(state);
+  if (name == QLatin1String("reroutes")) {
+    auto matrix = std::make_unique<MatrixView>(state);
+    matrix->setKind(MatrixKind::kReroutesExperts);  // the dock shows traffic where nothing moved
+    return matrix;
+  }
   if (name == QLatin1String("capacity")) return std::make_unique<CapacityView>(state);
   auto compare = std::make_unique<CompareView>(state);
   compare->setRuns({qs(state->run()->name()), qs(state->other()->name())}, 0, 1);

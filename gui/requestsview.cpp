@@ -5,12 +5,12 @@
 #include <array>
 #include <limits>
 
+#include <QBoxLayout>
 #include <QEvent>
 #include <QHeaderView>
 #include <QLabel>
 #include <QPainter>
 #include <QSortFilterProxyModel>
-#include <QVBoxLayout>
 
 #include "gui/text.hpp"
 #include "sim/run/metrics.hpp"
@@ -140,7 +140,7 @@ QVariant RequestsModel::headerData(int section, Qt::Orientation orientation, int
 
 HistogramView::HistogramView(ViewState* state, const QString& title, QWidget* parent)
     : QWidget(parent), m_state(state), m_title(title) {
-  setMinimumSize(140, 60);
+  setMinimumSize(120, 40);
   connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
 }
 
@@ -167,11 +167,17 @@ void HistogramView::paintEvent(QPaintEvent*) {
   const Theme& t = m_state->theme();
   p.fillRect(rect(), t.base);
   const QFontMetrics m = fontMetrics();
+  // In little height the ends of the axis stand beside the caption.
+  const bool low = height() < 4 * m.height() + 4;
+  const QString ends = tr("0–%1").arg(qs(timeText(m_top)));
+  const int aside = low && !m_bins.empty() ? m.horizontalAdvance(ends) + 10 : 0;
+  const QRect top(4, 0, width() - 8, m.height() + 2);
   p.setPen(t.text);
-  p.drawText(QRect(4, 0, width() - 8, m.height() + 2), Qt::AlignLeft | Qt::AlignVCenter,
-             m.elidedText(m_caption, Qt::ElideRight, width() - 8));
+  p.drawText(top, Qt::AlignLeft | Qt::AlignVCenter,
+             m.elidedText(m_caption, Qt::ElideRight, top.width() - aside));
   if (m_bins.empty()) return;
-  const QRect r(6, m.height() + 4, width() - 12, height() - 2 * m.height() - 8);
+  const QRect r(6, m.height() + 4, width() - 12,
+                height() - (low ? 1 : 2) * m.height() - (low ? 6 : 8));
   const std::uint32_t most = *std::max_element(m_bins.begin(), m_bins.end());
   const int n = static_cast<int>(m_bins.size());
   for (int i = 0; i < n; ++i) {
@@ -189,6 +195,10 @@ void HistogramView::paintEvent(QPaintEvent*) {
     p.drawLine(x, r.top(), x, r.bottom());
   }
   p.setPen(t.muted);
+  if (low) {
+    p.drawText(top, Qt::AlignRight | Qt::AlignVCenter, ends);
+    return;
+  }
   const QRect below(r.left(), r.bottom() + 2, r.width(), m.height());
   p.drawText(below, Qt::AlignLeft, QStringLiteral("0"));
   p.drawText(below, Qt::AlignRight, qs(timeText(m_top)));
@@ -286,6 +296,18 @@ void RequestsView::fitText() {
                             m_table->fontMetrics().height());
 }
 
+QSize RequestsView::minimumSizeHint() const {
+  // Of the charts side by side: a dock may become as low as that.
+  const int requests = m_table->minimumHeight() + 2 + m_life->minimumHeight();
+  return {2 * m_ttft->minimumWidth(), 2 + std::max(requests, m_ttft->minimumHeight())};
+}
+
+void RequestsView::resizeEvent(QResizeEvent* event) {
+  const bool low = height() < 2 * (4 * fontMetrics().height() + 10);
+  m_charts->setDirection(low ? QBoxLayout::LeftToRight : QBoxLayout::TopToBottom);
+  QWidget::resizeEvent(event);
+}
+
 void RequestsView::changeEvent(QEvent* event) {
   QWidget::changeEvent(event);
   if (event->type() == QEvent::FontChange && m_table != nullptr) fitText();
@@ -328,10 +350,10 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
   requests->addWidget(m_table, 1);
   requests->addWidget(m_life);
   layout->addLayout(requests, 3);
-  auto* charts = new QVBoxLayout;
-  charts->addWidget(m_ttft);
-  charts->addWidget(m_tpot);
-  layout->addLayout(charts, 2);
+  m_charts = new QBoxLayout(QBoxLayout::TopToBottom);
+  m_charts->addWidget(m_ttft);
+  m_charts->addWidget(m_tpot);
+  layout->addLayout(m_charts, 2);
   connect(m_table->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
           [this](const QModelIndex& current) {
             const RunStore* run = m_state->run();

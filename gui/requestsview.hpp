@@ -13,6 +13,7 @@
 #include "gui/core/views.hpp"
 #include "gui/tableview.hpp"
 
+class QBoxLayout;
 class QLabel;
 
 namespace switchyard::gui {
@@ -104,9 +105,12 @@ class RequestsView : public QWidget {
   [[nodiscard]] HistogramView* ttft() const { return m_ttft; }
   [[nodiscard]] HistogramView* tpot() const { return m_tpot; }
   [[nodiscard]] LifeView* life() const { return m_life; }
+  [[nodiscard]] QSize minimumSizeHint() const override;
 
  protected:
   void changeEvent(QEvent* event) override;
+  /// In little height the charts stand side by side.
+  void resizeEvent(QResizeEvent* event) override;
 
  private:
   void fitText();
@@ -117,6 +121,7 @@ class RequestsView : public QWidget {
   LifeView* m_life;
   QLabel* m_hint;
   QWidget* m_content;
+  QBoxLayout* m_charts;
 };
 
 }  // namespace switchyard::gui

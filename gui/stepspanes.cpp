@@ -568,6 +568,7 @@ void LatencyPane::drawContent(QPainter& painter, const QRect& plot) {
   std::sort(targets.begin(), targets.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [ps, name] : targets) drawReference(painter, plot, std::log10(ps));
+  if (folded()) return;
   // Each name on its own line; where lines are close their names stand side by side.
   std::vector<QRect> names;
   for (const auto& [ps, name] : targets) {

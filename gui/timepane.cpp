@@ -20,7 +20,8 @@ constexpr int kGap = 6;         // between gutter text and plot
 constexpr int kDragPixels = 4;  // less is a click
 constexpr int kSwatch = 10;     // width of a legend's sample
 constexpr int kLegendGap = 10;
-constexpr int kSlack = 2;  // an advance is rounded down
+constexpr int kSlack = 2;     // an advance is rounded down
+constexpr int kTriangle = 8;  // of a pane that can be folded
 
 bool isVector(const QPainter& painter) {
   const auto type = painter.paintEngine()->type();
@@ -45,6 +46,45 @@ TimePane::TimePane(ViewState* state, const QString& id, QWidget* parent)
 
 int TimePane::lineHeight() const { return fontMetrics().height(); }
 int TimePane::headerHeight() const { return hasHeader() ? lineHeight() + 5 : 0; }
+int TimePane::titleLeft() const { return m_foldable ? 6 + kTriangle + 4 : 6; }
+
+int TimePane::titleWidth() const {
+  QFont bold = font();
+  bold.setBold(true);
+  return QFontMetrics(bold).horizontalAdvance(title());
+}
+
+void TimePane::setFoldable(bool foldable) {
+  if (foldable == m_foldable) return;
+  m_foldable = foldable;
+  invalidate();
+}
+
+void TimePane::setFolded(bool folded) {
+  if (folded == m_folded) return;
+  m_folded = folded;
+  setAccessibleDescription(folded ? tr("folded") : QString());
+  invalidate();
+  updateGeometry();
+}
+
+int TimePane::foldedGutter() const {
+  return m_foldable ? titleLeft() + titleWidth() + 2 + kGap : 0;
+}
+
+int TimePane::heightFor(int plot) const {
+  return headerHeight() + stripHeight() + (hasHeader() ? 0 : 2) + plot + 3;
+}
+
+QRect TimePane::foldRect() const {
+  if (!m_foldable) return {};
+  if (m_folded) return {0, 0, m_gutter, height()};
+  return {0, 0, titleLeft() + titleWidth() + 4, headerHeight()};
+}
+
+QSize TimePane::minimumSizeHint() const {
+  return m_folded ? QSize(200, foldedHeight()) : openMinimum();
+}
 
 void TimePane::setMargins(int gutter, int right) {
   if (gutter == m_gutter && right == m_right) return;
@@ -54,7 +94,7 @@ void TimePane::setMargins(int gutter, int right) {
 }
 
 QRect TimePane::plotRect() const {
-  const int top = headerHeight() + stripHeight() + (hasHeader() ? 0 : 2);
+  const int top = m_folded ? 1 : headerHeight() + stripHeight() + (hasHeader() ? 0 : 2);
   return {m_gutter, top, std::max(1, width() - m_gutter - m_right),
           std::max(1, height() - top - 3)};
 }
@@ -99,6 +139,8 @@ std::vector<TimePane::Label> TimePane::labels() const {
 void TimePane::label(QPainter& painter, const QRect& where, int flags, const QString& text,
                      const QColor& color, bool bold) {
   if (text.isEmpty()) return;
+  // A folded pane has room for its title and one number only.
+  if (m_folded && m_inContent && where.left() < m_gutter) return;
   QFont font = this->font();
   font.setBold(bold);
   painter.setFont(font);
@@ -173,16 +215,14 @@ void TimePane::drawLegend(QPainter& painter, const QRect& rect) {
 
 void TimePane::drawHeader(QPainter& painter) {
   const Theme& theme = m_state->theme();
-  QFont bold = font();
-  bold.setBold(true);
-  const QFontMetrics boldMetrics(bold);
-  const int left = 6;
+  const int left = titleLeft();
   const int right = plotRect().right();
   const int h = headerHeight();
-  const int titleWidth = boldMetrics.horizontalAdvance(title());
-  label(painter, QRect(left, 0, titleWidth + 2, h), Qt::AlignLeft | Qt::AlignVCenter, title(),
+  const int words = titleWidth();
+  if (m_foldable) drawTriangle(painter, h / 2);
+  label(painter, QRect(left, 0, words + 2, h), Qt::AlignLeft | Qt::AlignVCenter, title(),
         theme.text, true);
-  int x = left + titleWidth + 10;
+  int x = left + words + 10;
   const int room = std::max(0, right - x);
   const int wanted = legendWidth();
   const int legendRoom = std::min(wanted, room);
@@ -199,13 +239,49 @@ void TimePane::drawHeader(QPainter& painter) {
   }
 }
 
+void TimePane::drawTriangle(QPainter& painter, int middle) {
+  const QPointF at(6 + kTriangle / 2.0, middle + 0.5);
+  constexpr double kHalf = kTriangle / 2.0, kDepth = kTriangle / 3.0;
+  painter.setRenderHint(QPainter::Antialiasing);
+  painter.setPen(Qt::NoPen);
+  painter.setBrush(m_state->theme().muted);
+  if (m_folded) {
+    painter.drawPolygon(QPolygonF(
+        {at + QPointF(-kDepth, -kHalf), at + QPointF(kDepth, 0), at + QPointF(-kDepth, kHalf)}));
+  } else {
+    painter.drawPolygon(QPolygonF(
+        {at + QPointF(-kHalf, -kDepth), at + QPointF(kHalf, -kDepth), at + QPointF(0, kDepth)}));
+  }
+  painter.setRenderHint(QPainter::Antialiasing, false);
+}
+
+void TimePane::drawFoldedTitle(QPainter& painter) {
+  drawTriangle(painter, height() / 2);
+  const QRect where(titleLeft(), 0, m_gutter - titleLeft() - kGap, height());
+  QFont bold = font();
+  bold.setBold(true);
+  label(painter, where, Qt::AlignLeft | Qt::AlignVCenter,
+        QFontMetrics(bold).elidedText(title(), Qt::ElideRight, where.width()),
+        m_state->theme().text, true);
+}
+
+void TimePane::foldedValue(QPainter& painter, const QString& text) {
+  const int left = titleLeft() + titleWidth() + 6;
+  const int room = m_gutter - kGap - 2 - left;
+  if (fontMetrics().horizontalAdvance(text) > room) return;
+  label(painter, QRect(left, 0, room, height()), Qt::AlignRight | Qt::AlignVCenter, text,
+        m_state->theme().accent);
+}
+
 void TimePane::drawStatic(QPainter& painter) {
   m_staticLabels.clear();
   m_sink = &m_staticLabels;
   ++m_contentDraws;
   const Theme& theme = m_state->theme();
   painter.fillRect(rect(), theme.window);
-  if (hasHeader()) {
+  if (m_folded) {
+    drawFoldedTitle(painter);
+  } else if (hasHeader()) {
     try {
       drawHeader(painter);
     } catch (const InputError&) {
@@ -216,6 +292,7 @@ void TimePane::drawStatic(QPainter& painter) {
   if (hasFrame()) painter.fillRect(plot, theme.base);
   if (m_state->run() != nullptr) {
     painter.save();
+    m_inContent = true;
     try {
       drawContent(painter, plot);
     } catch (const InputError& e) {
@@ -226,6 +303,7 @@ void TimePane::drawStatic(QPainter& painter) {
           fontMetrics().elidedText(QString::fromUtf8(e.what()), Qt::ElideMiddle, plot.width() - 12),
           theme.saturated);
     }
+    m_inContent = false;
     painter.restore();
   }
   if (hasFrame()) {
@@ -270,8 +348,8 @@ void TimePane::draw(QPainter& painter) {
 void TimePane::drawOverlay(QPainter& painter, const QRect& plot) {
   const Theme& theme = m_state->theme();
   const TimeAxis a = axis();
-  const QRect strip(plot.left(), plot.top() - stripHeight(), plot.width(),
-                    plot.height() + stripHeight());
+  const QRect strip(plot.left(), plot.top() - this->strip(), plot.width(),
+                    plot.height() + this->strip());
   painter.setClipRect(strip);
   if (const auto range = m_state->selection()) {
     const double x0 = a.xOf(static_cast<double>(range->first));
@@ -311,6 +389,7 @@ void TimePane::clicked(const QPoint&) {}
 void TimePane::doubleClicked(const QPoint&) {}
 
 void TimePane::drawStripTick(QPainter& painter, int x) const {
+  if (strip() == 0) return;
   const QRect plot = plotRect();
   painter.fillRect(QRect(x, plot.top() - stripHeight(), 1, stripHeight() - 2),
                    m_state->theme().overflow);
@@ -390,7 +469,16 @@ void TimePane::mouseMoveEvent(QMouseEvent* event) {
   } catch (const InputError& e) {
     said = QString::fromUtf8(e.what());  // a page that cannot be read any more
   }
-  const bool header = hasHeader() && at.y() < headerHeight() && m_state->run() != nullptr;
+  const bool fold = foldRect().contains(at);
+  setCursor(fold ? Qt::PointingHandCursor : Qt::ArrowCursor);
+  if (fold && m_drag == Drag::kNone) {
+    emit hovered(
+        (m_folded ? tr("%1: click or Space unfolds; %2") : tr("%1: click or Space folds; %2"))
+            .arg(title(), headerText()));
+    return;
+  }
+  const bool header =
+      !m_folded && hasHeader() && at.y() < headerHeight() && m_state->run() != nullptr;
   emit hovered(said.isEmpty() && header ? title() + QStringLiteral(": ") + headerText() : said);
 }
 
@@ -399,6 +487,8 @@ void TimePane::mouseReleaseEvent(QMouseEvent* event) {
   m_drag = Drag::kNone;
   if (drag == Drag::kSelect && m_moved) {
     emit rangeSelected(event->globalPosition().toPoint());
+  } else if (drag == Drag::kSelect && foldRect().contains(event->pos())) {
+    emit foldWanted();
   } else if (drag == Drag::kSelect) {
     clicked(event->pos());
   }

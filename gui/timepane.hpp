@@ -6,6 +6,9 @@
 //
 //   gutter (labels, values at the cursor) | plot | right margin (half a tick label)
 //
+// A pane may be folded: one line high, its title in the gutter and a small plot beside it, without
+// numbers but the one at the cursor.
+//
 // Every text goes through label(), which records its rectangle: tests intersect them.
 #pragma once
 #include <optional>
@@ -45,6 +48,21 @@ class TimePane : public QWidget {
   void setMargins(int gutter, int right);
   [[nodiscard]] int gutter() const { return m_gutter; }
   [[nodiscard]] QRect plotRect() const;
+  /// With a triangle in its header, which folds it. Off at first: a figure has none.
+  void setFoldable(bool foldable);
+  [[nodiscard]] bool foldable() const { return m_foldable; }
+  void setFolded(bool folded);
+  [[nodiscard]] bool folded() const { return m_folded; }
+  [[nodiscard]] int foldedHeight() const { return lineHeight() + 6; }
+  /// Width of the gutter that holds the title of a folded pane; 0 for one that cannot be folded.
+  [[nodiscard]] int foldedGutter() const;
+  /// Height at which an open pane's plot is `plot` pixels high.
+  [[nodiscard]] int heightFor(int plot) const;
+  /// Where a click folds or unfolds: triangle and title. Empty unless foldable.
+  [[nodiscard]] QRect foldRect() const;
+  [[nodiscard]] QSize minimumSizeHint() const override;
+  /// Of an open pane.
+  [[nodiscard]] virtual QSize openMinimum() const { return QWidget::minimumSizeHint(); }
   [[nodiscard]] TimeAxis axis() const;
 
   /// Draws what the widget shows now; fills labels().
@@ -66,6 +84,8 @@ class TimePane : public QWidget {
   void hovered(const QString& text);
   /// The mouse has selected a range.
   void rangeSelected(const QPoint& globalPosition);
+  /// A click on the title: fold it, or unfold it.
+  void foldWanted();
 
  protected:
   /// Steps this pane shows: the shared window, or the whole run.
@@ -96,6 +116,11 @@ class TimePane : public QWidget {
   [[nodiscard]] QRect gutterLine(int y) const;
   [[nodiscard]] int lineHeight() const;
   [[nodiscard]] int headerHeight() const;
+  /// Of a folded pane, the number at the cursor beside its title, where it has room.
+  void foldedValue(QPainter& painter, const QString& text);
+  /// Width of the title in its bold font, and where it begins.
+  [[nodiscard]] int titleWidth() const;
+  [[nodiscard]] int titleLeft() const;
   void drawStripTick(QPainter& painter, int x) const;
 
   void paintEvent(QPaintEvent* event) override;
@@ -115,6 +140,10 @@ class TimePane : public QWidget {
  private:
   void drawStatic(QPainter& painter);
   void drawHeader(QPainter& painter);
+  void drawFoldedTitle(QPainter& painter);
+  void drawTriangle(QPainter& painter, int middle);
+  /// Of a folded pane none.
+  [[nodiscard]] int strip() const { return m_folded ? 0 : stripHeight(); }
 
   QString m_id;
   int m_gutter = 100, m_right = 30;
@@ -128,6 +157,8 @@ class TimePane : public QWidget {
   QPoint m_pressed;
   TimeWindow m_pressedWindow;
   bool m_moved = false;
+  bool m_foldable = false, m_folded = false;
+  bool m_inContent = false;  // the labels being drawn are the content's
 };
 
 }  // namespace switchyard::gui

@@ -195,6 +195,127 @@ TEST_F(DisplayTest, GpusThatHoldOnlyCopiesHaveALine) {
   EXPECT_TRUE(pane<HeatPane>("heatmap")->copyNames().isEmpty());
 }
 
+/// Eight experts per GPU, as the demo; GPU 5 holds a copy of e03 as well, GPU 2 copies of e40, e41.
+run::RunData withReplicas() {
+  run::RunData data = demoRun(40);
+  run::Inventory& inv = data.inventory;
+  std::vector<std::uint32_t> places;
+  for (std::size_t l = 0; l < inv.moe_layers.size(); ++l) {
+    for (std::uint32_t e = 0; e < inv.experts; ++e) {
+      places.push_back(e / 8);
+      places.push_back(e == 3 ? 5U : e == 40 || e == 41 ? 2U : run::kNone);
+    }
+  }
+  inv.placement = places;
+  inv.replicas = 2;
+  return data;
+}
+
+TEST_F(DisplayTest, ACopyBesideExpertsOfItsGpuHasARowOfItsOwn) {
+  open(stored(withReplicas()));
+  auto* heat = pane<HeatPane>("heatmap");
+  EXPECT_EQ(heat->rows(), 67U) << "64 experts, three copies";
+  EXPECT_TRUE(heat->copyNames().isEmpty());
+  const QStringList shown = texts(heat);
+  EXPECT_TRUE(shown.contains(QStringLiteral("GPU 5  e40–47 +e03")))
+      << shown.join('|').toStdString();
+  EXPECT_TRUE(shown.contains(QStringLiteral("GPU 2  e16–23 +2")));
+  EXPECT_TRUE(shown.contains(QStringLiteral("GPU 1  e08–15")));
+  EXPECT_TRUE(heat->headerText().contains(QStringLiteral("hatched: a copy")));
+  // Rows from the top: GPU 0 has 8, GPU 1 8, GPU 2 8 and two copies.
+  const QRect plot = heat->plotRect();
+  const auto middle = [&](int row) {
+    return plot.top() + static_cast<int>((row + 0.5) * plot.height() / 67);
+  };
+  EXPECT_EQ(heat->expertAt(middle(3)), 3U);
+  EXPECT_EQ(heat->yOfExpert(3), middle(3)) << "the first replica's row";
+  EXPECT_EQ(heat->expertAt(middle(24)), 40U);
+  EXPECT_EQ(heat->expertAt(middle(25)), 41U);
+  EXPECT_EQ(heat->expertAt(middle(26)), 24U);
+  // 26 rows of GPUs 0 to 2, 16 of GPUs 3 and 4, 8 of GPU 5: then the copy of e03.
+  EXPECT_EQ(heat->expertAt(middle(50)), 3U);
+  const int x = plot.center().x();
+  EXPECT_TRUE(
+      said(heat, QPoint(x, middle(50))).startsWith(QStringLiteral("e03 @ GPU 5 (a copy), ")))
+      << said(heat, QPoint(x, middle(50))).toStdString();
+  EXPECT_TRUE(said(heat, QPoint(x, middle(3)))
+                  .endsWith(QStringLiteral("all 2 copies together: first on GPU 0, GPU 5")))
+      << said(heat, QPoint(x, middle(3))).toStdString();
+  // Choosing the expert outlines both rows; the rings and dots at the right differ.
+  const QImage before = heat->grab().toImage();
+  window.state()->setExpert(3);
+  const QImage after = heat->grab().toImage();
+  for (const int row : {3, 50}) {
+    EXPECT_NE(before.pixelColor(plot.left(), middle(row)),
+              after.pixelColor(plot.left(), middle(row)))
+        << row;
+  }
+  EXPECT_NE(before.pixelColor(plot.right() + 5, middle(3)),
+            before.pixelColor(plot.right() + 5, middle(4)));
+  // By number or by load a row is an expert.
+  window.state()->setRowOrder(RowOrder::kId);
+  EXPECT_EQ(heat->rows(), 64U);
+  EXPECT_FALSE(heat->headerText().contains(QStringLiteral("hatched")));
+  window.state()->setRowOrder(RowOrder::kGpu);
+  // The table names the GPUs, the first replica's first.
+  const QAbstractItemModel& m = *window.expertsTable()->model();
+  int seen = 0;
+  for (int r = 0; r < m.rowCount(); ++r) {
+    const auto e = m.index(r, 0).data(kIdRole).toUInt();
+    const QString gpus = m.index(r, ExpertsModel::kGpu).data().toString();
+    if (e == 3) {
+      ++seen;
+      EXPECT_EQ(gpus, QStringLiteral("0, 5"));
+      EXPECT_EQ(m.index(r, ExpertsModel::kCopies).data().toString(), QStringLiteral("2"));
+      EXPECT_EQ(m.index(r, ExpertsModel::kGpu).data(Qt::ToolTipRole).toString(),
+                QStringLiteral("First on GPU 0, copies on GPU 5; the numbers are of all copies "
+                               "together"));
+    }
+    if (e == 4) {
+      ++seen;
+      EXPECT_EQ(gpus, QStringLiteral("0"));
+    }
+  }
+  EXPECT_EQ(seen, 2);
+}
+
+TEST_F(DisplayTest, RowsOfAPipelineNameTheGpusOfEveryStage) {
+  run::RunData data = demoRun(40);
+  run::Inventory& inv = data.inventory;
+  for (std::size_t l = 0; l < 4; ++l) {
+    for (std::uint32_t e = 0; e < 64; ++e) inv.placement[l * 64 + e] = (l < 2 ? 0 : 4) + e / 16;
+  }
+  open(stored(std::move(data)));
+  auto* heat = pane<HeatPane>("heatmap");
+  EXPECT_TRUE(texts(heat).contains(QStringLiteral("GPU 0, 4  e00–15")))
+      << texts(heat).join('|').toStdString();
+  EXPECT_FALSE(heat->headerText().contains(QStringLiteral("as in layer")));
+  // A layer stands in one stage.
+  window.state()->setLayer(3);
+  EXPECT_TRUE(texts(heat).contains(QStringLiteral("GPU 4  e00–15")));
+  // What each layer places by itself has no such names.
+  data = demoRun(40);
+  std::swap(data.inventory.placement[64], data.inventory.placement[64 + 9]);
+  open(stored(std::move(data)));
+  window.state()->setLayer(kAllLayers);
+  EXPECT_TRUE(texts(heat).contains(QStringLiteral("GPU 0  e00–07")));
+  EXPECT_TRUE(heat->headerText().contains(QStringLiteral("GPUs as in layer 1")));
+}
+
+TEST(Places, AreEachGpuOnceTheFirstReplicaFirst) {
+  run::Inventory inv;
+  inv.experts = 2;
+  inv.moe_layers = {0, 5};
+  inv.replicas = 3;
+  inv.placement = {4, 4, 1, 2, run::kNone, run::kNone, 0, 1, 2, run::kNone, run::kNone, run::kNone};
+  EXPECT_EQ(placesOf(inv, 0, 0), (std::vector<std::uint32_t>{4, 1}));
+  EXPECT_EQ(placesOf(inv, kAllLayers, 1), (std::vector<std::uint32_t>{2}));
+  EXPECT_EQ(placesOf(inv, 1, 0), (std::vector<std::uint32_t>{0, 1, 2}));
+  EXPECT_TRUE(placesOf(inv, 1, 1).empty());
+  EXPECT_TRUE(placesOf(inv, 2, 0).empty());
+  EXPECT_TRUE(placesOf(inv, 0, 2).empty());
+}
+
 TEST_F(DisplayTest, TheCriticalPathHasAnOutlinePerGpuThatHeldIt) {
   // 40 pieces of a step: GPU 2 for a while, GPU 5, GPU 2 again; a short while of GPU 7 between.
   run::RunData data = demoRun();

@@ -17,6 +17,7 @@
 #include <QPushButton>
 #include <QScrollBar>
 #include <QSettings>
+#include <QSplitter>
 #include <QTest>
 
 #include <gtest/gtest.h>
@@ -333,24 +334,201 @@ TEST_F(LayoutTest, LargeTextFitsIntoASmallWindow) {
   window.setTextSize(9);
 }
 
-TEST_F(LayoutTest, ARunWithRequestsFitsIntoASmallWindow) {
+/// 35 requests that arrive while it runs: the latency is shown without being asked for.
+run::RunData arrivals() {
   run::RunData data = demoRun(60);
+  for (std::uint32_t s = 5; s < 40; ++s) {
+    run::RequestRecord q;
+    q.id = s;
+    q.arrival_ps = q.scheduled_ps = data.steps[s - 3].start_ps;
+    q.first_token_ps = data.steps[s].end_ps;
+    q.end_ps = data.steps[s + 10].end_ps;
+    q.prompt_tokens = 9;
+    q.output_tokens = 9;
+    q.outcome = run::RequestOutcome::kFinished;
+    data.requests.push_back(q);
+  }
   data.serving = true;
-  run::RequestRecord q;
-  q.arrival_ps = 0;
-  q.first_token_ps = data.steps[3].end_ps;
-  q.end_ps = data.steps[20].end_ps;
-  q.prompt_tokens = 9;
-  q.output_tokens = 8;
-  q.outcome = run::RequestOutcome::kFinished;
-  data.requests.assign(1, q);
-  open(stored(std::move(data)));
+  return data;
+}
+
+QStringList foldedOf(const MainWindow& window) {
+  QStringList names;
+  for (const TimePane* p : window.panes()->panes()) {
+    if (p->folded() && p->isVisible()) names << p->id();
+  }
+  return names;
+}
+
+bool says(const TimePane* pane, const QString& text) {
+  const auto labels = pane->labels();
+  return std::any_of(labels.begin(), labels.end(),
+                     [&](const auto& l) { return l.text.startsWith(text.left(6)); });
+}
+
+TEST_F(LayoutTest, TheHeatMapIsHighInASmallWindow) {
+  for (const double points : {9.0, 10.0, 14.0}) {
+    for (const bool arriving : {false, true}) {
+      window.setTextSize(points);
+      open(stored(arriving ? arrivals() : demoRun(60)));
+      window.state()->setCursor(30);
+      QApplication::processEvents();
+      window.grab();
+      const std::string when = fmt::format(", {} points, arrivals {}", points, arriving);
+      EXPECT_EQ(window.size(), QSize(1280, 800)) << when;
+      EXPECT_GE(pane("heatmap")->plotRect().height(), PaneStack::kHeatPlot) << when;
+      expectClear(window, when.c_str());
+      // Nothing has vanished: each pane is there, open or as a line with its name and its plot.
+      QStringList there = {QStringLiteral("heatmap"), QStringLiteral("imbalance"),
+                           QStringLiteral("steptime"), QStringLiteral("links"),
+                           QStringLiteral("timeline")};
+      if (arriving) there << QStringLiteral("latency");
+      for (const QString& id : there) {
+        const TimePane* p = window.panes()->pane(id);
+        EXPECT_TRUE(p->isVisible()) << id.toStdString() << when;
+        EXPECT_TRUE(p->foldable());
+        EXPECT_TRUE(says(p, p->id() == QLatin1String("heatmap") ? QStringLiteral("Expert load")
+                            : p->id() == QLatin1String("imbalance")
+                                ? QStringLiteral("Load imbalance")
+                            : p->id() == QLatin1String("steptime") ? QStringLiteral("Step time")
+                            : p->id() == QLatin1String("links")    ? QStringLiteral("Link use")
+                            : p->id() == QLatin1String("timeline") ? QStringLiteral("GPU time")
+                                                                   : QStringLiteral("Latency")))
+            << id.toStdString() << when;
+        EXPECT_GE(p->plotRect().height(), p->fontMetrics().height()) << id.toStdString() << when;
+      }
+      // The lanes of the GPUs are the last to be folded.
+      if (pane("timeline")->folded()) {
+        EXPECT_TRUE(pane("links")->folded() && pane("steptime")->folded()) << when;
+      }
+    }
+  }
+  window.setTextSize(9);
+}
+
+TEST_F(LayoutTest, ALargeWindowFoldsNothing) {
+  open(stored(arrivals()), QSize(1680, 1020));
+  EXPECT_EQ(foldedOf(window), QStringList());
+  EXPECT_GE(pane("heatmap")->plotRect().height(), PaneStack::kHeatPlot);
+  window.resize(1280, 800);
+  QApplication::processEvents();
+  EXPECT_NE(foldedOf(window), QStringList());
+  window.resize(1680, 1020);
+  QApplication::processEvents();
+  EXPECT_EQ(foldedOf(window), QStringList());
+}
+
+TEST_F(LayoutTest, APaneIsFoldedByClickKeyAndMenu) {
+  open(stored(demoRun(60)), QSize(1680, 1020));
+  TimePane* links = pane("links");
+  const int heat = pane("heatmap")->height();
+  const auto title = [&] { return links->foldRect().center(); };
+  QTest::mouseClick(links, Qt::LeftButton, {}, title());
+  QApplication::processEvents();
+  EXPECT_TRUE(links->folded());
+  EXPECT_EQ(links->height(), links->foldedHeight());
+  EXPECT_GT(pane("heatmap")->height(), heat) << "the heat map has its room";
+  EXPECT_EQ(window.panes()->fold(QStringLiteral("links")), PaneStack::Fold::kFolded);
+  // Mouse and cursor work in it; the number at the cursor stands beside the title.
+  QTest::mouseMove(links, QPoint(1, 1));
+  QTest::mouseMove(links, links->plotRect().center());
+  EXPECT_TRUE(window.state()->cursor().has_value());
+  links->grab();
+  EXPECT_EQ(links->labels().size(), 2U);
+  expectClear(window, ", one pane folded");
+  QTest::mouseClick(links, Qt::LeftButton, {}, title());
+  QApplication::processEvents();
+  EXPECT_FALSE(links->folded());
+  EXPECT_EQ(pane("heatmap")->height(), heat);
+  // A click elsewhere in the header folds nothing.
+  QTest::mouseClick(links, Qt::LeftButton, {}, QPoint(links->foldRect().right() + 40, 5));
+  EXPECT_FALSE(links->folded());
+  // Space, in the pane with the focus.
+  links->setFocus();
+  QTest::keyClick(links, Qt::Key_Space);
+  EXPECT_TRUE(links->folded());
+  QTest::keyClick(links, Qt::Key_Return);
+  EXPECT_FALSE(links->folded());
+  const auto action = [&](const char* text) {
+    for (QAction* a : window.findChildren<QAction*>()) {
+      if (a->text() == QLatin1String(text)) return a;
+    }
+    ADD_FAILURE() << text;
+    return static_cast<QAction*>(nullptr);
+  };
+  action("Fold all but the heat map")->trigger();
+  EXPECT_EQ(foldedOf(window).size(), 4);
+  EXPECT_FALSE(pane("heatmap")->folded());
+  action("Unfold all")->trigger();
+  EXPECT_EQ(foldedOf(window).size(), 0);
+  // In a small window what a person opened stays open, and the heat map gives way.
+  window.resize(1280, 800);
+  QApplication::processEvents();
+  EXPECT_EQ(window.size(), QSize(1280, 800));
+  EXPECT_FALSE(pane("timeline")->folded());
+  for (TimePane* p : window.panes()->panes()) {
+    if (!p->isVisible()) continue;
+    EXPECT_GE(p->height(), p->minimumSizeHint().height()) << p->id().toStdString();
+  }
+  // The last one stays open: a window of titles only has no use.
+  action("Fold all but the heat map")->trigger();
+  QTest::mouseClick(pane("heatmap"), Qt::LeftButton, {}, pane("heatmap")->foldRect().center());
+  EXPECT_FALSE(pane("heatmap")->folded());
+  window.panes()->setFold(QStringLiteral("timeline"), PaneStack::Fold::kOpen);
+  QTest::mouseClick(pane("heatmap"), Qt::LeftButton, {}, pane("heatmap")->foldRect().center());
+  QApplication::processEvents();
+  EXPECT_TRUE(pane("heatmap")->folded());
+  EXPECT_GT(pane("timeline")->height(), 300);
+  expectClear(window, ", the heat map folded");
+  action("Fold as the window asks")->trigger();
+  QApplication::processEvents();
+  EXPECT_GE(pane("heatmap")->plotRect().height(), PaneStack::kHeatPlot);
+  // A pane that is asked for comes open, also where others have to be folded for it.
+  window.findChild<QAction*>(QStringLiteral("pane:memory"))->trigger();
+  QApplication::processEvents();
+  EXPECT_FALSE(pane("memory")->folded());
+  EXPECT_GE(pane("heatmap")->plotRect().height(), PaneStack::kHeatPlot);
+  window.follow(QStringLiteral("pane:steptime"));
+  QApplication::processEvents();
+  EXPECT_FALSE(pane("steptime")->folded());
+  expectClear(window, ", memory and step time open");
+}
+
+TEST_F(LayoutTest, HeightsThatAPersonGaveStay) {
+  open(stored(demoRun(60)), QSize(1680, 1020));
+  auto* splitter = window.panes()->findChild<QSplitter*>();
+  ASSERT_NE(splitter, nullptr);
+  const int before = pane("imbalance")->height();
+  // The handle above the second pane, 90 pixels up.
+  QWidget* handle = splitter->handle(1);
+  QTest::mousePress(handle, Qt::LeftButton, {}, QPoint(20, 1));
+  QTest::mouseMove(handle, QPoint(20, -40));
+  QTest::mouseMove(handle, QPoint(20, -89));
+  QTest::mouseRelease(handle, Qt::LeftButton, {}, QPoint(20, -89));
+  const int dragged = pane("imbalance")->height();
+  EXPECT_GT(dragged, before + 40);
+  const QByteArray state = window.panes()->sizesState();
+  EXPECT_TRUE(state.contains("imbalance=" + QByteArray::number(dragged))) << state.toStdString();
+  // Folding another one and back leaves it as it was.
+  window.panes()->setFold(QStringLiteral("links"), PaneStack::Fold::kFolded);
+  window.panes()->setFold(QStringLiteral("links"), PaneStack::Fold::kOpen);
+  EXPECT_NEAR(pane("imbalance")->height(), dragged, 1);
+  window.panes()->restoreSizes({});
+  EXPECT_NEAR(pane("imbalance")->height(), before, 1);
+  window.panes()->restoreSizes(state);
+  EXPECT_NEAR(pane("imbalance")->height(), dragged, 1);
+  window.panes()->restoreSizes("nonsense =3 imbalance=x links=-4 heatmap=999999999999");
+  EXPECT_NEAR(pane("imbalance")->height(), before, 1) << "what is no height counts for nothing";
+}
+
+TEST_F(LayoutTest, ARunWithRequestsFitsIntoASmallWindow) {
+  open(stored(arrivals()));
   window.restoreDefaultLayout();
   QApplication::processEvents();
   for (const char* name : {"events", "compare", "capacity", "requests", "health"}) {
     QWidget* dock = window.dock(QLatin1String(name));
     ASSERT_NE(dock, nullptr) << name;
-    EXPECT_LT(dock->minimumSizeHint().height(), 170) << name;
+    EXPECT_LT(dock->minimumSizeHint().height(), 110) << name;
   }
   EXPECT_EQ(window.size(), QSize(1280, 800));
 }
@@ -753,6 +931,8 @@ TEST(Panes, ThatAreShownAndTheirColoursAreKept) {
     QApplication::processEvents();
     action(first, "pane:entropy")->trigger();
     action(first, "pane:links")->trigger();
+    first.panes()->setFold(QStringLiteral("timeline"), PaneStack::Fold::kFolded);
+    first.panes()->setFold(QStringLiteral("imbalance"), PaneStack::Fold::kOpen);
     action(first, "colors:1")->trigger();
     action(first, "rows:2")->trigger();
     first.close();
@@ -763,11 +943,15 @@ TEST(Panes, ThatAreShownAndTheirColoursAreKept) {
   QApplication::processEvents();
   EXPECT_TRUE(second.panes()->pane(QStringLiteral("entropy"))->isVisible());
   EXPECT_FALSE(second.panes()->pane(QStringLiteral("links"))->isVisible());
+  EXPECT_TRUE(second.panes()->pane(QStringLiteral("timeline"))->folded());
+  EXPECT_EQ(second.panes()->fold(QStringLiteral("imbalance")), PaneStack::Fold::kOpen);
+  EXPECT_EQ(second.panes()->fold(QStringLiteral("steptime")), PaneStack::Fold::kAuto);
   EXPECT_EQ(second.state()->colorMap(), ColorMap::kCividis);
   EXPECT_EQ(second.state()->rowOrder(), RowOrder::kLoad);
   for (QAction* a : second.findChildren<QAction*>()) {
     if (a->text() == QStringLiteral("Restore default layout")) a->trigger();
   }
+  EXPECT_EQ(second.panes()->fold(QStringLiteral("timeline")), PaneStack::Fold::kAuto);
   EXPECT_FALSE(second.panes()->pane(QStringLiteral("entropy"))->isVisible());
   EXPECT_TRUE(second.panes()->pane(QStringLiteral("links"))->isVisible());
 }
