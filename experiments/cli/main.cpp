@@ -571,7 +571,8 @@ int run(int argc, char** argv) {
 
   ProfileOptions profile;
   auto* v_profile = app.add_subcommand(
-      "profile", "measure the engine's operations: a calibration of this machine");
+      "profile",
+      "measure the engine's operations and its own time per step: a calibration of this machine");
   v_profile->add_option("--device", profile.device, "cpu or cuda")->capture_default_str();
   v_profile->add_option("--dtype", profile.dtype, "of products: f32, or with --device cuda bf16")
       ->capture_default_str();

@@ -15,6 +15,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "experiments/cli/profile_host.hpp"
 #include "experiments/cli/trace.hpp"
 #include "sim/cost/calibrated.hpp"
 
@@ -340,6 +341,12 @@ int run_profile(const ProfileOptions& options) {
                   on_gpu ? backend->name() + " " + backend->precision() : cpu::path().name);
   scenario::Calibration out =
       measure_operations(*backend, c, profile_scope(options.device), library, options.quiet);
+  out.tables.push_back(measure_host(*backend, c, {}, library));
+  if (!options.quiet) {
+    const OpTable& host = out.tables.back();
+    fmt::print("{:<8} {:<9} {:>3} points, {:.4g} us a step, {:.4g} us a sequence\n", "host", "-",
+               host.points.size(), host.overhead_us, host.per_sequence_us);
+  }
   out.device = options.name.empty() ? options.device : options.name;
   out.source = fmt::format(
       "switchyard {} profile, {}", version(),

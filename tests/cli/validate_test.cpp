@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -12,15 +13,18 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
+#include "experiments/cli/profile_host.hpp"
 #include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
 #include "experiments/validation/fit_routing.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
 #include "sim/loop/synthetic_routing.hpp"
+#include "sim/run/run_file.hpp"
 #include "tests/cli/process.hpp"
 
 namespace switchyard {
@@ -538,7 +542,7 @@ TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
                                 {.folder = f, .environment = {}});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   const auto c = scenario::read_calibration((f / "cpu.toml").string());
-  std::size_t gemms = 0, experts = 0, attention = 0;
+  std::size_t gemms = 0, experts = 0, attention = 0, host = 0;
   for (const auto& t : c.tables) {
     gemms += t.kind == scenario::OpKind::kGemm ? 1 : 0;
     experts += t.kind == scenario::OpKind::kExperts ? 1 : 0;
@@ -546,9 +550,11 @@ TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
                          t.kind == scenario::OpKind::kAttentionPrefill
                      ? 1
                      : 0;
+    host += t.kind == scenario::OpKind::kHost ? 1 : 0;
     EXPECT_GE(t.points.size(), 7U);
     EXPECT_LE(t.rate_share, 1);
   }
+  EXPECT_EQ(host, 1U);
   EXPECT_GE(gemms, 3U);
   EXPECT_EQ(experts, 1U);
   EXPECT_EQ(attention, 2U);
@@ -560,11 +566,77 @@ TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
   EXPECT_EQ(sim.exit_code, 0) << sim.err;
   EXPECT_NE(sim.out.find("calibration cpu: "), std::string::npos) << sim.out;
   EXPECT_EQ(sim.out.find("calibration cpu: 0 times"), std::string::npos) << sim.out;
+  // The host's times are on every step, to the picosecond: 16 sequences on 8 GPUs, two on each.
+  const auto steps_of = [&](std::vector<std::string> more, const std::string& out) {
+    std::vector<std::string> words{"sim", source_path("scenarios/demo.toml").string(),
+                                   "--set", "cost.calibration=\"" + (f / "cpu.toml").string() + "\"",
+                                   "--set", "cost.other_device=true", "--set", "workload.batch=16",
+                                   "--set", "workload.routing={ synthetic = \"uniform\" }",
+                                   "--set", "model.file=\"" + model + "\"", "--quiet",
+                                   "-o", (f / out).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto ran = run_switchyard(words);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return run::read_run(f / out).steps;
+  };
+  const auto with = steps_of({"--set", "host={}"}, "with.h5");
+  const auto without =
+      steps_of({"--set", "host={per_step=\"0 us\",per_sequence=\"0 us\"}"}, "without.h5");
+  const auto& table = *std::find_if(c.tables.begin(), c.tables.end(), [](const auto& t) {
+    return t.kind == scenario::OpKind::kHost;
+  });
+  const std::int64_t each = SimTime::from_seconds(table.overhead_us * 1e-6).ps() +
+                            2 * SimTime::from_seconds(table.per_sequence_us * 1e-6).ps();
+  ASSERT_GT(each, 0);
+  ASSERT_EQ(with.size(), without.size());
+  for (std::size_t s = 0; s < with.size(); ++s) {
+    EXPECT_EQ(with[s].end_ps - with[s].start_ps - (without[s].end_ps - without[s].start_ps), each)
+        << s;
+  }
   const auto latent = run_switchyard({"profile", "--model", "deepseek_v3", "-o", "x.toml"},
                                      {.folder = f, .environment = {}});
   EXPECT_EQ(latent.exit_code, 2) << latent.err;
   EXPECT_NE(latent.err.find("latent attention"), std::string::npos) << latent.err;
   EXPECT_FALSE(fs::exists(f / "x.toml"));
+}
+
+/// A backend whose norms take two milliseconds more.
+class SlowBackend : public cli::TimedBackend {
+ public:
+  using TimedBackend::TimedBackend;
+  void rms_norm(const float* x, std::size_t rows, const WeightView& weight, float eps,
+                float* out) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    TimedBackend::rms_norm(x, rows, weight, eps, out);
+  }
+};
+
+TEST(Profile, TheHostsTimeIsWhatIsNotInTheBackendsCalls) {
+  const model::ModelConfig model =
+      model::read_model_config(source_path("scenarios/checkpoints/sy-16x2"));
+  const auto cpu = make_cpu_backend(1);
+  SlowBackend slow(*cpu);
+  const cli::HostScope scope{{1, 4}, 15};
+  const scenario::OpTable fast = cli::measure_host(*cpu, model, scope, "x");
+  const auto begin = std::chrono::steady_clock::now();
+  const scenario::OpTable same = cli::measure_host(slow, model, scope, "x");
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2 * 16 * 9 * 2))
+      << "2 x 16 steps of 4 layers have 9 norms each";
+  for (const scenario::OpTable* t : {&fast, &same}) {
+    EXPECT_EQ(t->kind, scenario::OpKind::kHost);
+    EXPECT_EQ(t->variant, "");
+    ASSERT_EQ(t->points.size(), 2U);
+    EXPECT_EQ(t->points[1].at[0], 4);
+    for (const auto& p : t->points) {
+      EXPECT_GT(p.us, 0);
+      EXPECT_LT(p.us, 2000) << "not one of the norms";
+    }
+    // Two points: the line goes through both, unless one part would be negative.
+    if (t->overhead_us > 0 && t->per_sequence_us > 0) {
+      EXPECT_NEAR(t->overhead_us + 4 * t->per_sequence_us, t->points[1].us,
+                  1e-6 * t->points[1].us);
+    }
+  }
 }
 
 TEST(Validate, BadInputNamesFileAndLine) {
