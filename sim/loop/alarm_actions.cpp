@@ -65,8 +65,8 @@ std::string Simulator::in_replica(std::uint32_t engine) const {
 }
 
 void Simulator::watch(const run::StepRecord& record, std::uint64_t step) {
-  const std::uint32_t each = gpus_ / replicas(), first = record.scalars.engine * each;
-  for (std::uint32_t g = first; g < first + each; ++g) {
+  const scenario::GpuRange of = engine_gpus_[record.scalars.engine];
+  for (std::uint32_t g = of.first; g < of.beyond; ++g) {
     busy_ps_[g] = 0;
     for (std::size_t p = 0; p < run::kPhases; ++p) {
       if (p != at(run::Phase::kWait)) {
@@ -188,7 +188,7 @@ void Simulator::shed(std::uint64_t step, const AlarmChange& change) {
 
 void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
   const std::int64_t now = engine_time();
-  const std::uint32_t width = s_.parallel.stage_gpus();
+  const std::uint32_t width = homes();
   const std::uint32_t from = group_first(change.place.gpu % width);  // In the first stage.
   const bool busy = s_.alarms[change.rule].signal == scenario::HealthSignal::kGpuBusy;
   // Of a home's GPUs in all stages: the fullest, or in the step that raised the alarm (the
@@ -196,7 +196,7 @@ void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
   const auto level = [&](std::uint32_t home) {
     double most = 0;
     for (std::uint32_t first = home; first < (staged() ? gpus_ : home + 1); first += width) {
-      for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
+      for (std::uint32_t g = first; g < first + layout().tp; ++g) {
         most = std::max(most, busy ? busy_ps_[g]
                                    : static_cast<double>(ledger_.live(g)) /
                                          static_cast<double>(ledger_.capacity(g)));
@@ -206,7 +206,7 @@ void Simulator::migrate_kv(std::uint64_t step, const AlarmChange& change) {
   };
   const std::uint32_t last = staged() ? width : plan_.last_gpu;
   std::uint32_t to = run::kNone;
-  for (std::uint32_t g = plan_.first_gpu; g < last; g += s_.parallel.tp) {
+  for (std::uint32_t g = plan_.first_gpu; g < last; g += layout().tp) {
     if (g != from && out_[g] == 0 && (to == run::kNone || level(g) < level(to))) to = g;
   }
   const std::string& name = s_.alarms[change.rule].name;

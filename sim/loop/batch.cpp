@@ -30,7 +30,7 @@ void Simulator::compose_part(std::uint32_t micro, std::uint32_t micros, std::uin
   tokens_of_.assign(gpus_, 0);
   routed_of_.assign(gpus_, 0);
   sampled_of_.assign(gpus_, 0);
-  const std::uint32_t tp = s_.parallel.tp, first = stage * s_.parallel.stage_gpus();
+  const std::uint32_t tp = layout().tp, first = stage * homes();
   // Sequence i of a home is of micro-batch i mod micros.
   std::vector<std::uint32_t> dealt(gpus_, 0);
   micro_of_.assign(plan_.sequences.size(), 0);
@@ -93,8 +93,9 @@ std::vector<std::vector<std::uint64_t>> Simulator::group_collective(
     network::Collective what, const std::vector<std::uint64_t>& rows, std::uint64_t values) const {
   if (values == 0) values = s_.model.hidden_size;
   std::vector<std::vector<std::uint64_t>> out;
-  std::vector<std::uint32_t> members(s_.parallel.tp);
-  for (std::uint32_t first = 0; first < gpus_; first += s_.parallel.tp) {
+  const scenario::Parallel& p = layout();
+  std::vector<std::uint32_t> members(p.tp);
+  for (std::uint32_t first = p.first_gpu; p.has(first); first += p.tp) {
     std::iota(members.begin(), members.end(), first);
     const auto phases = network::collective(
         what, network::collective_of(s_.network.collective),
@@ -102,9 +103,9 @@ std::vector<std::vector<std::uint64_t>> Simulator::group_collective(
     if (out.size() < phases.size()) {
       out.resize(phases.size(), std::vector<std::uint64_t>(std::size_t{gpus_} * gpus_, 0));
     }
-    for (std::size_t p = 0; p < phases.size(); ++p) {
-      for (const network::Transfer& t : phases[p]) {
-        out[p][std::size_t{t.src} * gpus_ + t.dst] += t.bytes;
+    for (std::size_t i = 0; i < phases.size(); ++i) {
+      for (const network::Transfer& t : phases[i]) {
+        out[i][std::size_t{t.src} * gpus_ + t.dst] += t.bytes;
       }
     }
   }
@@ -117,12 +118,12 @@ void Simulator::compose_reduce() {
   scatter_.clear();
   gather_.clear();
   if (!sharded()) return;
-  if (s_.parallel.sequence_parallel) {
+  if (layout().sequence_parallel) {
     scatter_ = group_collective(network::Collective::kReduceScatter, tokens_of_);
   } else {
     reduce_ = group_collective(network::Collective::kAllReduce, tokens_of_);
   }
-  if (s_.parallel.sequence_parallel || wide()) {
+  if (layout().sequence_parallel || wide()) {
     gather_ = group_collective(network::Collective::kAllGather, tokens_of_);
   }
 }
@@ -136,7 +137,7 @@ void Simulator::gather_samples() {
 /// parallel.vocab_parallel: every GPU of a group gets the logits of the whole vocabulary.
 void Simulator::gather_logits() {
   const std::uint64_t before = record_.scalars.bytes_sent;
-  const std::uint64_t values = shard_.vocab_size * s_.parallel.tp;
+  const std::uint64_t values = shard().vocab_size * layout().tp;
   collective(run::kNone, group_collective(network::Collective::kAllGather, sampled_of_, values),
              {network::Collective::kAllGather, &sampled_of_, values});
   logit_bytes_ += record_.scalars.bytes_sent - before;
@@ -150,17 +151,17 @@ void Simulator::note_vocabulary(std::uint64_t steps) {
   sink_.data().metrics.push_back({"logits all-gather per step", each(logit_bytes_), "B"});
 }
 
-std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens) const {
-  return kv_bytes_of(tokens, 0, s_.model.layers.size());
+std::uint64_t Simulator::kv_bytes_of(const Pool& pool, std::uint64_t tokens) const {
+  return kv_bytes_of(pool, tokens, 0, s_.model.layers.size());
 }
 
-std::uint64_t Simulator::kv_bytes_of(std::uint64_t tokens, std::size_t first_layer,
-                                     std::size_t beyond) const {
+std::uint64_t Simulator::kv_bytes_of(const Pool& pool, std::uint64_t tokens,
+                                     std::size_t first_layer, std::size_t beyond) const {
   // Whole pages of kv.block tokens; windowed layers keep what model::kv_bytes says.
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t held = (tokens + block - 1) / block * block;
   std::uint64_t values = 0;
-  const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
+  const std::uint64_t per_token = model::kv_values_per_token_layer(pool.shard);
   for (std::size_t layer = first_layer; layer < beyond; ++layer) {
     const std::uint64_t window = s_.model.layers[layer].sliding_window;
     values += per_token * (window == 0 ? held : std::min(held, window));
@@ -182,7 +183,7 @@ std::uint64_t Simulator::kv_tokens_on(std::uint32_t gpu, std::uint32_t home,
 
 std::uint64_t Simulator::kv_layer_page() const {
   return model::dtype_bytes(s_.dtype.kv,
-                            s_.memory.kv_block * model::kv_values_per_token_layer(shard_));
+                            s_.memory.kv_block * model::kv_values_per_token_layer(shard()));
 }
 
 std::uint64_t Simulator::expert_kv_bytes(std::uint32_t gpu) {
@@ -248,9 +249,9 @@ std::vector<KvTransfer> Simulator::kv_moves(std::uint32_t id, std::uint32_t from
                                             std::uint64_t tokens) const {
   std::vector<KvTransfer> moves;
   const auto move = [&](std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
-    if (bytes > 0) moves.push_back({a, b, bytes});
+    if (bytes > 0) moves.push_back({a, b, bytes, s_.parallel.tp});
   };
-  const std::uint32_t round = kv_round(), tp = s_.parallel.tp;
+  const std::uint32_t round = kv_round(), tp = layout().tp;
   if (!kv_by_expert()) {
     for (std::uint32_t i = 0; i < round; ++i) {
       const std::uint32_t source = kv_copy(from) + (kv_place(from) + i) % round * tp;
@@ -316,11 +317,12 @@ std::uint64_t Simulator::kv_bytes_on(std::uint32_t gpu, std::uint32_t home,
     return holds_kv(gpu, home) ? pages * (beyond - first - moe_layers_of(stage)) * kv_layer_page()
                                : 0;
   }
-  if (!spread_kv()) return holds_kv(gpu, home) ? kv_bytes_of(tokens, first, beyond) : 0;
+  if (!spread_kv())
+    return holds_kv(gpu, home) ? kv_bytes_of(pool_of(gpu), tokens, first, beyond) : 0;
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t held = (tokens + block - 1) / block * block;
   std::uint64_t values = 0;
-  const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
+  const std::uint64_t per_token = model::kv_values_per_token_layer(shard());
   for (std::size_t layer = first; layer < beyond; ++layer) {
     const std::uint64_t window = s_.model.layers[layer].sliding_window;
     values += per_token * kv_tokens_on(gpu, home, window == 0 ? held : std::min(held, window));
@@ -369,9 +371,8 @@ void Simulator::place_context_kv(const RoutingTrace* trace) {
   StepTokens tokens;
   Candidates found;
   for (std::uint32_t b = 0; b < s_.workload.batch; ++b) {
-    const std::uint32_t width = s_.parallel.stage_gpus();
-    const std::uint32_t home =
-        hub() ? s_.parallel.hub : b % (width / s_.parallel.tp) * s_.parallel.tp;
+    const std::uint32_t width = homes();
+    const std::uint32_t home = hub() ? layout().hub : b % (width / layout().tp) * layout().tp;
     const std::size_t n = s_.workload.context;
     tokens.sequence.assign(n, b);
     tokens.position.resize(n);
@@ -386,7 +387,7 @@ void Simulator::place_context_kv(const RoutingTrace* trace) {
       const std::uint32_t here = home + stage_of_moe(m) * width;
       for (std::size_t t = 0; t < n; ++t) {
         const std::uint16_t e = found.ids[t * found.width];
-        ++kv_count(b, m, e < experts_ ? map_.gpu_of(m, e, here) : here);
+        ++kv_count(b, m, e < experts_ ? map().gpu_of(m, e, here) : here);
       }
     }
   }
@@ -395,7 +396,7 @@ void Simulator::place_context_kv(const RoutingTrace* trace) {
 void Simulator::keep_kv(std::uint32_t moe) {
   const std::uint64_t block = s_.memory.kv_block;
   const std::uint64_t each =
-      model::dtype_bytes(s_.dtype.kv, model::kv_values_per_token_layer(shard_));
+      model::dtype_bytes(s_.dtype.kv, model::kv_values_per_token_layer(shard()));
   std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pages(gpus_, 0);
   for (std::size_t t = 0; t < tokens_.size(); ++t) {
     // A tensor-parallel group keeps its shards of the heads together.
@@ -404,7 +405,7 @@ void Simulator::keep_kv(std::uint32_t moe) {
     // Dropped: it stays at home.
     const std::uint32_t to = served == kNoGpu ? home : group_first(served);
     std::uint32_t& n = kv_count(tokens_.sequence[t], moe, to);
-    for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+    for (std::uint32_t i = 0; i < layout().tp; ++i) {
       pages[to + i] += n % block == 0 ? 1 : 0;
       if (to != home) bytes[std::size_t{home + i} * gpus_ + to + i] += each;
     }
@@ -431,14 +432,14 @@ void Simulator::move_values(std::uint32_t moe, const Matrices& matrices, Among a
 void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
   if (kv_by_expert()) {
     if (moe == run::kNone) return;
-    const std::uint64_t each = model::kv_values_per_token_layer(shard_);
+    const std::uint64_t each = model::kv_values_per_token_layer(shard());
     std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
     for (std::size_t p = 0; p < plan_.sequences.size(); ++p) {
       const PlannedSequence& q = plan_.sequences[p];
       if (!in_part(p)) continue;
       std::uint64_t kept = 0;
-      const std::uint32_t ep = s_.parallel.ep, home = home_of(q), first = home / ep * ep;
-      for (std::uint32_t g = first; g < first + ep; g += s_.parallel.tp) {
+      const std::uint32_t ep = layout().ep, home = home_of(q), first = home / ep * ep;
+      for (std::uint32_t g = first; g < first + ep; g += layout().tp) {
         const std::uint64_t here = kv_count(q.id, moe, g);
         kept += here;
         if (g == home) continue;
@@ -447,7 +448,7 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
           continue;
         }
         const std::uint64_t pull = model::dtype_bytes(s_.dtype.kv, each * here);
-        for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+        for (std::uint32_t i = 0; i < layout().tp; ++i) {
           bytes[std::size_t{g + i} * gpus_ + home + i] += pull;
           pulled[home + i] += pull;
         }
@@ -462,7 +463,7 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
     return;
   }
   const std::uint64_t window = s_.model.layers[layer].sliding_window;
-  const std::uint64_t per_token = model::kv_values_per_token_layer(shard_);
+  const std::uint64_t per_token = model::kv_values_per_token_layer(shard());
   const auto kept = [&](std::uint64_t n) { return window == 0 ? n : std::min(n, window); };
   std::vector<std::uint64_t> bytes(std::size_t{gpus_} * gpus_, 0), pulled(gpus_, 0);
   if (s_.memory.kv_placement == KvPlacement::kReplicated) {
@@ -493,8 +494,8 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
     const PlannedSequence& q = plan_.sequences[p];
     if (!in_part(p)) continue;
     keep_at_home(q, kv_tokens_on(q.gpu, q.gpu, kept(q.had)));
-    const std::uint32_t ep = s_.parallel.ep, home = home_of(q), first = home / ep * ep;
-    for (std::uint32_t g = first; g < first + ep; g += s_.parallel.tp) {
+    const std::uint32_t ep = layout().ep, home = home_of(q), first = home / ep * ep;
+    for (std::uint32_t g = first; g < first + ep; g += layout().tp) {
       if (g == home) continue;
       const std::uint64_t here = kv_tokens_on(g, q.gpu, kept(q.had));
       const std::uint64_t pull = merges(q) ? 0 : model::dtype_bytes(s_.dtype.kv, per_token * here);
@@ -502,7 +503,7 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
       const std::uint64_t fresh = model::dtype_bytes(
           s_.dtype.kv,
           per_token * (kv_tokens_on(g, q.gpu, q.had + q.fresh) - kv_tokens_on(g, q.gpu, q.had)));
-      for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+      for (std::uint32_t i = 0; i < layout().tp; ++i) {
         bytes[std::size_t{g + i} * gpus_ + home + i] += pull;
         pulled[home + i] += pull;
         bytes[std::size_t{home + i} * gpus_ + g + i] += fresh;

@@ -102,7 +102,7 @@ std::uint32_t Simulator::rows_of_chunk(std::uint32_t moe, std::uint32_t gpu,
     return static_cast<std::uint32_t>(part_of_chunk(rows[local], chunk, k));
   }
   // Experts astray stand behind the GPU's own and keep their group.
-  const std::uint32_t own = map_.row(moe).count[s_.parallel.rank_of(gpu)];
+  const std::uint32_t own = map().row(moe).count[layout().rank_of(gpu)];
   std::uint32_t group = 0;
   if (local < own) {
     group = expert_group(local, own, k);
@@ -119,9 +119,10 @@ std::uint32_t Simulator::rows_of_chunk(std::uint32_t moe, std::uint32_t gpu,
 /// every chunk runs one.
 SimTime Simulator::slow_extra(std::uint32_t moe, std::uint32_t gpu, std::uint32_t chunk) const {
   SimTime more;
-  const ExpertMap::Row& row = map_.row(moe);
+  if (!map().has(gpu)) return {};  // Of replicas with another layout.
+  const ExpertMap::Row& row = map().row(moe);
   for (std::size_t c = 0; c < row.rank.size(); ++c) {
-    if (row.rank[c] != s_.parallel.rank_of(gpu)) continue;
+    if (row.rank[c] != layout().rank_of(gpu)) continue;
     const double factor = faults_->expert_factor(moe, row.expert[c]);
     if (factor == 1) continue;
     for (const auto& wave : traffic_.waves) {

@@ -83,32 +83,29 @@ void Simulator::find_late(std::uint32_t moe) {
 
 bool Simulator::any_late(std::uint32_t copy) const {
   return std::any_of(late_.begin(), late_.end(),
-                     [&](const LateSlot& x) { return x.gpu / s_.parallel.copy_gpus() == copy; });
+                     [&](const LateSlot& x) { return layout().copy_of(x.gpu) == copy; });
 }
 
 /// StepContext::backlog of a copy of the experts; empty: nothing waits.
 void Simulator::count_backlog(std::uint32_t copy) {
   backlog_.clear();
   if (!any_late(copy) || resolved_scope(policy_.capacity) == CapacityScope::kGroup) return;
-  const bool by_rank =
-      resolved_scope(policy_.capacity) == CapacityScope::kRank && s_.parallel.ep > 1;
-  backlog_.assign((by_rank ? s_.parallel.ep : 1) * std::size_t{experts_}, 0);
+  const bool by_rank = resolved_scope(policy_.capacity) == CapacityScope::kRank && layout().ep > 1;
+  backlog_.assign((by_rank ? layout().ep : 1) * std::size_t{experts_}, 0);
   for (const LateSlot& x : late_) {
-    if (x.gpu / s_.parallel.copy_gpus() == copy)
-      ++backlog_[backlog_place(x.gpu, x.slot.expert, by_rank)];
+    if (layout().copy_of(x.gpu) == copy) ++backlog_[backlog_place(x.gpu, x.slot.expert, by_rank)];
   }
 }
 
 std::size_t Simulator::backlog_place(std::uint32_t gpu, std::uint32_t expert, bool by_rank) const {
-  return (by_rank ? s_.parallel.rank_of(gpu) : 0) * std::size_t{experts_} + expert;
+  return (by_rank ? layout().rank_of(gpu) : 0) * std::size_t{experts_} + expert;
 }
 
 /// What ran of a copy's backlog, and what waits anew. `rows`: the tokens that were decided, empty:
 /// all.
 void Simulator::settle_backlog(std::uint32_t copy, const LayerDecision& part,
                                std::span<const std::uint32_t> rows) {
-  const bool by_rank =
-      resolved_scope(policy_.capacity) == CapacityScope::kRank && s_.parallel.ep > 1;
+  const bool by_rank = resolved_scope(policy_.capacity) == CapacityScope::kRank && layout().ep > 1;
   std::vector<std::uint64_t> left(part.deferred.begin(), part.deferred.end());
   const bool defer = defers(policy_);
   std::size_t at = 0;  // Of the token's sequence in the plan: both are in the order of sequences.
@@ -131,7 +128,7 @@ void Simulator::settle_backlog(std::uint32_t copy, const LayerDecision& part,
     }
   }
   for (const LateSlot& x : late_) {
-    if (backlog_.empty() || x.gpu / s_.parallel.copy_gpus() != copy) continue;
+    if (backlog_.empty() || layout().copy_of(x.gpu) != copy) continue;
     longest_queue_ = std::max<std::uint64_t>(
         longest_queue_, part.deferred[backlog_place(x.gpu, x.slot.expert, by_rank)]);
   }
@@ -139,7 +136,7 @@ void Simulator::settle_backlog(std::uint32_t copy, const LayerDecision& part,
   std::vector<std::uint64_t> runs(backlog_.begin(), backlog_.end());
   for (std::size_t p = 0; p < runs.size(); ++p) runs[p] -= left[p];
   for (LateSlot& x : late_) {
-    if (x.gpu / s_.parallel.copy_gpus() != copy) continue;
+    if (layout().copy_of(x.gpu) != copy) continue;
     if (backlog_.empty() || !defer) {  // A policy without a next step.
       x.runs = true;
       continue;
@@ -180,7 +177,7 @@ void Simulator::choose_what_runs() {
     const PlannedSequence& q = plan_.sequences[key.first];
     const std::uint32_t gpu = slots.front()->gpu;
     if (sharded() && !wide()) {
-      for (std::uint32_t g = q.gpu; g < q.gpu + s_.parallel.tp; ++g) ++late_rows_[g];
+      for (std::uint32_t g = q.gpu; g < q.gpu + layout().tp; ++g) ++late_rows_[g];
     } else {
       ++late_rows_[gpu];
     }

@@ -11,8 +11,16 @@
 namespace switchyard::sim {
 
 ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placement,
+                     const scenario::Parallel& layout)
+    : ExpertMap(gpu_count, placement, layout.expert_tp) {
+  first = layout.first_gpu;
+  groups = layout.copies();
+}
+
+ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placement,
                      std::uint32_t columns)
     : gpus(gpu_count), ep(placement.ranks), cut(columns) {
+  if (ep > 0) groups = gpus / span();
   for (const placement::Row& from : placement.rows) {
     Row row;
     row.count.assign(ep, 0);
@@ -33,10 +41,10 @@ ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placem
 }
 
 TrafficBuilder::TrafficBuilder(const scenario::Scenario& scenario, const ExpertMap& map,
-                               std::vector<std::uint32_t> node)
+                               std::vector<std::uint32_t> node, scenario::ReplicaChoice choice)
     : map_(map),
       kind_(scenario.network.dispatch),
-      choice_(scenario.parallel.placement_options.choice),
+      choice_(choice),
       dispatch_bytes_(scenario.network.payload.dispatch_bytes(scenario.model.hidden_size)),
       combine_bytes_(scenario.network.payload.combine_bytes(scenario.model.hidden_size)),
       node_(std::move(node)),
@@ -72,7 +80,7 @@ std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t ex
   const std::uint32_t n = row.copies(expert), first = row.first[expert];
   if (n == 1) return first;
   const std::uint32_t s = tokens.rank[token];
-  const std::uint32_t group = s / map_.span() * map_.span();
+  const std::uint32_t group = map_.base_of(s);
   const auto at = [&](std::uint32_t c) { return group + row.rank[c] * map_.cut; };
   const auto hashed = [&](std::uint32_t of) {
     // The finaliser of splitmix64: neighbouring positions spread evenly.
@@ -86,7 +94,7 @@ std::uint32_t TrafficBuilder::choose(const ExpertMap::Row& row, std::uint32_t ex
     case scenario::ReplicaChoice::kHash:
       break;
     case scenario::ReplicaChoice::kRoundRobin:
-      return first + turn_[s / map_.span() * (row.first.size() - 1) + expert]++ % n;
+      return first + turn_[map_.group_of(s) * (row.first.size() - 1) + expert]++ % n;
     case scenario::ReplicaChoice::kNearest:
       near_.clear();
       for (std::uint32_t c = first; c < first + n; ++c) {
@@ -152,10 +160,10 @@ void TrafficBuilder::to_bytes(const std::uint32_t* copies, std::vector<std::uint
 void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
                                  const LayerDecision& decision, LayerTraffic& out) {
   const std::size_t g = map_.gpus, k = decision.slots, copies = row.rank.size();
-  const std::uint32_t span = map_.span(), cut = map_.cut;
+  const std::uint32_t span = map_.span(), cut = map_.cut, origin = map_.first;
   for (std::uint32_t t = 0; t < decision.tokens; ++t) {
     const std::uint32_t s = tokens.rank[t];
-    const std::uint32_t group = s / span, base = group * span;
+    const std::uint32_t group = (s - origin) / span, base = origin + group * span;
     std::uint32_t* const sent = copies_.data() + s * g;
     std::uint32_t* const rows = rows_.data() + group * copies;
     std::uint32_t* const queued = queued_.data() + group * copies;
@@ -178,7 +186,7 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
   for (std::size_t i = 0; i < g; ++i) copies_[i * g + i] = 0;
   for (std::size_t q = 0; q < rows_.size() / copies; ++q) {
     for (std::size_t c = 0; c < copies; ++c) {
-      out.assignments[q * span + row.rank[c] * cut] += rows_[q * copies + c];
+      out.assignments[origin + q * span + row.rank[c] * cut] += rows_[q * copies + c];
     }
   }
 }
@@ -197,8 +205,8 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
                              std::vector<std::uint64_t>(g, 0));
   const ExpertMap::Row& row = map_.row(layer);
   const std::size_t copies = row.rank.size();
-  const std::uint32_t span = map_.span(), cut = map_.cut;
-  const std::size_t groups = g / span;
+  const std::uint32_t span = map_.span(), cut = map_.cut, origin = map_.first;
+  const std::size_t groups = map_.groups;
   rows_.assign(groups * copies, 0);    // assignments of (replica group, copy)
   queued_.assign(groups * copies, 0);  // those of them that were queued
   turn_.assign(groups * (row.first.size() - 1), 0);
@@ -212,6 +220,8 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
     out.gpu.assign(decision.outcome.size(), kNoGpu);
     for (std::uint32_t t = 0; t < decision.tokens; ++t) {
       const std::uint32_t s = tokens.rank[t];
+      const std::uint32_t base = map_.base_of(s);
+      const std::size_t group = map_.group_of(s);
       ++stamp_;
       relays_.clear();
       for (std::size_t j = 0; j < k; ++j) {
@@ -224,9 +234,9 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
                                     : kNoExpert;
         if (e == kNoExpert) continue;
         const std::uint32_t copy = choose(row, e, t, tokens, out);
-        const std::uint32_t d = s / span * span + row.rank[copy] * cut;
-        ++rows_[s / span * copies + copy];
-        if (outcome == SlotOutcome::kQueued) ++queued_[s / span * copies + copy];
+        const std::uint32_t d = base + row.rank[copy] * cut;
+        ++rows_[group * copies + copy];
+        if (outcome == SlotOutcome::kQueued) ++queued_[group * copies + copy];
         ++out.assignments[d];
         out.gpu[at] = d;
         if (d == s) continue;
@@ -313,16 +323,18 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
     waves = std::max<std::size_t>(waves, 1 + (queued_[i] + pass - 1) / pass);
   }
   out.waves.resize(waves);
+  const std::size_t beyond = origin + groups * span;
   for (std::size_t w = 0; w < waves; ++w) {
     out.waves[w].resize(g);
     for (std::size_t gpu = 0; gpu < g; ++gpu) {
-      out.waves[w][gpu].assign(row.count[gpu % span / cut], 0);
+      const bool holds = gpu >= origin && gpu < beyond;
+      out.waves[w][gpu].assign(holds ? row.count[(gpu - origin) % span / cut] : 0, 0);
     }
   }
   for (std::size_t q = 0; q < groups; ++q) {
     for (std::size_t c = 0; c < copies; ++c) {
       const std::size_t i = q * copies + c;
-      const std::size_t gpu = q * span + row.rank[c] * cut;
+      const std::size_t gpu = origin + q * span + row.rank[c] * cut;
       const std::uint32_t local = row.local[c];
       const std::uint32_t accepted = rows_[i] - queued_[i];
       const std::uint32_t pass = std::max(accepted, std::uint32_t{1});
@@ -336,8 +348,9 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
     }
   }
   for (std::size_t w = 0; w < waves && cut > 1; ++w) {
-    for (std::size_t gpu = 0; gpu < g; ++gpu) {
-      if (gpu % cut > 0) out.waves[w][gpu] = out.waves[w][gpu / cut * cut];
+    for (std::size_t gpu = origin; gpu < beyond; ++gpu) {
+      const std::size_t column = (gpu - origin) % cut;
+      if (column > 0) out.waves[w][gpu] = out.waves[w][gpu - column];
     }
   }
 }

@@ -29,10 +29,10 @@
 
 namespace switchyard::sim {
 
-/// Where every expert lives. EP rank r of replica group q is GPU q·ep + r; where experts are cut
-/// into columns it is `cut` GPUs from q·ep·cut + r·cut on, and the first one stands for them. A
-/// copy is one physical slot of a rank; copies are numbered by expert, then in the placement's
-/// order.
+/// Where every expert lives. EP rank r of replica group q is GPU first + q·ep + r; where experts
+/// are cut into columns it is `cut` GPUs from first + q·ep·cut + r·cut on, and the first one stands
+/// for them. A copy is one physical slot of a rank; copies are numbered by expert, then in the
+/// placement's order.
 struct ExpertMap {
   struct Row {
     std::vector<std::uint32_t> first;  ///< [E + 1] copies of expert e: first[e] … first[e + 1] − 1.
@@ -43,12 +43,26 @@ struct ExpertMap {
     std::vector<std::vector<std::uint32_t>> of_rank;  ///< [ep] its copies, ascending.
     [[nodiscard]] std::uint32_t copies(std::uint32_t e) const { return first[e + 1] - first[e]; }
   };
-  std::uint32_t gpus = 0, ep = 0, cut = 1;
+  std::uint32_t gpus = 0;               ///< G of the whole cluster: size of the matrices.
+  std::uint32_t first = 0, groups = 0;  ///< Replica groups are the GPUs from `first` on.
+  std::uint32_t ep = 0, cut = 1;
   std::uint32_t most_copies = 1;  ///< Of any expert, in one EP group.
 
+  /// The groups fill all GPUs.
   ExpertMap(std::uint32_t gpus, const placement::Placement& placement, std::uint32_t cut = 1);
+  /// Those of a layout in a cluster of `gpus`.
+  ExpertMap(std::uint32_t gpus, const placement::Placement& placement,
+            const scenario::Parallel& layout);
   /// GPUs of a replica group.
   [[nodiscard]] std::uint32_t span() const { return ep * cut; }
+  /// Of a GPU of the groups: its group, the group's first GPU, its EP rank.
+  [[nodiscard]] std::uint32_t group_of(std::uint32_t gpu) const { return (gpu - first) / span(); }
+  [[nodiscard]] std::uint32_t base_of(std::uint32_t gpu) const {
+    return gpu - (gpu - first) % span();
+  }
+  [[nodiscard]] bool has(std::uint32_t gpu) const {
+    return gpu >= first && gpu < first + groups * span();
+  }
   [[nodiscard]] const Row& row(std::uint32_t layer) const {
     return rows_[rows_.size() == 1 ? 0 : layer];
   }
@@ -56,7 +70,7 @@ struct ExpertMap {
   [[nodiscard]] std::uint32_t gpu_of(std::uint32_t layer, std::uint32_t expert,
                                      std::uint32_t source, std::uint32_t i = 0) const {
     const Row& r = row(layer);
-    return source / span() * span() + r.rank[r.first[expert] + i] * cut;
+    return base_of(source) + r.rank[r.first[expert] + i] * cut;
   }
 
  private:
@@ -101,9 +115,9 @@ struct LayerTraffic {
 class TrafficBuilder {
  public:
   /// `node[g]` is the server of GPU g; places within a node are in GPU order. Throws InputError for
-  /// per_node when nodes differ in their number of GPUs.
+  /// per_node when nodes differ in their number of GPUs. `choice`: of several copies of an expert.
   TrafficBuilder(const scenario::Scenario& scenario, const ExpertMap& map,
-                 std::vector<std::uint32_t> node);
+                 std::vector<std::uint32_t> node, scenario::ReplicaChoice choice);
   /// Queued slots run in extra waves of at most the capacity.
   void build(std::uint32_t layer, const StepTokens& tokens, const LayerDecision& decision,
              LayerTraffic& out);

@@ -69,7 +69,8 @@ GroupTime Simulator::collective_time(const Buffers& of,
   struct Left {
     std::int64_t ps = 0, phases = 0;
   };
-  const std::uint32_t tp = s_.parallel.tp;
+  // Refused with prefill replicas, so the layout has all GPUs.
+  const std::uint32_t tp = layout().tp;
   std::vector<Left> left(gpus_ / tp);
   for (std::uint32_t q = 0; q < gpus_ / tp; ++q) {
     const std::uint64_t values = of.values > 0 ? of.values : s_.model.hidden_size;
@@ -101,9 +102,9 @@ GroupTime Simulator::collective_time(const Buffers& of,
 GroupTime Simulator::inside_time(run::Phase phase,
                                  const std::vector<std::vector<std::uint64_t>>& phases) {
   using network::Collective;
-  const Collective what = phase == run::Phase::kDispatch  ? Collective::kAllGather
-                          : s_.parallel.sequence_parallel ? Collective::kReduceScatter
-                                                          : Collective::kAllReduce;
+  const Collective what = phase == run::Phase::kDispatch ? Collective::kAllGather
+                          : layout().sequence_parallel   ? Collective::kReduceScatter
+                                                         : Collective::kAllReduce;
   const std::vector<std::uint64_t> rows = defers_ ? with_late() : tokens_of_;
   return collective_time({what, &rows}, phases);
 }
@@ -126,7 +127,7 @@ void Simulator::gather_hidden(std::uint32_t moe) {
   collective(moe, gather_, {network::Collective::kAllGather, &tokens_of_});
 }
 void Simulator::reduce_hidden(std::uint32_t moe) {
-  if (s_.parallel.sequence_parallel) {
+  if (layout().sequence_parallel) {
     collective(moe, scatter_, {network::Collective::kReduceScatter, &tokens_of_});
   } else {
     collective(moe, reduce_, {network::Collective::kAllReduce, &tokens_of_});
@@ -289,7 +290,7 @@ void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix, const Port
 
 void Simulator::count_transfers() {
   for (const KvTransfer& t : plan_.transfers) {
-    for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+    for (std::uint32_t i = 0; i < t.width; ++i) {
       moving_.push_back({t.from + i, t.to + i, t.bytes});
     }
   }

@@ -37,7 +37,7 @@ void Simulator::set_clocks() {
     clock_[g] = share;
     scenario::GpuType type = s_.hardware.gpu_type(g);
     for (FlopsPerSecond& peak : type.peak) peak.value *= share;
-    cost_[g] = CostModel(shard_, s_.dtype, s_.activations, type, s_.cost);
+    cost_[g] = CostModel(pool_of(g).shard, s_.dtype, s_.activations, type, s_.cost);
     if (layers_ > 0) cost_[g].use_slots(slots_);
   }
 }
@@ -57,7 +57,7 @@ void Simulator::check_fault_places() const {
     }
     if (r.kind == FaultKind::kBitFlip && loads_) {
       for (std::uint32_t l = 0; l < layers_; ++l) {
-        if (map_.row(l).copies(r.expert) < 2) continue;
+        if (map().row(l).copies(r.expert) < 2) continue;
         throw InputError(r.where,
                          fmt::format("bit_flip of expert {}: unsupported with memory.residency and "
                                      "several copies of it: each is loaded at a time of its own",
@@ -70,14 +70,14 @@ void Simulator::check_fault_places() const {
     for (std::uint32_t l = 0; l < layers_; ++l) {
       if (r.layer != scenario::kAnyTarget && r.layer != l) continue;
       if (!of_stage(l, r.gpu)) continue;
-      if (map_.row(l).copies(r.expert) > 1) {
+      if (map().row(l).copies(r.expert) > 1) {
         throw InputError(r.where,
                          fmt::format("mis_sharding of expert {}: unsupported with several copies "
                                      "of it in one group",
                                      r.expert),
                          "use a placement without redundant slots");
       }
-      elsewhere = elsewhere || map_.gpu_of(l, r.expert, r.gpu) != r.gpu;
+      elsewhere = elsewhere || map().gpu_of(l, r.expert, r.gpu) != r.gpu;
     }
     if (!elsewhere) {
       throw InputError(
@@ -90,23 +90,23 @@ void Simulator::check_fault_places() const {
 }
 
 void Simulator::mislay(std::uint32_t layer, std::uint32_t expert, std::uint32_t gpu) {
-  const std::uint32_t owner = map_.gpu_of(layer, expert, gpu);
+  const std::uint32_t owner = map().gpu_of(layer, expert, gpu);
   if (owner == gpu || !astray_.try_emplace({layer, expert}, gpu).second) return;
-  ledger_.release(owner, MemoryCategory::kExperts, expert_bytes(), ready_[owner],
+  ledger_.release(owner, MemoryCategory::kExperts, expert_bytes(*pool_), ready_[owner],
                   static_cast<std::uint32_t>(step_), "experts lie on another GPU");
-  ledger_.allocate(gpu, MemoryCategory::kExperts, expert_bytes(), ready_[gpu],
+  ledger_.allocate(gpu, MemoryCategory::kExperts, expert_bytes(*pool_), ready_[gpu],
                    static_cast<std::uint32_t>(step_), "experts of another GPU");
 }
 
 bool Simulator::bring_home(std::uint32_t layer, std::uint32_t expert, bool over_links) {
   const auto it = astray_.find({layer, expert});
   if (it == astray_.end()) return false;
-  const std::uint32_t from = it->second, owner = map_.gpu_of(layer, expert, from);
+  const std::uint32_t from = it->second, owner = map().gpu_of(layer, expert, from);
   astray_.erase(it);
-  ledger_.allocate(owner, MemoryCategory::kExperts, expert_bytes(), ready_[owner],
+  ledger_.allocate(owner, MemoryCategory::kExperts, expert_bytes(*pool_), ready_[owner],
                    static_cast<std::uint32_t>(step_), "experts come home");
-  leaving_[from] += expert_bytes();
-  if (over_links) travel_[std::size_t{from} * gpus_ + owner] += expert_bytes();
+  leaving_[from] += expert_bytes(*pool_);
+  if (over_links) travel_[std::size_t{from} * gpus_ + owner] += expert_bytes(*pool_);
   return true;
 }
 
@@ -118,10 +118,10 @@ void Simulator::send_on(std::uint32_t moe) {
   const std::uint32_t groups = grouped ? s_.network.chunks : 0;
   group_there_.assign(groups, there_);
   group_back_.assign(groups, back_);
-  const ExpertMap::Row& row = map_.row(moe);
+  const ExpertMap::Row& row = map().row(moe);
   for (const auto& [key, gpu] : astray_) {
     if (key.first != moe) continue;
-    const std::uint32_t owner = map_.gpu_of(moe, key.second, gpu);
+    const std::uint32_t owner = map().gpu_of(moe, key.second, gpu);
     const std::uint32_t local = row.local[row.first[key.second]];
     std::uint64_t rows = 0;
     const std::size_t place = traffic_.waves.empty() ? 0 : traffic_.waves[0][gpu].size();
@@ -131,7 +131,7 @@ void Simulator::send_on(std::uint32_t moe) {
       wave[owner][local] = 0;
     }
     const std::uint32_t group =
-        grouped ? expert_group(local, row.count[s_.parallel.rank_of(owner)], groups) : 0;
+        grouped ? expert_group(local, row.count[layout().rank_of(owner)], groups) : 0;
     sent_on_.push_back({key.second, gpu, group, place});
     traffic_.assignments[owner] -= rows;
     traffic_.assignments[gpu] += rows;
@@ -164,16 +164,16 @@ bool Simulator::failed_gathers(std::uint32_t moe, std::vector<std::vector<std::u
   if (bad.empty()) return false;
   bool given_up = false;
   const run::LayerRecord& out = record_.layers[moe];
-  const std::uint32_t ep = s_.parallel.copy_gpus();
   const bool inside = sharded() && !wide();
-  for (std::uint32_t q = 0; q < gpus_ / ep; ++q) {
+  for (std::uint32_t q = 0; q < layout().copies(); ++q) {
+    const std::uint32_t first = layout().first_of_copy(q), beyond = layout().first_of_copy(q + 1);
     // The group's part of the combine, and who takes part in it.
     std::vector<std::vector<std::uint64_t>> part;
     std::vector<std::uint8_t> member(gpus_, 0);
     for (const auto& m : combine) {
       std::vector<std::uint64_t> own(m.size(), 0);
-      for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
-        for (std::uint32_t d = q * ep; d < (q + 1) * ep; ++d) {
+      for (std::uint32_t g = first; g < beyond; ++g) {
+        for (std::uint32_t d = first; d < beyond; ++d) {
           const std::size_t i = std::size_t{g} * gpus_ + d;
           own[i] = m[i];
           if (g != d && m[i] > 0) member[g] = member[d] = 1;
@@ -196,7 +196,7 @@ bool Simulator::failed_gathers(std::uint32_t moe, std::vector<std::vector<std::u
       }
       const std::int64_t before = out.combine_ps;
       attempt(part);
-      for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
+      for (std::uint32_t g = first; g < beyond; ++g) {
         if (member[g] != 0) pause(g, timeout, culprit);
       }
       const std::int64_t cost = out.combine_ps - before + timeout;
@@ -208,13 +208,13 @@ bool Simulator::failed_gathers(std::uint32_t moe, std::vector<std::vector<std::u
     // Nothing comes back: the group's exchange is given up.
     given_up = true;
     for (auto& m : combine) {
-      for (std::uint32_t g = q * ep; g < (q + 1) * ep; ++g) {
-        for (std::uint32_t d = q * ep; d < (q + 1) * ep; ++d) m[std::size_t{g} * gpus_ + d] = 0;
+      for (std::uint32_t g = first; g < beyond; ++g) {
+        for (std::uint32_t d = first; d < beyond; ++d) m[std::size_t{g} * gpus_ + d] = 0;
       }
     }
     for (std::size_t t = 0; counts && t < ran_tokens_->size(); ++t) {
       const std::uint32_t home = ran_tokens_->rank[t];
-      if (home / ep != q) continue;
+      if (layout().copy_of(home) != q) continue;
       for (std::size_t j = 0; j < slots_; ++j) {
         const std::uint32_t ran = traffic_.gpu[t * slots_ + j];
         step_lost_ += ran != kNoGpu && (inside || ran != home) ? 1 : 0;

@@ -36,14 +36,32 @@ bool link_disjoint(const cluster::RouteTable& routes,
   return true;
 }
 
-std::vector<std::vector<std::uint32_t>> groups_of(const scenario::Scenario& s) {
-  const auto gpus = static_cast<std::uint32_t>(s.hardware.gpu_count());
-  // Tensor-parallel groups are the groups of one copy of the experts, or parts of them; without
-  // experts they alone exchange.
-  const std::uint32_t size = std::max(s.parallel.tp, s.parallel.ep);
-  std::vector<std::vector<std::uint32_t>> parts(gpus / size);
-  for (std::uint32_t g = 0; g < gpus; ++g) parts[g / size].push_back(g);
+/// The GPUs of each layout in groups of size(layout).
+std::vector<std::vector<std::uint32_t>> groups_of(
+    const scenario::Scenario& s,
+    const std::function<std::uint32_t(const scenario::Parallel&)>& size) {
+  std::vector<std::vector<std::uint32_t>> parts;
+  for (const scenario::Parallel* p : s.layouts()) {
+    const std::uint32_t each = size(*p);
+    for (std::uint32_t g = p->first_gpu; p->has(g); g += each) {
+      parts.emplace_back(each);
+      std::iota(parts.back().begin(), parts.back().end(), g);
+    }
+  }
   return parts;
+}
+
+/// Tensor-parallel groups are the groups of one copy of the experts, or parts of them; without
+/// experts they alone exchange.
+std::vector<std::vector<std::uint32_t>> groups_of(const scenario::Scenario& s) {
+  return groups_of(s, [](const scenario::Parallel& p) { return p.exchange_gpus(); });
+}
+
+/// Whether tensor-parallel groups of any layout are parts of a copy of the experts.
+bool any_wide(const scenario::Scenario& s) {
+  const auto layouts = s.layouts();
+  return std::any_of(layouts.begin(), layouts.end(),
+                     [](const scenario::Parallel* p) { return p->tp > 1 && p->ep > p->tp; });
 }
 
 /// Whether the exchanges of several groups are timed each by itself although they share links.
@@ -73,9 +91,9 @@ bool timed_by_queue(const scenario::Scenario& s, const cluster::RouteTable& rout
   const bool rings = (s.network.algorithm == scenario::ExchangeAlgorithm::kRing ||
                       s.network.algorithm == scenario::ExchangeAlgorithm::kRingBidirectional) &&
                      groups_of(s).size() > 1;
-  return p.pp > 1 || p.sequence_parallel || (p.tp > 1 && p.ep > p.tp) ||
-         p.router != scenario::RouterPlacement::kGpu || s.network.chunks > 1 ||
-         s.network.two_batch || of_link || rings ||
+  const bool by_tokens = p.sequence_parallel || (s.prefill && s.prefill->sequence_parallel);
+  return p.pp > 1 || by_tokens || any_wide(s) || p.router != scenario::RouterPlacement::kGpu ||
+         s.network.chunks > 1 || s.network.two_batch || of_link || rings ||
          (s.workload.serves() && s.workload.serving.front_end.replicas > 1 &&
           s.workload.serving.front_end.prefill_replicas == 0 &&
           !link_disjoint(routes, groups_of(s)));
@@ -295,16 +313,14 @@ ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario
   const auto gpus = static_cast<std::uint32_t>(scenario.hardware.gpu_count());
   std::vector<std::vector<std::uint32_t>> parts = groups_of(scenario);
   const bool closed = model == network::Model::kAuto || model == network::Model::kBottleneck;
-  const std::uint32_t tp = scenario.parallel.tp;
-  const bool wide = tp > 1 && scenario.parallel.ep > tp;
+  const bool wide = any_wide(scenario);
   // The closed form is coflow's time of an exchange alone on its links; the queue sees to others.
   // Under flow it tells loads and bounds, and the queue the times.
   const bool parted = model == network::Model::kCoflow && parts.size() > 1;
   const network::Model alone = by_queue || parted ? network::Model::kBottleneck : model;
   if (wide || scenario.parallel.pp > 1) {
-    const auto partition = [alone, measured, routes, gpus, apart = kept](std::uint32_t size) {
-      std::vector<std::vector<std::uint32_t>> members(gpus / size);
-      for (std::uint32_t g = 0; g < gpus; ++g) members[g / size].push_back(g);
+    const auto partition = [alone, measured, routes, gpus,
+                            apart = kept](std::vector<std::vector<std::uint32_t>> members) {
       if (members.size() > 1 && !apart && !link_disjoint(routes, members)) {
         members.assign(1, std::vector<std::uint32_t>(gpus));
         std::iota(members[0].begin(), members[0].end(), 0U);
@@ -317,8 +333,16 @@ ExchangeTimer::State::Built ExchangeTimer::State::build(const scenario::Scenario
       p.groups = std::move(members);
       return p;
     };
-    if (wide) s.make_shards = [partition, tp] { return partition(tp); };
-    if (scenario.parallel.pp > 1) s.make_direct = [partition, gpus] { return partition(gpus); };
+    if (wide) {
+      s.make_shards = [partition, shards = groups_of(scenario, [](const scenario::Parallel& p) {
+                                    return p.tp;
+                                  })] { return partition(shards); };
+    }
+    if (scenario.parallel.pp > 1) {
+      s.make_direct = [partition, all = groups_of(scenario, [](const scenario::Parallel& p) {
+                                    return p.gpus();
+                                  })] { return partition(all); };
+    }
   }
   const bool by_group =
       parts.size() > 1 && scenario.network.dispatch != scenario::DispatchKind::kPerNode;

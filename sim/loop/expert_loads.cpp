@@ -14,14 +14,14 @@ std::vector<std::vector<std::vector<std::uint16_t>>> Simulator::local_experts() 
   std::vector<std::vector<std::vector<std::uint16_t>>> local(
       layers_, std::vector<std::vector<std::uint16_t>>(gpus_));
   for (std::uint32_t l = 0; l < layers_; ++l) {
-    const ExpertMap::Row& row = map_.row(l);
     for (std::uint32_t g = 0; g < gpus_; ++g) {
+      const ExpertMap::Row& row = pool_of(g).map.row(l);
+      const std::uint32_t rank = layout_of(g).rank_of(g);
       std::vector<std::uint16_t>& mine = local[l][g];
       for (std::size_t c = 0; c < row.rank.size(); ++c) {
         const auto e = static_cast<std::uint16_t>(row.expert[c]);
         // Two copies on one GPU take one slot.
-        if (row.rank[c] == s_.parallel.rank_of(g) &&
-            std::find(mine.begin(), mine.end(), e) == mine.end()) {
+        if (row.rank[c] == rank && std::find(mine.begin(), mine.end(), e) == mine.end()) {
           mine.push_back(e);
         }
       }
@@ -72,7 +72,7 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
     number.push_back(static_cast<std::uint32_t>(at - hosts.begin()));
     if (at == hosts.end()) hosts.push_back(h);
   }
-  const std::uint64_t each = expert_bytes();
+  const std::uint64_t each = expert_bytes(*pool_);
   for (const std::uint32_t h : hosts) {
     const scenario::Device& device = s_.hardware.devices[exchange_.device_of(h)];
     const std::uint64_t need = std::uint64_t{spec.host_slots} * layers_ * each;
@@ -155,7 +155,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
     once = 1;
   }
   // Whoever has columns of an expert loads them; the statistics count it once.
-  const std::uint32_t cut = s_.parallel.expert_tp;
+  const std::uint32_t cut = layout().expert_tp;
   const auto to_columns = [&](std::vector<std::vector<std::uint16_t>>& of) {
     for (std::uint32_t g = 0; g < gpus_ && cut > 1; ++g) of[g] = of[first_column(g)];
   };
@@ -199,7 +199,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
         const std::uint16_t e = x.candidates.ids[t * x.candidates.width + j];
         if (e >= experts_) continue;  // A row with fewer candidates.
         // Which copy will serve is not known yet: the first.
-        const std::uint32_t g = map_.gpu_of(next, e, tokens_.rank[t]);
+        const std::uint32_t g = map().gpu_of(next, e, tokens_.rank[t]);
         std::uint8_t& once = seen[std::size_t{g} * experts_ + e];
         if (once == 0) wanted[g].push_back(e);
         once = 1;
@@ -306,7 +306,7 @@ void Simulator::swap_pages() {
       s_.workload.serving.batching.swap_to_pool ? exchange_.pool_of() : exchange_.host_of();
   std::vector<std::vector<TransferQueue::Id>> awaited(gpus_);
   for (const KvSwap& w : plan_.swaps) {
-    for (std::uint32_t g = w.gpu; g < w.gpu + s_.parallel.tp; ++g) {
+    for (std::uint32_t g = w.gpu; g < w.gpu + layout().tp; ++g) {
       const std::uint32_t host = there[g];
       awaited[g].push_back(w.out ? copy(gpus_ + g, g, host, w.bytes, ready_[g])
                                  : copy(g, host, g, w.bytes, ready_[g]));

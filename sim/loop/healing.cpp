@@ -67,11 +67,10 @@ void Simulator::event(run::EventKind kind, std::int64_t time, std::uint64_t step
 
 std::vector<std::uint32_t> Simulator::unit_of(std::uint32_t gpu) const {
   // Shards need each other even where one group is all GPUs; copies of whole experts do not.
-  const std::uint32_t size = sharded() ? std::max(s_.parallel.ep, s_.parallel.tp)
-                             : s_.parallel.ep < gpus_ && layers_ > 0 ? s_.parallel.ep
-                                                                     : 1;
+  const scenario::Parallel& p = layout_of(gpu);
+  const std::uint32_t size = p.tp > 1 ? p.exchange_gpus() : p.ep < gpus_ && layers_ > 0 ? p.ep : 1;
   std::vector<std::uint32_t> members(size);
-  std::iota(members.begin(), members.end(), gpu / size * size);
+  std::iota(members.begin(), members.end(), gpu - (gpu - p.first_gpu) % size);
   return members;
 }
 
@@ -193,11 +192,11 @@ void Simulator::begin_faults(std::uint64_t step) {
     if (r.kind == FaultKind::kLinkDown && c.begins && replicas() == 1) {
       hang_ps_ = std::max(hang_ps_, s_.faults.detection.ps());
     } else if (r.kind == FaultKind::kLinkDown && c.begins) {
-      const std::uint32_t each = gpus_ / replicas();
       for (const std::uint32_t engine : engines_over(c.target)) {
         // A step under way ends; the next one is the one that hangs.
-        const auto first = ready_.begin() + engine * each;
-        const std::int64_t from = std::max(now, *std::max_element(first, first + each));
+        const scenario::GpuRange of = engine_gpus_[engine];
+        const std::int64_t from =
+            std::max(now, *std::max_element(ready_.begin() + of.first, ready_.begin() + of.beyond));
         hang_until_[engine] = std::max(hang_until_[engine], from + s_.faults.detection.ps());
       }
     }
@@ -228,12 +227,12 @@ std::vector<std::uint32_t> Simulator::engines_over(std::uint32_t cable) const {
   const std::string &a = s_.hardware.devices[l.a].name, &b = s_.hardware.devices[l.b].name;
   const cluster::ClusterGraph graph = network::cluster_of(s_);
   const cluster::RouteTable routes = graph.routes();
-  const std::uint32_t each = gpus_ / replicas();
   std::vector<std::uint32_t> found;
   for (std::uint32_t engine = 0; engine < replicas(); ++engine) {
+    const scenario::GpuRange of = engine_gpus_[engine];
     bool uses = false;
-    for (std::uint32_t from = engine * each; from < (engine + 1) * each && !uses; ++from) {
-      for (std::uint32_t to = engine * each; to < (engine + 1) * each && !uses; ++to) {
+    for (std::uint32_t from = of.first; from < of.beyond && !uses; ++from) {
+      for (std::uint32_t to = of.first; to < of.beyond && !uses; ++to) {
         if (from == to) continue;
         for (const std::uint32_t k : routes.links_of(from, to)) {
           const std::string& x = graph.devices()[graph.links()[k].from].name;
@@ -248,7 +247,7 @@ std::vector<std::uint32_t> Simulator::engines_over(std::uint32_t cable) const {
 }
 
 bool Simulator::resident(std::uint32_t layer, std::uint32_t expert) const {
-  return !loads_ || loads_->residency.resident(layer, map_.gpu_of(layer, expert, 0),
+  return !loads_ || loads_->residency.resident(layer, map().gpu_of(layer, expert, 0),
                                                static_cast<std::uint16_t>(expert));
 }
 
@@ -339,14 +338,14 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
     // The shards of a sequence's pages are of no use without the lost one, nor are those of other
     // stages: its tokens pass through all layers again. So they do for pages on several GPUs, even
     // if the lost one had a few.
-    const std::uint32_t home = group_first(gpu % s_.parallel.stage_gpus());
+    const std::uint32_t home = group_first(gpu % homes());
     if (spread_kv() || kv_by_expert()) {
       batch_->lose_pages([&](std::uint32_t id, std::uint32_t at, std::uint64_t tokens) {
         return keeps_kv(gpu, id, at, tokens);
       });
     } else {
-      for (std::uint32_t first = home; first < gpus_; first += s_.parallel.stage_gpus()) {
-        for (std::uint32_t g = first; g < first + s_.parallel.tp; ++g) {
+      for (std::uint32_t first = home; first < gpus_; first += homes()) {
+        for (std::uint32_t g = first; g < first + layout_of(gpu).tp; ++g) {
           ledger_.release(g, MemoryCategory::kKv, ledger_.live(g, MemoryCategory::kKv), ready_[g],
                           static_cast<std::uint32_t>(step), "the cache is lost with a GPU");
         }
@@ -360,7 +359,7 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
       // by themselves.
       const std::int64_t load = loads[gpu], now = engine_time();
       host_load_[gpu] = before[gpu];
-      const std::uint32_t engine = gpu / (gpus_ / replicas());
+      const std::uint32_t engine = engine_of(gpu);
       batch_->outage(engine, now + hang + load);
       hang_until_[engine] = 0;  // The outage has it.
       recovery_ps_ += hang + load;
@@ -391,7 +390,7 @@ void Simulator::lose_gpus(std::uint64_t step, const std::vector<std::uint32_t>& 
   }
   if (gone.empty()) return;
   std::vector<std::uint32_t> others;
-  for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.tp) {
+  for (std::uint32_t g = 0; g < gpus_; g += layout().tp) {
     if (out_[g] == 0) others.push_back(g);
   }
   if (others.empty()) {
@@ -432,7 +431,7 @@ void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu,
     if (without == gpu) return;
   }
   lost_[gpu] = 0;
-  const std::uint64_t weights = backbone_bytes();
+  const std::uint64_t weights = backbone_bytes(*pool_);
   ledger_.allocate(gpu, MemoryCategory::kWeights, weights, ready_[gpu],
                    static_cast<std::uint32_t>(step), "weights");
   ledger_.allocate(gpu, MemoryCategory::kRuntime, s_.memory.reserve, ready_[gpu],
@@ -442,10 +441,10 @@ void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu,
   if (unit.size() > 1 && layers_ > 0) {
     // Its experts are those of its place in the group; other groups keep theirs.
     std::uint64_t held = 0;
-    for (std::uint32_t l = 0; l < layers_; ++l) held += map_.row(l).count[s_.parallel.rank_of(gpu)];
-    ledger_.allocate(gpu, MemoryCategory::kExperts, held * expert_bytes(), ready_[gpu],
+    for (std::uint32_t l = 0; l < layers_; ++l) held += map().row(l).count[layout().rank_of(gpu)];
+    ledger_.allocate(gpu, MemoryCategory::kExperts, held * expert_bytes(*pool_), ready_[gpu],
                      static_cast<std::uint32_t>(step), fmt::format("{} expert weights", held));
-    host_load_[gpu] += held * expert_bytes();
+    host_load_[gpu] += held * expert_bytes(*pool_);
   }
   if (std::any_of(unit.begin(), unit.end(), [&](std::uint32_t g) { return lost_[g] != 0; })) return;
   std::size_t sequences = 0;
@@ -462,13 +461,14 @@ void Simulator::return_gpu(std::uint64_t step, std::uint32_t gpu,
 /// The pages of a sequence travel to its new home; of a tensor-parallel group each shard does.
 void Simulator::carry_kv(const MovedSequence& m) {
   if (m.tokens == 0) return;
-  const std::uint32_t pp = s_.parallel.pp;
+  const std::uint32_t pp = layout().pp;
   const std::size_t layers = s_.model.layers.size();
   for (std::uint32_t stage = 0; stage < pp; ++stage) {
     const std::uint64_t bytes =
-        kv_bytes_of(m.tokens, stage_begin(layers, pp, stage), stage_begin(layers, pp, stage + 1));
-    for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
-      const std::uint32_t shard = stage * s_.parallel.stage_gpus() + i;
+        kv_bytes_of(pool_of(m.from), m.tokens, stage_begin(layers, pp, stage),
+                    stage_begin(layers, pp, stage + 1));
+    for (std::uint32_t i = 0; i < layout().tp; ++i) {
+      const std::uint32_t shard = stage * homes() + i;
       travel_[std::size_t{m.from + shard} * gpus_ + m.to + shard] += bytes;
     }
   }
@@ -477,8 +477,7 @@ void Simulator::carry_kv(const MovedSequence& m) {
 /// Copies of experts for the GPUs that are there: those of the first placement, and for an expert
 /// without any one more.
 void Simulator::place_again() {
-  if (layers_ == 0 || s_.parallel.ep != gpus_ || s_.faults.reaction == FaultReaction::kRestart)
-    return;
+  if (layers_ == 0 || layout().ep != gpus_ || s_.faults.reaction == FaultReaction::kRestart) return;
   placement::Placement next = whole_;
   // One row may stand for all layers; lost experts go to other GPUs in each.
   if (next.rows.size() == 1) next.rows.resize(layers_, placement::Row(next.rows.front()));
@@ -506,18 +505,17 @@ void Simulator::place_again() {
   }
   if (loads_) {
     // Nothing moves: a GPU asks for what it has now when it is asked for it.
-    placement_ = std::move(next);
-    map_ = ExpertMap(gpus_, placement_, s_.parallel.expert_tp);
+    pool_->place(std::move(next));
     ++moves_;
     relocate_experts();
     healing_.push_back("experts are loaded by the GPUs that have them now when asked for");
     return;
   }
-  const std::uint64_t each = expert_bytes();
+  const std::uint64_t each = expert_bytes(*pool_);
   std::uint64_t from_host = 0, over_links = 0;
   for (std::uint32_t l = 0; l < layers_; ++l) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
-      const std::vector<std::uint32_t>& had = placement_.row(l)[e];
+      const std::vector<std::uint32_t>& had = pool_->places.row(l)[e];
       const std::vector<std::uint32_t>& wants = next.row(l)[e];
       const auto copies = [](const std::vector<std::uint32_t>& v, std::uint32_t r) {
         return std::count(v.begin(), v.end(), r);
@@ -542,8 +540,7 @@ void Simulator::place_again() {
       }
     }
   }
-  placement_ = std::move(next);
-  map_ = ExpertMap(gpus_, placement_, s_.parallel.expert_tp);
+  pool_->place(std::move(next));
   ++moves_;
   healing_.push_back(
       fmt::format("{} copies of experts from host memory, {} over links", from_host, over_links));
@@ -577,12 +574,15 @@ void Simulator::check_weights(std::uint64_t step, std::int64_t now) {
 
 void Simulator::reload_expert(std::uint32_t layer, std::uint32_t expert) {
   bring_home(layer, expert, false);
-  const std::uint32_t width = s_.parallel.stage_gpus(), first = stage_of_moe(layer) * width;
-  for (std::uint32_t i = 0; i < map_.row(layer).copies(expert); ++i) {
-    for (std::uint32_t q = first; q < first + width; q += s_.parallel.copy_gpus()) {
-      const std::uint32_t holder = map_.gpu_of(layer, expert, q, i);
-      for (std::uint32_t g = holder; g < holder + s_.parallel.expert_tp; ++g) {
-        if (lost_[g] == 0) host_load_[g] += expert_bytes();
+  for (const auto& pool : pools_) {
+    const scenario::Parallel& p = pool->layout;
+    const std::uint32_t first = p.first_gpu + stage_of_moe(layer) * p.stage_gpus();
+    for (std::uint32_t i = 0; i < pool->map.row(layer).copies(expert); ++i) {
+      for (std::uint32_t q = first; q < first + p.stage_gpus(); q += p.copy_gpus()) {
+        const std::uint32_t holder = pool->map.gpu_of(layer, expert, q, i);
+        for (std::uint32_t g = holder; g < holder + p.expert_tp; ++g) {
+          if (lost_[g] == 0) host_load_[g] += expert_bytes(*pool);
+        }
       }
     }
   }
@@ -658,7 +658,7 @@ void Simulator::pay_faults(std::uint64_t step) {
     if (arriving_[g] == 0) continue;
     ledger_.allocate(g, MemoryCategory::kExperts, arriving_[g], ready_[g],
                      static_cast<std::uint32_t>(step),
-                     fmt::format("{} experts arrive", arriving_[g] / expert_bytes()));
+                     fmt::format("{} experts arrive", arriving_[g] / expert_bytes(pool_of(g))));
   }
   if (replicas() > 1 && faults_ != nullptr) {
     hang_ps_ = std::max<std::int64_t>(0, hang_until_[plan_.engine] - engine_time());

@@ -22,8 +22,8 @@ namespace switchyard::sim {
 
 std::uint64_t Simulator::part_values() const {
   const std::uint64_t d =
-      shard_.attention == model::AttentionKind::kMla ? shard_.kv_lora_rank : shard_.head_dim;
-  return shard_.num_heads * (d + 2);
+      shard().attention == model::AttentionKind::kMla ? shard().kv_lora_rank : shard().head_dim;
+  return shard().num_heads * (d + 2);
 }
 
 void Simulator::begin_merge() {
@@ -42,18 +42,19 @@ void Simulator::keep_at_home(const PlannedSequence& q, std::uint64_t tokens) {
   // The sequences of a home stand in the order of the plan.
   const std::uint32_t home = home_of(q);
   const std::size_t place = merge_seen_[home]++;
-  for (std::uint32_t i = 0; merges(q) && i < s_.parallel.tp; ++i) {
+  for (std::uint32_t i = 0; merges(q) && i < layout().tp; ++i) {
     merge_home_[home + i][place].context = tokens;
   }
 }
 
 void Simulator::merge_with(const PlannedSequence& q, std::uint32_t holder, std::uint64_t tokens) {
   if (tokens == 0) return;
-  const bool mla = shard_.attention == model::AttentionKind::kMla;
+  const bool mla = shard().attention == model::AttentionKind::kMla;
   const std::uint64_t query =
-      shard_.num_heads * (mla ? shard_.kv_lora_rank + shard_.qk_rope_head_dim : shard_.head_dim);
+      shard().num_heads *
+      (mla ? shard().kv_lora_rank + shard().qk_rope_head_dim : shard().head_dim);
   const std::uint32_t home = home_of(q);
-  for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {  // Each with its shard of the heads.
+  for (std::uint32_t i = 0; i < layout().tp; ++i) {  // Each with its shard of the heads.
     merge_queries_[std::size_t{home + i} * gpus_ + holder + i] +=
         model::dtype_bytes(s_.activations, q.fresh * query);
     merge_results_[std::size_t{holder + i} * gpus_ + home + i] += q.fresh * part_values() * 4;

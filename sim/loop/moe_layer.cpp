@@ -38,8 +38,8 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   gpu_of_expert_.clear();
   for (std::uint32_t e = 0; e < experts_; ++e) {
     first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
-    for (std::uint32_t i = 0; i < map_.row(moe).copies(e); ++i) {
-      gpu_of_expert_.push_back(map_.gpu_of(moe, e, copy * s_.parallel.copy_gpus(), i));
+    for (std::uint32_t i = 0; i < map().row(moe).copies(e); ++i) {
+      gpu_of_expert_.push_back(map().gpu_of(moe, e, layout().first_of_copy(copy), i));
     }
   }
   first_gpu_.push_back(static_cast<std::uint32_t>(gpu_of_expert_.size()));
@@ -52,15 +52,15 @@ void Simulator::route(std::uint32_t moe, std::uint32_t copy, const StepContext& 
   input.requests = state_.requests();
   input.table = table_ ? &*table_ : nullptr;
   input.weights = weights_.layer(moe);
-  const std::size_t copies = gpus_ / s_.parallel.copy_gpus();
-  route_layer(source_->gate(), policy_, context, input, state_.layer(moe * copies + copy),
+  route_layer(source_->gate(), policy_, context, input, state_.layer(state_of(moe, copy)),
               workspace_, out);
 }
 
 /// Decides a layer: one EP group after the other, since each holds its own copy of the experts and
 /// fills it with its own tokens.
 void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
-  const std::uint32_t ep = s_.parallel.ep, span = s_.parallel.copy_gpus();
+  const scenario::Parallel& layout = pool_->layout;
+  const std::uint32_t ep = layout.ep;
   longest_queue_ = 0;
   // Of one copy of an expert: a full one is not helped by another group's that has room.
   const auto count_queue = [&](const LayerDecision& d) {
@@ -107,34 +107,34 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
   all.load.assign(experts_, 0);
   all.queued.assign(experts_, 0);
   all.capacity = 0;
-  const std::uint32_t first_gpu = std::max(plan_.first_gpu, stage_ * s_.parallel.stage_gpus());
-  const std::uint32_t last_gpu = staged() ? first_gpu + s_.parallel.stage_gpus() : plan_.last_gpu;
+  const std::uint32_t first_gpu = std::max(plan_.first_gpu, stage_ * homes());
+  const std::uint32_t last_gpu = staged() ? first_gpu + homes() : plan_.last_gpu;
   const auto decode = static_cast<std::uint8_t>(switchyard::Phase::kDecode);
   const bool decodes =
       std::find(tokens_.phase.begin(), tokens_.phase.end(), decode) != tokens_.phase.end();
-  for (std::uint32_t q = 0; q < gpus_ / span; ++q) {
+  for (std::uint32_t q = 0; q < layout.copies(); ++q) {
+    const std::uint32_t base = layout.first_of_copy(q);
     group_rows_.clear();
     group_tokens_ = StepTokens{};
     for (std::uint32_t t = 0; t < tokens; ++t) {
-      if (tokens_.rank[t] / span != q) continue;
+      if (layout.copy_of(tokens_.rank[t]) != q) continue;
       group_rows_.push_back(t);
       group_tokens_.sequence.push_back(tokens_.sequence[t]);
       group_tokens_.position.push_back(tokens_.position[t]);
       group_tokens_.phase.push_back(tokens_.phase[t]);
-      group_tokens_.rank.push_back(
-          static_cast<std::uint16_t>(s_.parallel.rank_of(tokens_.rank[t])));
+      group_tokens_.rank.push_back(static_cast<std::uint16_t>(layout.rank_of(tokens_.rank[t])));
     }
     const auto rows = static_cast<std::uint32_t>(group_rows_.size());
-    if (q * span >= first_gpu && q * span < last_gpu) {
+    if (base >= first_gpu && base < last_gpu) {
       // Copies without a token, or without one that decodes, are in the engine's step all the same.
-      LayerState& state = state_.layer(std::size_t{moe} * (gpus_ / span) + q);
+      LayerState& state = state_.layer(state_of(moe, q));
       const bool own = std::find(group_tokens_.phase.begin(), group_tokens_.phase.end(), decode) !=
                        group_tokens_.phase.end();
       if (policy_.decode_rebalance.on() && decodes && !own) {
         std::vector<double> level(experts_, 1);
         for (std::uint32_t e = 0; e < experts_; ++e) {
-          for (std::uint32_t i = 0; i < map_.row(moe).copies(e); ++i) {
-            level[e] = std::min(level[e], memory_used_[map_.gpu_of(moe, e, q * span, i)]);
+          for (std::uint32_t i = 0; i < map().row(moe).copies(e); ++i) {
+            level[e] = std::min(level[e], memory_used_[map().gpu_of(moe, e, base, i)]);
           }
         }
         begin_decode_step(policy_.decode_rebalance, level, state.rebalance);
@@ -218,7 +218,7 @@ void Simulator::decide_layer(std::uint32_t moe, std::uint32_t step) {
 OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
   std::vector<std::uint32_t> left(traffic_.waves.empty() ? 0 : traffic_.waves[0][g].size(), 0);
   std::uint64_t soft_tokens = 0;
-  const ExpertMap::Row& row = map_.row(moe);
+  const ExpertMap::Row& row = map().row(moe);
   const std::vector<RequestInfo>& requests = state_.requests();
   for (std::size_t t = 0; t < ran_tokens_->size(); ++t) {
     const RequestInfo& request = requests[ran_tokens_->sequence[t]];
@@ -233,7 +233,7 @@ OpCost Simulator::stacked_experts(std::uint32_t moe, std::uint32_t g) const {
       here = true;
       const std::uint16_t e = ran_->chosen[t * slots_ + j];
       for (std::uint32_t c = row.first[e]; c < row.first[e + 1]; ++c) {
-        if (row.rank[c] == s_.parallel.rank_of(g)) {
+        if (row.rank[c] == layout().rank_of(g)) {
           ++left[row.local[c]];
           break;
         }
@@ -269,14 +269,15 @@ void Simulator::transient(std::uint32_t gpu, std::uint64_t values, model::DType 
 
 OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
   OpCost total;
+  if (!map().has(g)) return total;  // Of replicas with another layout.
   if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
     total = stacked_experts(moe, g);
   } else {
     for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
   }
-  const ExpertMap::Row& row = map_.row(moe);
+  const ExpertMap::Row& row = map().row(moe);
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
-  for (const std::uint32_t c : row.of_rank[s_.parallel.rank_of(g)]) {
+  for (const std::uint32_t c : row.of_rank[layout().rank_of(g)]) {
     std::int64_t t = 0;
     for (const auto& wave : traffic_.waves) {
       t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
@@ -321,7 +322,7 @@ void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
   std::vector<std::uint64_t> up = routed_rows_of_;
   if (sharded() && !wide()) {
     // Every GPU of a group has all its tokens: each sends a share and gets all decisions.
-    const std::uint64_t tp = s_.parallel.tp;
+    const std::uint64_t tp = layout().tp;
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       up[g] = routed_rows_of_[g] * (g % tp + 1) / tp - routed_rows_of_[g] * (g % tp) / tp;
     }
@@ -410,7 +411,7 @@ void Simulator::moe_front(std::uint32_t moe) {
   if (defers_) find_late(moe);
   decide_layer(moe, index);
   if (defers_) choose_what_runs();
-  traffic_builder_.build(moe, *ran_tokens_, *ran_, traffic_);
+  pool_->traffic.build(moe, *ran_tokens_, *ran_, traffic_);
   check_traffic(moe);
   sent_on_.clear();
   if (!astray_.empty()) send_on(moe);
@@ -418,14 +419,14 @@ void Simulator::moe_front(std::uint32_t moe) {
   if (sharded() && !wide()) {
     // Every GPU has the group's tokens already; an all-reduce adds up what their experts gave.
     traffic_.dispatch.clear();
-    traffic_.combine = s_.parallel.sequence_parallel ? scatter_ : reduce_;
-    if (s_.parallel.sequence_parallel) traffic_.dispatch = gather_;
+    traffic_.combine = layout().sequence_parallel ? scatter_ : reduce_;
+    if (layout().sequence_parallel) traffic_.dispatch = gather_;
     if (defers_) {
       using network::Collective;
       traffic_.combine = group_collective(
-          s_.parallel.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+          layout().sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
           with_late());
-      if (s_.parallel.sequence_parallel) {
+      if (layout().sequence_parallel) {
         traffic_.dispatch = group_collective(Collective::kAllGather, with_late());
       }
     }
@@ -454,9 +455,9 @@ void Simulator::moe_front(std::uint32_t moe) {
     }
     activations_[g] = model::dtype_bytes(
         s_.activations, rows_of_[g] * 3 * s_.model.hidden_size +
-                            rows_of_[g] * 2 * shard_.shared_intermediate +
+                            rows_of_[g] * 2 * shard().shared_intermediate +
                             traffic_.assignments[first_column(g)] *
-                                (2 * s_.model.hidden_size + 2 * shard_.expert_intermediate));
+                                (2 * s_.model.hidden_size + 2 * shard().expert_intermediate));
     ledger_.allocate(g, MemoryCategory::kBuffers, buffers_[g], ready_[g], index,
                      "exchange buffers");
     ledger_.allocate(g, MemoryCategory::kActivations, activations_[g], ready_[g], index,
@@ -539,7 +540,7 @@ void Simulator::moe_finish(std::uint32_t moe) {
     ledger_.release(g, MemoryCategory::kActivations, activations_[g], ready_[g],
                     static_cast<std::uint32_t>(step_), "the MoE layer ends");
   }
-  if (wide() && !s_.parallel.sequence_parallel) {
+  if (wide() && !layout().sequence_parallel) {
     if (defers_) {
       const std::vector<std::uint64_t> rows = with_late();
       collective(moe, group_collective(network::Collective::kAllGather, rows),
@@ -612,14 +613,14 @@ void Simulator::moe_finish(std::uint32_t moe) {
     record_.reroutes.push_back({moe, pair.first, pair.second, count});
   }
   if (worst != run::kNone) {
-    const std::uint32_t first = stage_ * s_.parallel.stage_gpus();
+    const std::uint32_t first = std::max(stage_ * homes(), layout().first_gpu);
     run::Event e;
     e.time_ps = before_dispatch_[std::max(first, plan_.first_gpu)];
     e.step = static_cast<std::uint32_t>(step_);
     e.kind = run::EventKind::kOverflow;
     e.layer = moe;
     e.expert = worst;
-    e.gpu = map_.gpu_of(moe, worst, first);
+    e.gpu = map().gpu_of(moe, worst, first);
     e.value = static_cast<double>(decision_.overflowed);
     e.text =
         fmt::format("{} refused, {} at this expert (C = {}); {} rerouted, {} dropped, {} queued",
@@ -640,7 +641,8 @@ void Simulator::count_experts(std::uint32_t moe, bool again) {
     std::vector<std::uint64_t>& all = layer_assignments_[moe];
     if (!again) all.assign(gpus_, 0);
     out.distinct_experts = 0;
-    for (std::uint32_t g = 0; g < gpus_; g += s_.parallel.expert_tp) {
+    const scenario::Parallel& p = layout();
+    for (std::uint32_t g = p.first_gpu; p.has(g); g += p.expert_tp) {
       all[g] += traffic_.assignments[g];
       std::vector<std::uint8_t>& had = layer_experts_[std::size_t{moe} * gpus_ + g];
       if (!again) had.clear();
@@ -660,7 +662,7 @@ void Simulator::count_experts(std::uint32_t moe, bool again) {
   if (sum > 0) {
     out.imbalance =
         static_cast<double>(*std::max_element(assignments->begin(), assignments->end())) *
-        ((plan_.last_gpu - plan_.first_gpu) / s_.parallel.pp / s_.parallel.expert_tp) /
+        ((plan_.last_gpu - plan_.first_gpu) / layout().pp / layout().expert_tp) /
         static_cast<double>(sum);
   }
 }

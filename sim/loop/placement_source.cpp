@@ -17,19 +17,19 @@ using scenario::PlacementKind;
 
 }  // namespace
 
-std::vector<double> rank_speeds(const scenario::Scenario& s) {
+std::vector<double> rank_speeds(const scenario::Scenario& s, const scenario::Parallel& p) {
   const cluster::RouteTable routes = cluster::build_cluster(s.hardware).routes();
-  const std::uint32_t ep = s.parallel.ep, span = s.parallel.copy_gpus();
-  std::vector<double> speed(ep, 0);
-  for (std::uint32_t g = 0; g < routes.endpoints; ++g) {
-    const std::uint32_t first = g / span * span;
+  const std::uint32_t span = p.copy_gpus();
+  std::vector<double> speed(p.ep, 0);
+  for (std::uint32_t g = p.first_gpu; g < p.first_gpu + p.gpus(); ++g) {
+    const std::uint32_t first = p.first_of_copy(p.copy_of(g));
     for (std::uint32_t other = first; other < first + span; ++other) {
       if (other == g) continue;
       double narrowest = std::numeric_limits<double>::infinity();
       for (const std::uint32_t link : routes.links_of(other, g)) {
         narrowest = std::min(narrowest, routes.bandwidth[link]);
       }
-      speed[s.parallel.rank_of(g)] += narrowest;
+      speed[p.rank_of(g)] += narrowest;
     }
   }
   if (span == 1) speed[0] = 1;  // one rank: no link decides
@@ -85,10 +85,10 @@ RoutingProfile profile_routing(const scenario::Scenario& s, const RoutingTrace* 
   return out;
 }
 
-placement::Placement place_by_loads(const scenario::Scenario& s, PlacementKind kind,
+placement::Placement place_by_loads(const scenario::Scenario& s, const scenario::Parallel& p,
+                                    PlacementKind kind,
                                     const std::vector<std::vector<double>>& loads,
                                     const std::vector<double>& speed) {
-  const scenario::Parallel& p = s.parallel;
   const scenario::PlacementOptions& o = p.placement_options;
   const auto experts = static_cast<std::uint32_t>(s.model.num_experts);
   placement::Placement out;
@@ -163,7 +163,11 @@ Migration plan_migration(const scenario::Scenario& s, const placement::Placement
 }
 
 placement::Placement resolve_placement(const scenario::Scenario& s, const RoutingTrace* trace) {
-  const scenario::Parallel& p = s.parallel;
+  return resolve_placement(s, s.parallel, trace);
+}
+
+placement::Placement resolve_placement(const scenario::Scenario& s, const scenario::Parallel& p,
+                                       const RoutingTrace* trace) {
   const scenario::PlacementOptions& o = p.placement_options;
   placement::Placement out;
   out.ranks = p.ep;
@@ -195,8 +199,8 @@ placement::Placement resolve_placement(const scenario::Scenario& s, const Routin
     return out;
   }
   return place_by_loads(
-      s, p.placement, *loads,
-      p.placement == PlacementKind::kTopologyHot ? rank_speeds(s) : std::vector<double>());
+      s, p, p.placement, *loads,
+      p.placement == PlacementKind::kTopologyHot ? rank_speeds(s, p) : std::vector<double>());
 }
 
 }  // namespace switchyard::sim

@@ -31,15 +31,19 @@ RoutingProfile profile_routing(const scenario::Scenario& scenario, const Routing
 /// so.
 placement::Placement resolve_placement(const scenario::Scenario& scenario,
                                        const RoutingTrace* trace);
+/// The same of one of the scenario's layouts; the one above: of `scenario.parallel`.
+placement::Placement resolve_placement(const scenario::Scenario& scenario,
+                                       const scenario::Parallel& layout, const RoutingTrace* trace);
 
 /// The same from loads ([L or 1][E]) of any origin, in the way of `kind`: kReplicated, kEplb or
 /// kTopologyHot (asserted). `speed`: rank_speeds(), read for kTopologyHot only.
 placement::Placement place_by_loads(const scenario::Scenario& scenario,
-                                    scenario::PlacementKind kind,
+                                    const scenario::Parallel& layout, scenario::PlacementKind kind,
                                     const std::vector<std::vector<double>>& loads,
                                     const std::vector<double>& speed);
 /// [ep] bytes per second summed over the other ranks, see above.
-std::vector<double> rank_speeds(const scenario::Scenario& scenario);
+std::vector<double> rank_speeds(const scenario::Scenario& scenario,
+                                const scenario::Parallel& layout);
 
 /// Copies that a new placement asks for, by replica group: bytes[src·G + dst]. A copy comes from
 /// the lowest rank of the receiver's node that held the expert, else from the lowest rank that did;

@@ -11,7 +11,7 @@ namespace switchyard::sim {
 /// Notes the signal and loads of the step, which ended then; true when the placement is due for a
 /// change.
 bool Simulator::rebalance_due(std::int64_t end_ps) {
-  const scenario::RebalanceSpec& r = s_.parallel.rebalance;
+  const scenario::RebalanceSpec& r = layout().rebalance;
   if (r.signal == scenario::RebalanceSignal::kOff) return false;
   const run::StepScalars& sc = record_.scalars;
   double signal = sc.imbalance;
@@ -38,15 +38,15 @@ bool Simulator::rebalance_due(std::int64_t end_ps) {
 /// Makes the placement anew from the window's loads and moves the experts, before the step's own
 /// work: the weights travel over the links, and while they do both copies take memory.
 void Simulator::rebalance(std::uint64_t step) {
-  const scenario::RebalanceSpec& r = s_.parallel.rebalance;
+  const scenario::RebalanceSpec& r = layout().rebalance;
   const auto index = static_cast<std::uint32_t>(step);
   std::vector<std::vector<double>> loads(layers_, std::vector<double>(experts_, 0));
   for (const auto& kept : window_kept_) {
     for (std::size_t i = 0; i < kept.size(); ++i) loads[i / experts_][i % experts_] += kept[i];
   }
-  placement::Placement next = place_by_loads(s_, r.to, loads, speed_);
-  const std::uint64_t bytes_each = expert_bytes();
-  const Migration m = plan_migration(s_, placement_, next, bytes_each);
+  placement::Placement next = place_by_loads(s_, layout(), r.to, loads, speed_);
+  const std::uint64_t bytes_each = expert_bytes(*pool_);
+  const Migration m = plan_migration(s_, pool_->places, next, bytes_each);
   const std::int64_t begin = *std::max_element(ready_.begin(), ready_.end());
   // Experts that are loaded on demand do not travel: the host has them all.
   for (std::uint32_t g = 0; g < gpus_ && !loads_; ++g) {
@@ -62,7 +62,7 @@ void Simulator::rebalance(std::uint64_t step) {
   const auto mean_imbalance = [&](const placement::Placement& p) {
     double sum = 0;
     for (std::uint32_t l = 0; l < layers_; ++l) {
-      sum += placement::imbalance(p.row(l), loads[l], s_.parallel.ep);
+      sum += placement::imbalance(p.row(l), loads[l], layout().ep);
     }
     return sum / layers_;
   };
@@ -82,12 +82,11 @@ void Simulator::rebalance(std::uint64_t step) {
       "rebalance: {} {:.4g} > {:.4g} over {} steps; {}; imbalance of these loads "
       "{:.4g} -> {:.4g}",
       r.signal == scenario::RebalanceSignal::kLoad ? "load" : "congestion", window_mean_,
-      r.threshold, r.window, what, mean_imbalance(placement_), mean_imbalance(next));
+      r.threshold, r.window, what, mean_imbalance(pool_->places), mean_imbalance(next));
   sink_.data().events.push_back(std::move(e));
-  placement_ = std::move(next);
-  map_ = ExpertMap(gpus_, placement_, s_.parallel.expert_tp);
+  pool_->place(std::move(next));
   if (loads_) relocate_experts();
-  if (duplicates_.empty()) duplicates_ = placement::describe(placement::duplicates(placement_));
+  if (duplicates_.empty()) duplicates_ = placement::describe(placement::duplicates(pool_->places));
   window_signal_.clear();
   window_kept_.clear();
   steps_since_move_ = 0;

@@ -51,7 +51,7 @@ void Simulator::note_signals() {
   signalled_ = signals_ != nullptr && tokens_.size() > 0;
   if (!signalled_) return;
   SignalTable& t = *signals_;
-  const std::uint32_t copies = gpus_ / s_.parallel.copy_gpus();
+  const std::uint32_t copies = layout().copies();
   t.decodes.push_back(std::find(tokens_.phase.begin(), tokens_.phase.end(),
                                 static_cast<std::uint8_t>(switchyard::Phase::kDecode)) !=
                               tokens_.phase.end()
@@ -66,8 +66,8 @@ void Simulator::note_signals() {
     for (std::uint32_t e = 0; e < experts_; ++e) {
       std::vector<std::uint32_t> of;
       for (std::uint32_t q = 0; q < copies; ++q) {
-        for (std::uint32_t i = 0; i < map_.row(l).copies(e); ++i) {
-          of.push_back(map_.gpu_of(l, e, q * s_.parallel.copy_gpus(), i));
+        for (std::uint32_t i = 0; i < map().row(l).copies(e); ++i) {
+          of.push_back(map().gpu_of(l, e, q * layout().copy_gpus(), i));
         }
       }
       const std::size_t first = std::size_t{l % t.layers} * experts_ + e;

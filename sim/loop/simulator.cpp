@@ -16,6 +16,7 @@
 #include "sim/loop/step_loop.hpp"
 #include "sim/network/from_scenario.hpp"
 #include "sim/scenario/place.hpp"
+#include "sim/serving/kv_shards.hpp"
 #include "sim/serving/serving.hpp"
 
 namespace switchyard::sim {
@@ -45,26 +46,41 @@ run::Detail detail_of(scenario::Detail d) {
 
 }  // namespace
 
+Simulator::Pool::Pool(const scenario::Scenario& s, const scenario::Parallel& of,
+                      const RoutingTrace* trace)
+    : layout(of),
+      places(resolve_placement(s, of, trace)),
+      map(static_cast<std::uint32_t>(s.hardware.gpu_count()), places, of),
+      shard(shard_of(s.model, of)),
+      traffic(s, map, nodes(s), of.placement_options.choice) {}
+
+void Simulator::Pool::place(placement::Placement next) {
+  places = std::move(next);
+  map = ExpertMap(map.gpus, places, layout);
+}
+
 Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* trace, RunSink& sink)
     : s_(scenario),
       sink_(sink),
       gpus_(static_cast<std::uint32_t>(scenario.hardware.gpu_count())),
       layers_(static_cast<std::uint32_t>(scenario.model.num_moe_layers())),
       experts_(static_cast<std::uint32_t>(scenario.model.num_experts)),
-      placement_(resolve_placement(scenario, trace)),
-      map_(gpus_, placement_, scenario.parallel.expert_tp),
+      engine_gpus_(scenario::replica_gpus(scenario)),
       exchange_(scenario),
-      traffic_builder_(scenario, map_, nodes(scenario)),
       ledger_(capacities(scenario), scenario.memory.watermark),
-      policy_(scenario.policy),
-      shard_(shard_of(scenario.model, scenario.parallel.tp,
-                      scenario.parallel.ep > scenario.parallel.tp, scenario.parallel.expert_tp,
-                      scenario.parallel.vocab_parallel ? scenario.parallel.tp : 1)) {
+      policy_(scenario.policy) {
   trace_ = trace;
+  for (const scenario::Parallel* layout : s_.layouts()) {
+    pools_.push_back(std::make_unique<Pool>(s_, *layout, trace));
+    pools_.back()->first_copy = static_cast<std::uint32_t>(copies_);
+    copies_ += layout->copies();
+  }
+  pool_ = pools_.back().get();
   refuse_unsupported();
   exchange_times_ = make_exchange_times(s_, exchange_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    cost_.emplace_back(shard_, s_.dtype, s_.activations, s_.hardware.gpu_type(g), s_.cost);
+    cost_.emplace_back(pool_of(g).shard, s_.dtype, s_.activations, s_.hardware.gpu_type(g),
+                       s_.cost);
     cost_.back().use_vocabulary(s_.model.vocab_size);
   }
   if (layers_ > 0) {
@@ -96,7 +112,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
                                    slots_, trace->header.candidates),
                        "trace the model with the policy in force");
     }
-    state_ = RoutingState(std::size_t{layers_} * (gpus_ / s_.parallel.copy_gpus()));
+    state_ = RoutingState(layers_ * copies_);
     const bool cycled =
         trace != nullptr && s_.workload.routing.layers == scenario::TraceLayers::kCycle;
     table_ = load_table(policy_, s_.policy_files, source_->gate(),
@@ -109,7 +125,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   make_router_units();
   if (s_.faults.on()) {
     faults_ = std::make_unique<FaultClock>(s_);
-    whole_ = placement_;
+    whole_ = pool_->places;
     check_fault_places();
     hang_until_.assign(replicas(), 0);
   }
@@ -123,10 +139,13 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
   path_.assign(gpus_, Path{});
   node_ = nodes(s_);
   copy_bytes_.assign(exchange_.links().size(), 0);
-  duplicates_ = placement::describe(placement::duplicates(placement_));
-  if (s_.parallel.rebalance.signal != scenario::RebalanceSignal::kOff &&
-      s_.parallel.rebalance.to == scenario::PlacementKind::kTopologyHot) {
-    speed_ = rank_speeds(s_);
+  for (const auto& pool : pools_) {
+    if (!duplicates_.empty()) break;
+    duplicates_ = placement::describe(placement::duplicates(pool->places));
+  }
+  if (layout().rebalance.signal != scenario::RebalanceSignal::kOff &&
+      layout().rebalance.to == scenario::PlacementKind::kTopologyHot) {
+    speed_ = rank_speeds(s_, layout());
   }
 }
 
@@ -186,7 +205,9 @@ void Simulator::check_sampling() const {
 
 void Simulator::refuse_groups_of_copies(const RoutingPolicy& policy,
                                         const std::string& where) const {
-  if (policy.groups.by == GroupBy::kPlacement && map_.most_copies > 1) {
+  const bool several = std::any_of(pools_.begin(), pools_.end(),
+                                   [](const auto& pool) { return pool->map.most_copies > 1; });
+  if (policy.groups.by == GroupBy::kPlacement && several) {
     throw InputError(where,
                      "by = \"placement\" with several copies of an expert is "
                      "unsupported",
@@ -201,9 +222,7 @@ run::Inventory Simulator::inventory() const {
     run::GpuInfo info;
     info.name = s_.hardware.gpu(g).name;
     info.node = s_.hardware.gpu(g).node;
-    if (s_.workload.serves()) {
-      info.engine = g / (gpus_ / s_.workload.serving.front_end.replicas);
-    }
+    info.engine = engine_of(g);
     info.memory_bytes = type.memory_bytes;
     info.hbm = type.hbm;
     // Arithmetic runs in the wider of the weights' and the activations' formats.
@@ -216,31 +235,41 @@ run::Inventory Simulator::inventory() const {
   inv.experts = experts_;
   inv.top_k = static_cast<std::uint32_t>(s_.model.top_k);
   inv.moe_layers = s_.model.moe_layers();
-  // The groups of the layer's stage.
-  const std::uint32_t groups = s_.parallel.stage_gpus() / s_.parallel.copy_gpus();
-  inv.replicas = groups * map_.most_copies;
+  // The groups of the layer's stage, of all pools.
+  inv.replicas = 0;
+  for (const auto& pool : pools_) {
+    const scenario::Parallel& p = pool->layout;
+    inv.replicas += p.copies() / p.pp * pool->map.most_copies;
+  }
   for (std::uint32_t l = 0; l < layers_; ++l) {
-    const std::uint32_t first = stage_of_moe(l) * s_.parallel.stage_gpus();
     for (std::uint32_t e = 0; e < experts_; ++e) {
-      const std::uint32_t copies = map_.row(l).copies(e);
-      for (std::uint32_t q = 0; q < groups; ++q) {
-        for (std::uint32_t i = 0; i < copies; ++i) {
-          inv.placement.push_back(map_.gpu_of(l, e, first + q * s_.parallel.copy_gpus(), i));
+      for (const auto& pool : pools_) {
+        const scenario::Parallel& p = pool->layout;
+        const ExpertMap& map = pool->map;
+        const std::uint32_t first = p.first_gpu + stage_of_moe(l) * p.stage_gpus();
+        const std::uint32_t copies = map.row(l).copies(e), groups = p.copies() / p.pp;
+        for (std::uint32_t q = 0; q < groups; ++q) {
+          for (std::uint32_t i = 0; i < copies; ++i) {
+            inv.placement.push_back(map.gpu_of(l, e, first + q * p.copy_gpus(), i));
+          }
         }
       }
-      inv.placement.resize(inv.placement.size() + groups * (map_.most_copies - copies), run::kNone);
+      // Further copies that this expert has none of.
+      inv.placement.resize((std::size_t{l} * experts_ + e + 1) * inv.replicas, run::kNone);
     }
   }
   return inv;
 }
 
 /// Everything but the routed experts, on one GPU.
-std::uint64_t Simulator::backbone_bytes(std::uint32_t stage) const {
+std::uint64_t Simulator::backbone_bytes(const Pool& pool, std::uint32_t stage) const {
+  const model::ModelConfig& shard = pool.shard;
+  const std::uint32_t pp = pool.layout.pp;
   model::ParameterCount all =
-      model::count_parameters(staged() ? stage_of(shard_, s_.parallel.pp, stage) : shard_);
+      model::count_parameters(staged() ? stage_of(shard, pp, stage) : shard);
   if (staged()) {
-    const bool last = stage + 1 == s_.parallel.pp;
-    all.head = last ? shard_.vocab_size * shard_.hidden_size : 0;
+    const bool last = stage + 1 == pp;
+    all.head = last ? shard.vocab_size * shard.hidden_size : 0;
     if (stage > 0) all.embedding = 0;
   }
   if (router_units_) all.router = 0;
@@ -347,23 +376,23 @@ void Simulator::note_stages(SimulationResult& result) {
     if (i % run::kPhases == at(run::Phase::kWait)) wait += static_cast<double>(t.gpu_phase_ps[i]);
   }
   // Homes with fewer sequences than micro-batches leave some empty.
-  const std::uint64_t homes = std::max<std::uint64_t>(s_.parallel.dp, 1);
+  const std::uint64_t homes = std::max<std::uint64_t>(layout().dp, 1);
   const std::uint64_t used = s_.workload.serves()
-                                 ? s_.parallel.micro_batches
-                                 : std::min<std::uint64_t>(s_.parallel.micro_batches,
+                                 ? layout().micro_batches
+                                 : std::min<std::uint64_t>(layout().micro_batches,
                                                            (s_.workload.batch + homes - 1) / homes);
-  const double m = static_cast<double>(std::max<std::uint64_t>(used, 1)), pp = s_.parallel.pp;
+  const double m = static_cast<double>(std::max<std::uint64_t>(used, 1)), pp = layout().pp;
   const double idle = all > 0 ? wait / all : run::kNoData;
   sink_.data().metrics.push_back({"pipeline idle share", idle, ""});
   result.notes.push_back(fmt::format(
       "pipeline: {} stages of {} GPUs, {} micro-batches; GPUs wait {:.3g} % of the time, equal "
       "stages alone would {:.3g} %",
-      s_.parallel.pp, s_.parallel.stage_gpus(), used, 100 * idle, 100 * (pp - 1) / (m + pp - 1)));
+      layout().pp, layout().stage_gpus(), used, 100 * idle, 100 * (pp - 1) / (m + pp - 1)));
 }
 
-std::uint64_t Simulator::expert_bytes() const {
+std::uint64_t Simulator::expert_bytes(const Pool& pool) const {
   if (layers_ == 0 || experts_ == 0) return 0;
-  return model::dtype_bytes(s_.dtype.experts, model::count_parameters(shard_).experts /
+  return model::dtype_bytes(s_.dtype.experts, model::count_parameters(pool.shard).experts /
                                                   (std::uint64_t{layers_} * experts_));
 }
 
@@ -377,8 +406,12 @@ void Simulator::make_batch() {
   machine.ready_ps = *std::max_element(ready_.begin(), ready_.end());
   // A sequence is at home on the same GPUs of every stage: the scheduler sees those of the first
   // one, with the least room and the largest pages of all stages.
-  machine.gpus = s_.parallel.stage_gpus();
+  machine.gpus = this->homes();
   const std::uint32_t homes = machine.gpus;
+  for (const scenario::GpuRange& of : engine_gpus_) {
+    const std::uint32_t last = staged() ? homes : of.beyond;
+    machine.replicas.push_back({of.first, last - of.first, layout_of(of.first).tp});
+  }
   machine.kv_capacity = kv_rooms();
   const std::uint64_t kv = s_.workload.serving.batching.kv;
   for (std::uint32_t g = 0; g < gpus_ && kv > 0; ++g) {
@@ -397,7 +430,7 @@ void Simulator::make_batch() {
     machine.kv_on = [this](std::uint32_t id, std::uint32_t gpu, std::uint32_t home,
                            std::uint64_t had, std::uint64_t tokens) {
       std::uint64_t most = 0;
-      for (std::uint32_t g = gpu; g < gpus_; g += s_.parallel.stage_gpus()) {
+      for (std::uint32_t g = gpu; g < gpus_; g += this->homes()) {
         most = std::max(most, kv_most_on(id, g, home, had, tokens));
       }
       return most;
@@ -405,20 +438,38 @@ void Simulator::make_batch() {
     machine.kv_moves = [this](std::uint32_t id, std::uint32_t from, std::uint32_t to,
                               std::uint64_t tokens) { return kv_moves(id, from, to, tokens); };
   }
-  machine.kv_bytes = [this](std::uint64_t tokens) {
+  const auto bytes_of = [this](const Pool& pool, std::uint64_t tokens) {
     const std::size_t layers = s_.model.layers.size();
+    const std::uint32_t pp = pool.layout.pp;
     std::uint64_t most = 0;
-    for (std::uint32_t stage = 0; stage < s_.parallel.pp; ++stage) {
+    for (std::uint32_t stage = 0; stage < pp; ++stage) {
       // by_token: the home has the first of what remains after whole rounds.
       if (spread_kv()) {
-        most = std::max(most, kv_bytes_on(stage * s_.parallel.stage_gpus(), 0, tokens));
+        most = std::max(most, kv_bytes_on(stage * this->homes(), 0, tokens));
         continue;
       }
-      most = std::max(most, kv_bytes_of(tokens, stage_begin(layers, s_.parallel.pp, stage),
-                                        stage_begin(layers, s_.parallel.pp, stage + 1)));
+      most = std::max(most, kv_bytes_of(pool, tokens, stage_begin(layers, pp, stage),
+                                        stage_begin(layers, pp, stage + 1)));
     }
     return most;
   };
+  machine.kv_bytes = [bytes_of, pool = pools_.back().get()](std::uint64_t tokens) {
+    return bytes_of(*pool, tokens);
+  };
+  if (pools_.size() > 1) {
+    machine.prefill_kv_bytes = [bytes_of, pool = pools_.front().get()](std::uint64_t tokens) {
+      return bytes_of(*pool, tokens);
+    };
+    const std::uint32_t there = s_.prefill->tp, here = s_.parallel.tp;
+    const auto heads = static_cast<std::uint32_t>(
+        s_.model.attention == model::AttentionKind::kMla ? 1 : s_.model.num_kv_heads);
+    if (there != here) {
+      machine.kv_shards = [there, here, heads](std::uint32_t from, std::uint32_t to,
+                                               std::uint64_t bytes) {
+        return kv_shards({from, there}, {to, here}, heads, bytes);
+      };
+    }
+  }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     peak_other_.push_back(ledger_.live(g) - ledger_.live(g, MemoryCategory::kKv));
     if (s_.memory.watermark_action == scenario::WatermarkAction::kRecord) continue;
@@ -459,7 +510,7 @@ void Simulator::make_batch() {
 /// stages the least.
 std::vector<std::uint64_t> Simulator::kv_rooms() {
   const scenario::Batching& b = s_.workload.serving.batching;
-  const std::uint32_t homes = s_.parallel.stage_gpus();
+  const std::uint32_t homes = this->homes();
   std::vector<std::uint64_t> rooms;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const auto share =
@@ -560,8 +611,7 @@ void Simulator::begin_hosts() {
     OpCost host;
     if (tokens_of_[g] > 0 || !hub() || (defers_ && planned_of(g) > 0)) {
       // Every stage's hosts know all sequences.
-      const std::size_t sequences =
-          defers_ ? planned_of(g) : sequences_[g % s_.parallel.stage_gpus()].size();
+      const std::size_t sequences = defers_ ? planned_of(g) : sequences_[g % homes()].size();
       host.time =
           SimTime::from_ps(plan_.host_ps + s_.host.per_step.ps() +
                            s_.host.per_sequence.ps() * static_cast<std::int64_t>(sequences));
@@ -601,16 +651,17 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
   const std::vector<OpCost>* const known =
       same_rows_ && !merge_on_ ? &attention_costs(layer) : nullptr;
   if (kv_travels()) move_kv(layer, of);
-  if (s_.parallel.sequence_parallel) gather_hidden(of);
+  if (layout().sequence_parallel) gather_hidden(of);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     const OpCost c =
         known != nullptr
             ? (*known)[g]
             : cost_[g].attention(layer, merge_on_ ? merge_home_[g] : sequences_[g], shares());
-    transient(g,
-              tokens_of_[g] * (3 * s_.model.hidden_size + shard_.num_heads * s_.model.head_dim * 2 +
-                               model::kv_values_per_token_layer(shard_)),
-              s_.activations, "attention activations");
+    transient(
+        g,
+        tokens_of_[g] * (3 * s_.model.hidden_size + shard().num_heads * s_.model.head_dim * 2 +
+                         model::kv_values_per_token_layer(shard())),
+        s_.activations, "attention activations");
     slowest = std::max(slowest, work(g, run::Phase::kAttention, c));
   }
   if (merge_on_) finish_merge(of, slowest);
@@ -621,10 +672,10 @@ void Simulator::attention(std::size_t layer, std::uint32_t moe) {
 void Simulator::dense_layer(std::size_t layer) {
   const bool ffn = s_.model.layers[layer].ffn == model::FfnKind::kDense;
   at_layer_ = run::kNone;
-  if (ffn && s_.parallel.sequence_parallel) gather_hidden(run::kNone);
+  if (ffn && layout().sequence_parallel) gather_hidden(run::kNone);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (ffn) {
-      transient(g, tokens_of_[g] * (2 * s_.model.hidden_size + 2 * shard_.dense_intermediate),
+      transient(g, tokens_of_[g] * (2 * s_.model.hidden_size + 2 * shard().dense_intermediate),
                 s_.activations, "dense FFN activations");
     }
     work(g, run::Phase::kDense, cost_[g].dense(layer, tokens_of_[g], shares()));
@@ -666,13 +717,13 @@ void Simulator::add_entropy() {
 }
 
 void Simulator::head() {
-  if (s_.parallel.sequence_parallel) gather_samples();
+  if (layout().sequence_parallel) gather_samples();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     // A sequence samples from its last token only, a chunk that others follow not at all.
     transient(g, sampled_of_[g] * s_.model.vocab_size, model::DType::kF32, "logits");
     work(g, run::Phase::kHead, cost_[g].head(sampled_of_[g]));
   }
-  if (!s_.parallel.vocab_parallel) return;
+  if (!layout().vocab_parallel) return;
   gather_logits();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     work(g, run::Phase::kHead, cost_[g].sampling(sampled_of_[g]));
@@ -683,7 +734,7 @@ void Simulator::head() {
 void Simulator::compute_layers() {
   entropy_ = 0;
   empty_layers_ = 0;
-  parts_ = s_.parallel.micro_batches * (s_.network.two_batch ? 2 : 1);
+  parts_ = layout().micro_batches * (s_.network.two_batch ? 2 : 1);
   layer_begun_.assign(layers_, 0);
   layer_straggler_ps_.assign(layers_, 0);
   begin_hosts();
@@ -711,10 +762,10 @@ void Simulator::embed() {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (!of_engine(g)) continue;
     // Of a divided vocabulary every GPU looks for all tokens of its group.
-    const std::uint32_t n = s_.parallel.vocab_parallel ? 1 : shares();
+    const std::uint32_t n = layout().vocab_parallel ? 1 : shares();
     work(g, run::Phase::kHead, cost_[g].embedding((tokens_of_[g] + n - 1) / n));
   }
-  if (!s_.parallel.vocab_parallel) return;
+  if (!layout().vocab_parallel) return;
   const std::uint64_t before = record_.scalars.bytes_sent;
   reduce_hidden(run::kNone);
   embedding_bytes_ += record_.scalars.bytes_sent - before;
@@ -812,11 +863,15 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
   if (s_.cost.calibration) note_calibration(result);
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
   if (!duplicates_.empty()) result.notes.push_back(duplicates_);
-  if (s_.parallel.expert_tp > 1) {
+  for (const auto& pool : pools_) {
+    if (pool->layout.expert_tp == 1) continue;
     result.notes.push_back(fmt::format(
-        "experts: cut into columns over {} neighbouring GPUs each; the placement and the "
+        "experts{}: cut into columns over {} neighbouring GPUs each; the placement and the "
         "assignments of GPUs name the first of them",
-        s_.parallel.expert_tp));
+        pools_.size() == 1  ? ""
+        : pool == pools_[0] ? " of prefill replicas"
+                            : " of decode replicas",
+        pool->layout.expert_tp));
   }
   if (moves_ > 0) {
     result.notes.push_back(
@@ -944,6 +999,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
     do {
       more = batch_->await(step, plan_);
       if (!more) break;
+      pool_ = &pool_of(plan_.first_gpu);
       if (staged()) plan_.last_gpu = gpus_;  // The scheduler plans for the first stage.
       settle_step(plan_.engine);
       // Nothing begins earlier any more: steps of replicas that idle are over, too.
@@ -1025,7 +1081,10 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   for (const run::Metric& m : extras.metrics) sink_.data().metrics.push_back(m);
   note_router(std::max<std::uint64_t>(step, 1), result);
   note_stages(result);
-  if (s_.parallel.vocab_parallel) note_vocabulary(std::max<std::uint64_t>(step, 1));
+  if (std::any_of(pools_.begin(), pools_.end(),
+                  [](const auto& pool) { return pool->layout.vocab_parallel; })) {
+    note_vocabulary(std::max<std::uint64_t>(step, 1));
+  }
   for (run::Metric& m : energy_metrics(s_, sink_.data())) {
     sink_.data().metrics.push_back(std::move(m));
   }
@@ -1040,11 +1099,11 @@ namespace {
 void check_calibration(const scenario::Scenario& s) {
   if (!s.cost.calibration) return;
   const scenario::Workload& w = s.workload;
-  const scenario::Parallel& p = s.parallel;
-  const CostModel cost(
-      shard_of(s.model, p.tp, p.ep > p.tp, p.expert_tp, p.vocab_parallel ? p.tp : 1), s.dtype,
-      s.activations, s.hardware.gpu_type(0), s.cost);
-  cost.ask_all(w.serves() || w.tokens == 1, w.serves() || w.tokens > 1);
+  for (const scenario::Parallel* p : s.layouts()) {
+    const CostModel cost(shard_of(s.model, *p), s.dtype, s.activations, s.hardware.gpu_type(0),
+                         s.cost);
+    cost.ask_all(w.serves() || w.tokens == 1, w.serves() || w.tokens > 1);
+  }
   if (s.cost.exchange == scenario::ExchangeCost::kModel) return;
   ExchangeTimer timer(s);
   static_cast<void>(make_exchange_times(s, timer));

@@ -29,13 +29,13 @@ std::uint32_t Simulator::stage_of_moe(std::uint32_t moe) const {
   const std::size_t layers = s_.model.layers.size();
   const std::uint32_t layer = s_.model.moe_layers()[moe];
   std::uint32_t stage = 0;
-  while (stage_begin(layers, s_.parallel.pp, stage + 1) <= layer) ++stage;
+  while (stage_begin(layers, layout().pp, stage + 1) <= layer) ++stage;
   return stage;
 }
 
 void Simulator::pipeline() {
-  const std::uint32_t pp = s_.parallel.pp, m = s_.parallel.micro_batches;
-  const std::uint32_t width = s_.parallel.stage_gpus();
+  const std::uint32_t pp = layout().pp, m = layout().micro_batches;
+  const std::uint32_t width = layout().stage_gpus();
   const std::size_t layers = s_.model.layers.size();
   std::vector<std::uint64_t> matrix(std::size_t{gpus_} * gpus_), received(gpus_, 0);
   const auto at_pair = [&](std::uint32_t from, std::uint32_t to) -> std::uint64_t& {
@@ -91,8 +91,8 @@ void Simulator::pipeline() {
       if (stage + 1 < pp) continue;
       head();
       std::fill(matrix.begin(), matrix.end(), 0);
-      for (std::uint32_t g = begin; g < begin + width; g += s_.parallel.tp) {
-        for (std::uint32_t i = 0; i < s_.parallel.tp; ++i) {
+      for (std::uint32_t g = begin; g < begin + width; g += layout().tp) {
+        for (std::uint32_t i = 0; i < layout().tp; ++i) {
           at_pair(g + i, g + i - begin) = 4 * sampled_of_[g];
         }
       }

@@ -12,18 +12,20 @@
 namespace switchyard::sim {
 
 void Simulator::load_weights() {
-  const std::uint64_t per_expert = expert_bytes();
-  ledger_.use_allocator(s_.memory.allocator, s_.memory.page, per_expert,
-                        kv_by_expert() ? kv_layer_page() : kv_bytes_of(s_.memory.kv_block));
+  // Blocks that come often; of two pools those of the decode replicas.
+  ledger_.use_allocator(s_.memory.allocator, s_.memory.page, expert_bytes(*pool_),
+                        kv_by_expert() ? kv_layer_page() : kv_bytes_of(*pool_, s_.memory.kv_block));
   std::vector<LoadJob> jobs(gpus_);
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     LoadJob& job = jobs[g];
-    job.backbone = !hub() || g == s_.parallel.hub ? backbone_bytes(stage_of_gpu(g)) : 0;
+    const Pool& pool = pool_of(g);
+    const std::uint64_t per_expert = expert_bytes(pool);
+    job.backbone = !hub() || g == pool.layout.hub ? backbone_bytes(pool, stage_of_gpu(g)) : 0;
     for (std::uint32_t l = 0; l < layers_; ++l) {
       const std::uint64_t held = loads_ ? loads_->residency.resident(l, g)
                                  : stage_of_moe(l) != stage_of_gpu(g)
                                      ? 0
-                                     : map_.row(l).count[s_.parallel.rank_of(g)];
+                                     : pool.map.row(l).count[pool.layout.rank_of(g)];
       job.layers.push_back(held * per_expert);
       job.experts += held;
     }

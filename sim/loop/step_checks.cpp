@@ -88,12 +88,13 @@ constexpr std::uint64_t kEightKept =
 std::optional<std::uint64_t> plain_copies(const LayerDecision& decision, const StepTokens& tokens,
                                           const std::vector<std::uint32_t>& gpu,
                                           const std::vector<std::uint32_t>& rank_of,
-                                          std::uint32_t ep) {
+                                          const scenario::Parallel& layout) {
   const std::size_t k = decision.slots;
+  const std::uint32_t ep = layout.copy_gpus(), origin = layout.first_gpu;
   std::uint64_t copies = 0;
   bool sound = true;
   for (std::uint32_t t = 0; t < decision.tokens; ++t) {
-    const std::uint32_t s = tokens.rank[t], base = s / ep * ep;
+    const std::uint32_t s = tokens.rank[t], base = s - (s - origin) % ep;
     const std::uint8_t* const outcome = decision.outcome.data() + t * k;
     const std::uint16_t* const first = decision.first.data() + t * k;
     const std::uint16_t* const chosen = decision.chosen.data() + t * k;
@@ -133,8 +134,9 @@ void Simulator::check_traffic(std::uint32_t moe) {
   const bool per_expert = s_.network.dispatch == scenario::DispatchKind::kPerExpert;
   const bool per_node = s_.network.dispatch == scenario::DispatchKind::kPerNode;
   const std::uint32_t groups = grouped ? s_.network.chunks : 1;
-  const std::uint32_t ep = s_.parallel.copy_gpus(), cut = s_.parallel.expert_tp;
-  const ExpertMap::Row& places = map_.row(moe);
+  const std::uint32_t ep = layout().copy_gpus(), cut = layout().expert_tp;
+  const std::uint32_t origin = layout().first_gpu;
+  const ExpertMap::Row& places = map().row(moe);
   if (node_place_.empty()) {
     met_.assign(std::size_t{gpus_} * groups, 0);
     const std::size_t nodes = *std::max_element(node_.begin(), node_.end()) + 1;
@@ -146,9 +148,9 @@ void Simulator::check_traffic(std::uint32_t moe) {
     }
   }
   std::optional<std::uint64_t> plain;
-  if (per_expert && !grouped && cut == 1 && map_.most_copies == 1 &&
+  if (per_expert && !grouped && cut == 1 && map().most_copies == 1 &&
       places.rank.size() == experts_) {
-    plain = plain_copies(*ran_, *ran_tokens_, traffic_.gpu, places.rank, ep);
+    plain = plain_copies(*ran_, *ran_tokens_, traffic_.gpu, places.rank, layout());
     copies = plain.value_or(0);
   }
   const std::size_t k = ran_->slots;
@@ -161,7 +163,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
   std::vector<std::uint32_t> group_of(per_node ? k : 0, 0);  // of a token's slots
   for (std::uint32_t t = 0; !plain && t < ran_->tokens; ++t) {
     const std::uint32_t s = ran_tokens_->rank[t];
-    const std::uint32_t base = s / ep * ep;
+    const std::uint32_t base = s - (s - origin) % ep;
     std::uint32_t own = 0;
     if (++met_stamp_ == 0) {
       std::fill(met_.begin(), met_.end(), 0);

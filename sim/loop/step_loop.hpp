@@ -34,6 +34,7 @@
 #include "sim/memory/ledger.hpp"
 #include "sim/memory/loading.hpp"
 #include "sim/network/collectives.hpp"
+#include "sim/scenario/replicas.hpp"
 #include "sim/scenario/shard.hpp"
 
 namespace switchyard::sim {
@@ -89,6 +90,35 @@ class Simulator {
   void prepare(const run::Inventory& inventory);
 
  private:
+  /// The replicas of one layout: all of them, or with [parallel.prefill] those that prefill and the
+  /// others. Stays where it is: the builder borrows the map.
+  struct Pool {
+    Pool(const scenario::Scenario& scenario, const scenario::Parallel& of,
+         const RoutingTrace* trace);
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+    void place(placement::Placement next);
+    const scenario::Parallel& layout;
+    placement::Placement places;
+    ExpertMap map;
+    model::ModelConfig shard;  ///< What one GPU holds of the model; the model itself without tp.
+    TrafficBuilder traffic;
+    std::uint32_t first_copy = 0;  ///< Of the experts, among all: place in state_.
+  };
+  // Of the step that is found or under way; before the first one, of the last replicas.
+  [[nodiscard]] const scenario::Parallel& layout() const { return pool_->layout; }
+  [[nodiscard]] const ExpertMap& map() const { return pool_->map; }
+  [[nodiscard]] const model::ModelConfig& shard() const { return pool_->shard; }
+  [[nodiscard]] Pool& pool_of(std::uint32_t gpu) const {
+    return pools_.size() > 1 && pools_[0]->layout.has(gpu) ? *pools_[0] : *pools_.back();
+  }
+  [[nodiscard]] const scenario::Parallel& layout_of(std::uint32_t gpu) const {
+    return pool_of(gpu).layout;
+  }
+  /// Place of a copy of the experts of the step's pool in state_.
+  [[nodiscard]] std::size_t state_of(std::uint32_t moe, std::uint32_t copy) const {
+    return std::size_t{moe} * copies_ + pool_->first_copy + copy;
+  }
   static std::vector<std::uint32_t> nodes(const scenario::Scenario& s);
   static std::vector<std::uint64_t> capacities(const scenario::Scenario& s);
   void refuse_unsupported() const;
@@ -99,24 +129,27 @@ class Simulator {
   [[nodiscard]] bool of_engine(std::uint32_t gpu) const {
     return gpu >= plan_.first_gpu && gpu < plan_.last_gpu;
   }
-  [[nodiscard]] bool sharded() const { return s_.parallel.tp > 1; }
+  [[nodiscard]] bool sharded() const { return layout().tp > 1; }
   /// The experts are divided among several tensor-parallel groups.
-  [[nodiscard]] bool wide() const { return sharded() && s_.parallel.ep > s_.parallel.tp; }
+  [[nodiscard]] bool wide() const { return sharded() && layout().ep > layout().tp; }
   /// The GPU that stands for those which divide the columns of its experts.
   [[nodiscard]] std::uint32_t first_column(std::uint32_t gpu) const {
-    return gpu / s_.parallel.expert_tp * s_.parallel.expert_tp;
+    const scenario::Parallel& p = layout_of(gpu);
+    return gpu - (gpu - p.first_gpu) % p.expert_tp;
   }
   [[nodiscard]] bool staged() const { return s_.parallel.pp > 1; }
   [[nodiscard]] std::uint32_t stage_of_gpu(std::uint32_t gpu) const {
-    return gpu / s_.parallel.stage_gpus();
+    return staged() ? gpu / s_.parallel.stage_gpus() : 0;
   }
+  /// GPUs that are homes of sequences: those of the first stage.
+  [[nodiscard]] std::uint32_t homes() const { return gpus_ / s_.parallel.pp; }
   /// What norms and residuals of a GPU are of: 1 / shares() of its tokens.
   [[nodiscard]] std::uint32_t shares() const {
-    return s_.parallel.sequence_parallel ? s_.parallel.tp : 1;
+    return layout().sequence_parallel ? layout().tp : 1;
   }
   /// The tensor-parallel group [first, last) of a GPU: itself without.
   [[nodiscard]] std::uint32_t group_first(std::uint32_t gpu) const {
-    return gpu / s_.parallel.tp * s_.parallel.tp;
+    return layout_of(gpu).group_first(gpu);
   }
 
   void load_weights();
@@ -127,7 +160,12 @@ class Simulator {
   [[nodiscard]] std::vector<std::uint64_t> kv_rooms();
   /// That step by themselves.
   [[nodiscard]] std::uint32_t replicas() const {
-    return s_.workload.serves() ? s_.workload.serving.front_end.replicas : 1;
+    return static_cast<std::uint32_t>(engine_gpus_.size());
+  }
+  [[nodiscard]] std::uint32_t engine_of(std::uint32_t gpu) const {
+    std::uint32_t e = 0;
+    while (gpu >= engine_gpus_[e].beyond) ++e;
+    return e;
   }
   /// When the step that was found, or the next one, begins on its engine.
   [[nodiscard]] std::int64_t engine_time() const;
@@ -138,13 +176,14 @@ class Simulator {
   void note_calibration(SimulationResult& result) const;
   void compose_step();
   void grow_kv(std::uint64_t step);
-  [[nodiscard]] std::uint64_t expert_bytes() const;
+  /// Of a routed expert, what one GPU of the pool has of it.
+  [[nodiscard]] std::uint64_t expert_bytes(const Pool& pool) const;
   bool rebalance_due(std::int64_t end_ps);
   void rebalance(std::uint64_t step);
-  std::uint64_t kv_bytes_of(std::uint64_t tokens) const;
-  /// The same of some layers.
-  [[nodiscard]] std::uint64_t kv_bytes_of(std::uint64_t tokens, std::size_t first_layer,
-                                          std::size_t beyond) const;
+  /// Bytes of the pages of so many tokens on each GPU of a home in the pool, of all layers or some.
+  [[nodiscard]] std::uint64_t kv_bytes_of(const Pool& pool, std::uint64_t tokens) const;
+  [[nodiscard]] std::uint64_t kv_bytes_of(const Pool& pool, std::uint64_t tokens,
+                                          std::size_t first_layer, std::size_t beyond) const;
 
   /// Advances a GPU's clock; returns what was charged (0 for a GPU that is out of service).
   std::int64_t work(std::uint32_t gpu, run::Phase phase, const OpCost& cost);
@@ -291,7 +330,7 @@ class Simulator {
   [[nodiscard]] const std::vector<std::uint32_t>& kv_holders(std::uint32_t home);
   /// Whether a GPU holds the pages of the sequences with this home.
   [[nodiscard]] bool holds_kv(std::uint32_t gpu, std::uint32_t home) const {
-    if (staged()) return group_first(gpu % s_.parallel.stage_gpus()) == home;
+    if (staged()) return group_first(gpu % homes()) == home;
     return s_.memory.kv_placement == KvPlacement::kReplicated ||
            (s_.memory.kv_placement == KvPlacement::kHub ? gpu == s_.parallel.hub
                                                         : group_first(gpu) == home);
@@ -304,19 +343,19 @@ class Simulator {
   [[nodiscard]] bool kv_travels() const {
     return spread_kv() || kv_by_expert() || s_.memory.kv_placement == KvPlacement::kReplicated;
   }
-  // by_token and by_expert keep pages on the tensor-parallel groups (tp = 1: GPUs) of one copy of
-  // the experts: how many there are, which one a GPU is of, and the copy's first GPU (in the first
-  // stage).
+  // With one pool only: by_token and by_expert keep pages on the tensor-parallel groups (tp = 1:
+  // GPUs) of one copy of the experts: how many there are, which one a GPU is of, and the copy's
+  // first GPU (in the first stage).
   [[nodiscard]] std::uint32_t kv_round() const { return s_.parallel.ep / s_.parallel.tp; }
   [[nodiscard]] std::uint32_t kv_place(std::uint32_t gpu) const {
     return gpu % s_.parallel.ep / s_.parallel.tp;
   }
   [[nodiscard]] std::uint32_t kv_copy(std::uint32_t gpu) const {
-    return gpu % s_.parallel.stage_gpus() / s_.parallel.ep * s_.parallel.ep;
+    return gpu % homes() / s_.parallel.ep * s_.parallel.ep;
   }
   /// Home of a sequence of the plan in the composed stage.
   [[nodiscard]] std::uint32_t home_of(const PlannedSequence& q) const {
-    return stage_ * s_.parallel.stage_gpus() + q.gpu;
+    return stage_ * homes() + q.gpu;
   }
   /// Whether sequence `p` of the plan is in the composed part.
   [[nodiscard]] bool in_part(std::size_t p) const {
@@ -492,7 +531,7 @@ class Simulator {
   /// A GPU waits, for `whose` (kNone: for nobody) and why.
   void wait(std::uint32_t gpu, std::int64_t ps, std::uint32_t whose, StragglerReason reason);
   [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
-  [[nodiscard]] std::uint64_t backbone_bytes(std::uint32_t stage = 0) const;
+  [[nodiscard]] std::uint64_t backbone_bytes(const Pool& pool, std::uint32_t stage = 0) const;
   /// GPUs that cannot work without each other: the group of the GPU, or the GPU.
   [[nodiscard]] std::vector<std::uint32_t> unit_of(std::uint32_t gpu) const;
   [[nodiscard]] std::string describe(const FaultChange& change) const;
@@ -502,14 +541,14 @@ class Simulator {
   const scenario::Scenario& s_;
   RunSink& sink_;
   std::uint32_t gpus_, layers_, experts_;
-  placement::Placement placement_;
-  ExpertMap map_;
+  std::vector<std::unique_ptr<Pool>> pools_;  // One, or prefill replicas and the others.
+  Pool* pool_ = nullptr;                      // of the step
+  std::size_t copies_ = 0;                    // of the experts, in all pools
+  std::vector<scenario::GpuRange> engine_gpus_;
   ExchangeTimer exchange_;
-  TrafficBuilder traffic_builder_;
   MemoryLedger ledger_;
   RoutingPolicy policy_;
   bool policy_from_trace_ = false;
-  model::ModelConfig shard_;  // What one GPU holds of the model; the model itself without tp.
   // Phases of the collectives of one hidden state per token of each group, [G][G]: all-reduce;
   // reduce-scatter and all-gather where a layer needs them.
   std::vector<std::vector<std::uint64_t>> reduce_, scatter_, gather_;
@@ -544,7 +583,7 @@ class Simulator {
   std::unique_ptr<BatchSource> batch_;
   PolicyWeights weights_;
   std::optional<RoutingTable> table_;
-  RoutingState state_;  // [L][copies of the experts]
+  RoutingState state_;  // [L][copies of the experts in all pools]
   // Rebalancing: signal and expert_kept of the last steps.
   std::deque<double> window_signal_;
   std::deque<std::vector<std::uint32_t>> window_kept_;

@@ -51,10 +51,11 @@ struct KvSwap {
 };
 
 /// Pages that left one replica for another since the last plan. The source has timed them; the step
-/// only counts their bytes.
+/// only counts their bytes. From GPU from + i to GPU to + i for i < width.
 struct KvTransfer {
-  std::uint32_t from = 0, to = 0;  ///< Homes.
-  std::uint64_t bytes = 0;         ///< Of each GPU of the home, > 0.
+  std::uint32_t from = 0, to = 0;
+  std::uint64_t bytes = 0;  ///< Of each of them, > 0.
+  std::uint32_t width = 1;
 };
 
 struct StepPlan {

@@ -112,12 +112,34 @@ struct Parallel {
   std::uint32_t expert_tp = 1;
   /// attention = tp: embedding and head are divided by rows of the vocabulary.
   bool vocab_parallel = false;
-  /// GPUs of one copy of the experts. EP rank r of copy q is on the GPUs q·copy_gpus() +
-  /// r·expert_tp to that + expert_tp − 1.
-  [[nodiscard]] std::uint32_t copy_gpus() const { return ep * expert_tp; }
-  [[nodiscard]] std::uint32_t rank_of(std::uint32_t gpu) const {
-    return gpu % copy_gpus() / expert_tp;
+  /// The layout is of the GPUs [first_gpu, first_gpu + gpus()); 0 unless prefill replicas have a
+  /// layout of their own (Scenario::prefill). Ranks, groups, copies and stages count from there.
+  std::uint32_t first_gpu = 0;
+  [[nodiscard]] std::uint32_t gpus() const { return dp * tp * pp; }
+  [[nodiscard]] bool has(std::uint32_t gpu) const {
+    return gpu >= first_gpu && gpu < first_gpu + gpus();
   }
+  /// GPUs of one copy of the experts. EP rank r of copy q is on the GPUs first_of_copy(q) +
+  /// r·expert_tp to that + expert_tp − 1. The others below are of GPUs of the layout.
+  [[nodiscard]] std::uint32_t copy_gpus() const { return ep * expert_tp; }
+  /// Copies of the experts, in a pipeline those of each stage's layers.
+  [[nodiscard]] std::uint32_t copies() const { return gpus() / copy_gpus(); }
+  [[nodiscard]] std::uint32_t copy_of(std::uint32_t gpu) const {
+    return (gpu - first_gpu) / copy_gpus();
+  }
+  [[nodiscard]] std::uint32_t first_of_copy(std::uint32_t copy) const {
+    return first_gpu + copy * copy_gpus();
+  }
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t gpu) const {
+    return (gpu - first_gpu) % copy_gpus() / expert_tp;
+  }
+  /// First GPU of the tensor-parallel group of a GPU: itself with tp = 1.
+  [[nodiscard]] std::uint32_t group_first(std::uint32_t gpu) const {
+    return gpu - (gpu - first_gpu) % tp;
+  }
+  /// GPUs of a group that exchanges by itself: a copy of the experts or, without experts or with a
+  /// smaller ep, a tensor-parallel group.
+  [[nodiscard]] std::uint32_t exchange_gpus() const { return ep > tp ? ep : tp; }
   RouterPlacement router = RouterPlacement::kGpu;
   RouterCpu router_cpu;
   /// router = card: index of the card in hardware.devices. It is no GPU rank then.
@@ -410,6 +432,18 @@ struct Scenario {
   model::DType activations = model::DType::kBf16;
   HardwareSpec hardware;
   Parallel parallel;
+  /// [parallel.prefill]: the prefill replicas have the first GPUs and this layout; `parallel` is
+  /// that of the decode replicas then.
+  std::optional<Parallel> prefill;
+  [[nodiscard]] const Parallel& layout_of(std::uint32_t gpu) const {
+    return prefill && prefill->has(gpu) ? *prefill : parallel;
+  }
+  /// One, or that of the prefill replicas and that of the others: in the order of their GPUs.
+  /// Borrowed from the scenario.
+  [[nodiscard]] std::vector<const Parallel*> layouts() const {
+    if (!prefill) return {&parallel};
+    return {&*prefill, &parallel};
+  }
   Workload workload;
   GateSpec gate;  ///< The family's gate; gate.experts = 0 for a dense model.
   RoutingPolicy policy;

@@ -76,7 +76,8 @@ struct Outage {
 enum class OnFailure : std::uint8_t { kRetry, kFail };
 
 /// Replicas are equal shares of the GPUs that step by themselves. The first prefill_replicas of
-/// them compute prompts and hand the KV pages to the others, when it is not 0.
+/// them compute prompts and hand the KV pages to the others, when it is not 0; with
+/// [parallel.prefill] each kind has equal shares of its own GPUs (sim/scenario/replicas.hpp).
 struct FrontEnd {
   std::uint32_t replicas = 1, prefill_replicas = 0;
   Balance balance = Balance::kLeastQueue;

@@ -23,6 +23,7 @@
 #include <algorithm>
 
 #include "engine/model/model_config.hpp"
+#include "sim/scenario/scenario.hpp"
 
 namespace switchyard::scenario {
 
@@ -39,6 +40,11 @@ inline model::ModelConfig shard_of(model::ModelConfig m, std::uint32_t tp, bool 
   if (const auto it = m.stated.find("expert"); it != m.stated.end()) it->second /= cut;
   m.vocab_size = (m.vocab_size + vocab - 1) / vocab;
   return m;
+}
+
+/// What one GPU of a layout holds of a model.
+inline model::ModelConfig shard_of(const model::ModelConfig& m, const Parallel& p) {
+  return shard_of(m, p.tp, p.ep > p.tp, p.expert_tp, p.vocab_parallel ? p.tp : 1);
 }
 
 /// First layer of stage s of a pipeline of pp; s = pp: the number of layers.

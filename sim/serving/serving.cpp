@@ -94,6 +94,7 @@ struct Flight {
 
 struct Engine {
   bool prefill = false;  // hands finished prompts over
+  std::uint32_t first_gpu = 0, last_gpu = 0, width = 1, first_rank = 0, last_rank = 0;
   bool busy = false, down = false, open = false, checked = false;
   bool may_work = false;
   bool sheds = false;         // an alarm has new requests rejected
@@ -186,8 +187,8 @@ class ServingBatch final : public BatchSource {
         if (engine.busy || engine.down || !engine.may_work) continue;
         if (has_work(e)) {
           plan.engine = e;
-          plan.first_gpu = e * gpus_each_;
-          plan.last_gpu = plan.first_gpu + gpus_each_;
+          plan.first_gpu = engine.first_gpu;
+          plan.last_gpu = engine.last_gpu;
           plan.earliest_ps = now_;
           return true;
         }
@@ -257,7 +258,7 @@ class ServingBatch final : public BatchSource {
     ranks_[at].leaving.clear();
     for (const auto& [number, left] : leaving) {
       const std::uint32_t id = left.id;
-      used_[gpu] -= bytes(left.tokens);
+      used_[gpu] -= bytes(ranks_[at], left.tokens);
       const Request& r = requests_[id];
       // It may have been lost, or have left, since, and travel again from elsewhere.
       if (r.epoch != left.epoch) continue;
@@ -319,18 +320,19 @@ class ServingBatch final : public BatchSource {
   }
 
   void set_kv_rooms(const std::vector<std::uint64_t>& rooms) override {
-    least_capacity_ = UINT64_MAX;
+    least_capacity_.fill(UINT64_MAX);
     for (const Rank& k : ranks_) {
       if (k.gone) continue;
       set_room(k, rooms);
-      least_capacity_ = std::min(least_capacity_, least_room(k));
+      std::uint64_t& least = least_capacity_[kind_of(k)];
+      least = std::min(least, least_room(k));
     }
     for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
       Rank& k = ranks_[at];
       if (k.gone) continue;
       for (const std::uint32_t id : requests_of(at)) {
         const Request& r = requests_[id];
-        if (bytes(std::uint64_t{r.prompt} + r.output - 1) <= least_room(k)) continue;
+        if (bytes(k, std::uint64_t{r.prompt} + r.output - 1) <= least_room(k)) continue;
         k.running.erase(key(id));
         k.waiting.erase(key(id));
         drop_pages(id);
@@ -365,7 +367,7 @@ class ServingBatch final : public BatchSource {
     while (on && dropped < drop) {
       // The newest that waits anywhere in the replica and has not begun.
       std::uint32_t newest = UINT32_MAX;
-      for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; ++i) {
+      for (std::uint32_t i = engines_[e].first_rank; i < engines_[e].last_rank; ++i) {
         for (const Key& w : ranks_[i].waiting) {
           const Request& r = requests_[w.id];
           if (r.scheduled < 0 && (newest == UINT32_MAX || w.id > newest)) newest = w.id;
@@ -476,7 +478,7 @@ class ServingBatch final : public BatchSource {
           if (left(gpu_of(k, i)) < left(full)) full = gpu_of(k, i);
         }
         text += fmt::format("on GPU {} for pages of {} tokens ({} B, {} of {} B free)", full, next,
-                            bytes(next), left(full), room_[full]);
+                            bytes(k, next), left(full), room_[full]);
       }
       text += " since " + since;
     }
@@ -488,34 +490,47 @@ class ServingBatch final : public BatchSource {
   void make_ranks() {
     const scenario::FrontEnd& f = w_.front_end;
     const bool hub = s_.parallel.attention == scenario::AttentionPlacement::kHub;
-    gpus_each_ = machine_.gpus / f.replicas;
-    width_ = s_.parallel.tp;
+    if (machine_.replicas.empty()) {
+      const std::uint32_t each = machine_.gpus / f.replicas;
+      for (std::uint32_t e = 0; e < f.replicas; ++e) {
+        machine_.replicas.push_back({e * each, each, s_.parallel.tp});
+      }
+    }
     engines_.resize(f.replicas);
     for (auto* v : {&used_, &room_, &swapping_}) v->assign(machine_.gpus, 0);
-    least_capacity_ = UINT64_MAX;
+    least_capacity_.fill(UINT64_MAX);
     for (std::uint32_t e = 0; e < f.replicas; ++e) {
-      engines_[e].prefill = e < f.prefill_replicas;
-      const std::uint32_t first = e * gpus_each_;
-      for (std::uint32_t g = first; g < first + gpus_each_; g += width_) {
+      const ServingMachine::Replica& of = machine_.replicas[e];
+      Engine& engine = engines_[e];
+      engine.prefill = e < f.prefill_replicas;
+      engine.first_gpu = of.first_gpu;
+      engine.last_gpu = of.first_gpu + of.gpus;
+      engine.width = of.width;
+      engine.first_rank = static_cast<std::uint32_t>(ranks_.size());
+      for (std::uint32_t g = engine.first_gpu; g < engine.last_gpu; g += engine.width) {
         if (hub && g != s_.parallel.hub) continue;
         Rank k;
         k.engine = e;
         k.home = g;
         set_room(k, machine_.kv_capacity);
-        for (std::uint32_t i = gpu_of(k, 0); i <= gpu_of(k, span() - 1); i += width_) {
-          if (room_[i] >= bytes(1)) continue;
+        for (std::uint32_t i = gpu_of(k, 0); i <= gpu_of(k, span() - 1); i += width(k)) {
+          if (room_[i] >= bytes(k, 1)) continue;
           const bool stated = w_.batching.kv > 0;
           throw InputError(
-              stated ? "workload.batching.kv" : "parallel.ep",
+              stated                         ? "workload.batching.kv"
+              : s_.prefill && engine.prefill ? "parallel.prefill.ep"
+                                             : "parallel.ep",
               fmt::format("GPU {} has {} B for KV pages, one page takes {} B", i, room_[i],
-                          bytes(1)),
+                          bytes(k, 1)),
               stated ? "state room for at least one page"
                      : "the model fills the memory: use more GPUs, a larger ep or a smaller "
                        "format");
         }
-        least_capacity_ = std::min(least_capacity_, least_room(k));
+        std::uint64_t& least = least_capacity_[kind_of(k)];
+        least = std::min(least, least_room(k));
         ranks_.push_back(std::move(k));
       }
+      engine.last_rank = static_cast<std::uint32_t>(ranks_.size());
     }
     for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
       Rank& k = ranks_[at];
@@ -523,24 +538,33 @@ class ServingBatch final : public BatchSource {
       k.pool = joins ? ranks_[at - 1].pool : at;
       for (std::uint32_t i = k.pool; i <= at; ++i) ranks_[i].pool_end = at + 1;
     }
-    ranks_each_ = static_cast<std::uint32_t>(ranks_.size()) / f.replicas;
-    SWITCHYARD_ASSERT(
-        !w_.batching.prefix_caching || bytes(2 * hash_block()) == 2 * bytes(hash_block()),
-        "the pages of blocks do not add up");
+    for (const Rank& k : ranks_) {
+      SWITCHYARD_ASSERT(
+          !w_.batching.prefix_caching || bytes(k, 2 * hash_block()) == 2 * bytes(k, hash_block()),
+          "the pages of blocks do not add up");
+    }
     if (f.prefill_replicas > 0 && !machine_.pages.send) {
       SWITCHYARD_ASSERT(machine_.routes.has_value(), "KV transfers need routes");
       links_.emplace(std::move(*machine_.routes));
     }
   }
 
-  /// Bytes of the pages of `tokens` tokens; remembered per page.
-  std::uint64_t bytes(std::uint64_t tokens) const {
+  /// Replicas that prefill, or others: their shards may differ.
+  [[nodiscard]] std::size_t kind_of(const Rank& k) const {
+    return engines_[k.engine].prefill ? 1 : 0;
+  }
+  [[nodiscard]] std::uint32_t width(const Rank& k) const { return engines_[k.engine].width; }
+  /// Bytes of the pages of `tokens` tokens on each GPU of a rank; remembered per page.
+  std::uint64_t bytes(const Rank& k, std::uint64_t tokens) const {
     if (tokens == 0) return 0;
+    const std::size_t kind = machine_.prefill_kv_bytes ? kind_of(k) : 0;
+    std::vector<std::uint64_t>& known = page_bytes_[kind];
     const std::size_t page = (tokens - 1) / s_.memory.kv_block;
-    while (page_bytes_.size() <= page) {
-      page_bytes_.push_back(machine_.kv_bytes((page_bytes_.size() + 1) * s_.memory.kv_block));
+    while (known.size() <= page) {
+      const std::uint64_t held = (known.size() + 1) * s_.memory.kv_block;
+      known.push_back(kind == 1 ? machine_.prefill_kv_bytes(held) : machine_.kv_bytes(held));
     }
-    return page_bytes_[page];
+    return known[page];
   }
 
   [[nodiscard]] Key key(std::uint32_t id) const {
@@ -553,14 +577,15 @@ class ServingBatch final : public BatchSource {
   [[nodiscard]] bool spread() const { return machine_.kv_round > 0; }
   [[nodiscard]] std::uint32_t span() const { return spread() ? machine_.kv_round : 1; }
   [[nodiscard]] std::uint32_t gpu_of(const Rank& k, std::uint32_t i) const {
-    const std::uint32_t all = span() * width_;
-    return k.home / all * all + i * width_;
+    if (!spread()) return k.home;
+    const std::uint32_t all = span() * width(k);
+    return k.home / all * all + i * width(k);
   }
   void set_room(const Rank& k, const std::vector<std::uint64_t>& rooms) {
     for (std::uint32_t p = 0; p < span(); ++p) {
       const std::uint32_t g = gpu_of(k, p);
       room_[g] = rooms[g];
-      for (std::uint32_t i = 1; i < width_; ++i) room_[g] = std::min(room_[g], rooms[g + i]);
+      for (std::uint32_t i = 1; i < width(k); ++i) room_[g] = std::min(room_[g], rooms[g + i]);
     }
   }
   [[nodiscard]] std::uint64_t least_room(const Rank& k) const {
@@ -576,12 +601,12 @@ class ServingBatch final : public BatchSource {
   }
   /// Bytes on the i-th GPU of the span: those that it holds (not those it shares), and those of
   /// `tokens` tokens.
-  [[nodiscard]] std::uint64_t held_on(const Request& r, std::uint32_t i) const {
-    return !spread() ? bytes(r.held - r.shared) : r.pages.empty() ? 0 : r.pages[i];
+  [[nodiscard]] std::uint64_t held_on(const Rank& k, const Request& r, std::uint32_t i) const {
+    return !spread() ? bytes(k, r.held - r.shared) : r.pages.empty() ? 0 : r.pages[i];
   }
   [[nodiscard]] std::uint64_t bytes_on(const Rank& k, std::uint32_t id, std::uint32_t i,
                                        std::uint64_t tokens) const {
-    if (!spread()) return bytes(tokens);
+    if (!spread()) return bytes(k, tokens);
     if (tokens == 0) return 0;
     return machine_.kv_on(id, gpu_of(k, i), k.home, requests_[id].computed, tokens);
   }
@@ -591,8 +616,8 @@ class ServingBatch final : public BatchSource {
     Request& r = requests_[id];
     Rank& k = ranks_[r.rank];
     const std::uint64_t own = r.held - r.shared, then = own_of(r, tokens);
-    if (!spread()) make_place(k, bytes(then) - std::min(bytes(then), bytes(own)));
-    if (spread() ? r.held != tokens : bytes(own) != bytes(then)) {
+    if (!spread()) make_place(k, bytes(k, then) - std::min(bytes(k, then), bytes(k, own)));
+    if (spread() ? r.held != tokens : bytes(k, own) != bytes(k, then)) {
       kv_.push_back({k.home, own, then, id, keep});
     }
     reserve(id, tokens);
@@ -610,7 +635,7 @@ class ServingBatch final : public BatchSource {
 
   [[nodiscard]] std::uint64_t hash_block() const { return w_.arrivals.hash_block; }
   [[nodiscard]] std::uint64_t idle_bytes(const Rank& k) const {
-    return k.cache.idle() * bytes(hash_block());
+    return k.cache.idle() * bytes(k, hash_block());
   }
   /// Bytes of pages that requests use; the others of the cache go when room is needed.
   [[nodiscard]] std::uint64_t needed(const Rank& k, std::uint32_t gpu) const {
@@ -618,7 +643,7 @@ class ServingBatch final : public BatchSource {
   }
   void drop_block(Rank& k) {
     k.cache.evict();
-    used_[k.home] -= bytes(hash_block());
+    used_[k.home] -= bytes(k, hash_block());
     kv_.push_back({k.home, hash_block(), 0, run::kNone, false});
   }
   void evict(Rank& k) {
@@ -628,7 +653,7 @@ class ServingBatch final : public BatchSource {
   /// Pages of the cache that nobody uses make place for `more` bytes, the oldest first.
   void make_place(Rank& k, std::uint64_t more) {
     if (k.cache.idle() == 0 || more == 0) return;
-    const std::uint64_t before = evicted_, most = below_mark(k.home);
+    const std::uint64_t before = evicted_, most = below_mark(k, k.home);
     while (k.cache.idle() > 0 && used_[k.home] + more > most) evict(k);
     note_evictions(k, before);
   }
@@ -642,7 +667,7 @@ class ServingBatch final : public BatchSource {
     notes_.back().value = static_cast<double>(evicted_ - before);
   }
   void lose_cache(Rank& k) {
-    used_[k.home] -= k.cache.blocks() * bytes(hash_block());
+    used_[k.home] -= k.cache.blocks() * bytes(k, hash_block());
     k.cache.clear();
   }
   void unshare(Rank& k, Request& r) {
@@ -679,7 +704,7 @@ class ServingBatch final : public BatchSource {
       handover_due_ = true;  // Who waits for hand-over may need fewer pages now.
       if (fresh) continue;
       // Another one has computed it as well: one of the two goes.
-      used_[k.home] -= bytes(hash_block());
+      used_[k.home] -= bytes(k, hash_block());
       kv_.push_back({k.home, hash_block(), 0, run::kNone, false});
     }
   }
@@ -695,9 +720,10 @@ class ServingBatch final : public BatchSource {
     const Rank& k = ranks_[r.rank];
     if (spread() && r.pages.empty()) r.pages.assign(span(), 0);
     for (std::uint32_t i = 0; i < span(); ++i) {
-      const std::uint64_t after = spread() ? bytes_on(k, id, i, tokens) : bytes(own_of(r, tokens));
+      const std::uint64_t after =
+          spread() ? bytes_on(k, id, i, tokens) : bytes(k, own_of(r, tokens));
       std::uint64_t& used = used_[gpu_of(k, i)];
-      used = used - held_on(r, i) + after;
+      used = used - held_on(k, r, i) + after;
       if (spread()) r.pages[i] = after;
     }
     if (tokens == 0) r.pages = {};
@@ -709,10 +735,10 @@ class ServingBatch final : public BatchSource {
     const std::uint32_t g = gpu_of(k, i);
     const Request& r = requests_[id];
     const std::uint64_t more = spread() ? bytes_on(k, id, i, tokens)
-                                        : bytes(tokens - r.shared - hit.blocks * hash_block()) +
-                                              hit.idle * bytes(hash_block());
-    return needed(k, g) - held_on(r, i) + more <=
-           (limit == Limit::kMark ? below_mark(g) : room_[g]);
+                                        : bytes(k, tokens - r.shared - hit.blocks * hash_block()) +
+                                              hit.idle * bytes(k, hash_block());
+    return needed(k, g) - held_on(k, r, i) + more <=
+           (limit == Limit::kMark ? below_mark(k, g) : room_[g]);
   }
   [[nodiscard]] bool fits(const Rank& k, std::uint32_t id, std::uint64_t tokens, Limit limit,
                           const PrefixCache::Hit& hit = {}) const {
@@ -723,10 +749,10 @@ class ServingBatch final : public BatchSource {
   }
   /// Bytes of pages that bring neither the GPU nor those it stands for above their watermark; its
   /// room without one.
-  [[nodiscard]] std::uint64_t below_mark(std::uint32_t gpu) const {
+  [[nodiscard]] std::uint64_t below_mark(const Rank& k, std::uint32_t gpu) const {
     std::uint64_t room = room_[gpu];
     if (machine_.watermark.empty()) return room;
-    for (std::uint32_t g = gpu; g < gpu + width_; ++g) {
+    for (std::uint32_t g = gpu; g < gpu + width(k); ++g) {
       const std::uint64_t other = machine_.other_bytes(g), mark = machine_.watermark[g];
       room = std::min(room, mark > other ? mark - other : 0);
     }
@@ -804,7 +830,7 @@ class ServingBatch final : public BatchSource {
     run::Event e;
     e.time_ps = now_;
     e.kind = kind;
-    e.gpu = engine * gpus_each_;
+    e.gpu = engines_[engine].first_gpu;
     e.text = std::move(text);
     notes_.push_back(std::move(e));
   }
@@ -873,7 +899,7 @@ class ServingBatch final : public BatchSource {
   // ---- faults and alarms ----
 
   [[nodiscard]] bool has_work(std::uint32_t e) const {
-    for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; ++i) {
+    for (std::uint32_t i = engines_[e].first_rank; i < engines_[e].last_rank; ++i) {
       if (!ranks_[i].running.empty() || !ranks_[i].waiting.empty()) return true;
     }
     return false;
@@ -895,9 +921,9 @@ class ServingBatch final : public BatchSource {
   }
   [[nodiscard]] bool has_room(const Rank& k, const Request& r) const {
     // Pages that move have a home (by_sequence).
-    return bytes(std::uint64_t{r.prompt} + r.output - 1) <= room_[k.home] &&
-           needed(k, k.home) + bytes(r.held) <=
-               (k.queue() > 0 ? below_mark(k.home) : room_[k.home]) &&
+    return bytes(k, std::uint64_t{r.prompt} + r.output - 1) <= room_[k.home] &&
+           needed(k, k.home) + bytes(k, r.held) <=
+               (k.queue() > 0 ? below_mark(k, k.home) : room_[k.home]) &&
            k.queue() < w_.batching.max_sequences;
   }
   /// Its pages are gone, with the ledger's entries of them.
@@ -971,7 +997,7 @@ class ServingBatch final : public BatchSource {
       ++over_rate_;
       return reject(id);
     }
-    if (bytes(most) > least_capacity_) {
+    if (!fits_anywhere(most)) {
       ++too_long_;
       return reject(id);
     }
@@ -990,6 +1016,13 @@ class ServingBatch final : public BatchSource {
     } else {
       enqueue(id, rank);
     }
+  }
+
+  /// Whether every rank of either kind could hold the pages of so many tokens if it were empty.
+  [[nodiscard]] bool fits_anywhere(std::uint64_t tokens) const {
+    const Rank& last = ranks_.back();
+    return bytes(ranks_.front(), tokens) <= least_capacity_[kind_of(ranks_.front())] &&
+           bytes(last, tokens) <= least_capacity_[kind_of(last)];
   }
 
   bool within_rate(std::uint32_t tier) {
@@ -1025,7 +1058,7 @@ class ServingBatch final : public BatchSource {
   [[nodiscard]] bool sheds(std::uint32_t e) const {
     if (!engines_[e].sheds) return false;
     if (engines_.size() == 1) return in_system_ > 0;
-    for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; ++i) {
+    for (std::uint32_t i = engines_[e].first_rank; i < engines_[e].last_rank; ++i) {
       if (ranks_[i].queue() > 0) return true;
     }
     return false;
@@ -1053,9 +1086,9 @@ class ServingBatch final : public BatchSource {
     }
     for (std::uint32_t i = 0; i < span(); ++i) {
       const std::uint32_t g = gpu_of(k, i);
-      const std::uint64_t most = k.queue() > 0 ? below_mark(g) : room_[g];
+      const std::uint64_t most = k.queue() > 0 ? below_mark(k, g) : room_[g];
       const std::uint64_t more = bytes_on(k, id, i, r.computed - hit.blocks * hash_block()) +
-                                 (hit.idle > 0 ? hit.idle * bytes(hash_block()) : 0);
+                                 (hit.idle > 0 ? hit.idle * bytes(k, hash_block()) : 0);
       if (needed(k, g) + more > most) return false;
     }
     return true;
@@ -1067,13 +1100,14 @@ class ServingBatch final : public BatchSource {
     const bool split = f.prefill_replicas > 0;
     const std::uint32_t from = split && !prefill ? f.prefill_replicas : 0;
     const std::uint32_t count = split && prefill ? f.prefill_replicas : f.replicas - from;
-    const std::uint32_t n = count * ranks_each_;
+    // Replicas of one kind have equally many ranks.
+    const std::uint32_t n = count * (engines_[from].last_rank - engines_[from].first_rank);
     std::uint32_t best = kNoRank;
     std::uint64_t& turn = turn_[from > 0 ? 1 : 0];
     for (std::uint32_t i = 0; i < n; ++i) {
       const std::uint64_t place = f.balance == Balance::kRoundRobin ? (turn + i) % n : i;
       const auto engine = static_cast<std::uint32_t>(from + place % count);
-      const auto rank = static_cast<std::uint32_t>(engine * ranks_each_ + place / count);
+      const auto rank = static_cast<std::uint32_t>(engines_[engine].first_rank + place / count);
       const Rank& k = ranks_[rank];
       if (engines_[engine].open || k.gone || (fresh && sheds(engine))) continue;
       if (room && (k.queue() >= w_.batching.max_sequences || !takes(k, *room))) continue;
@@ -1180,7 +1214,8 @@ class ServingBatch final : public BatchSource {
         if (last != nullptr && *it < *last) break;
         bool helps = !spread();
         for (std::uint32_t i = 0; i < span() && !helps; ++i) {
-          helps = held_on(requests_[it->id], i) > 0 && !fits_on(k, id, i, tokens, limit);
+          helps =
+              held_on(ranks_[at], requests_[it->id], i) > 0 && !fits_on(k, id, i, tokens, limit);
         }
         if (!helps) continue;
         last = &*it;
@@ -1359,15 +1394,15 @@ class ServingBatch final : public BatchSource {
     Engine& engine = engines_[e];
     engine.flight.clear();
     plan = StepPlan{};
-    for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; i = ranks_[i].pool_end) {
+    for (std::uint32_t i = engine.first_rank; i < engine.last_rank; i = ranks_[i].pool_end) {
       plan_pool(i, ranks_[i].pool_end, engine, plan);
     }
     if (plan.sequences.empty()) return false;
     std::sort(plan.sequences.begin(), plan.sequences.end(),
               [](const PlannedSequence& x, const PlannedSequence& y) { return x.id < y.id; });
     plan.engine = e;
-    plan.first_gpu = e * gpus_each_;
-    plan.last_gpu = plan.first_gpu + gpus_each_;
+    plan.first_gpu = engine.first_gpu;
+    plan.last_gpu = engine.last_gpu;
     plan.earliest_ps = now_;
     plan.warmup = step < s_.workload.warmup_steps;
     const auto from = swapping_.begin() + plan.first_gpu, to = swapping_.begin() + plan.last_gpu;
@@ -1394,9 +1429,9 @@ class ServingBatch final : public BatchSource {
     engine.busy = true;
     ++steps_planned_;
     if (!plan.warmup) {
-      for (std::uint32_t i = e * ranks_each_; i < (e + 1) * ranks_each_; i = ranks_[i].pool_end) {
+      for (std::uint32_t i = engine.first_rank; i < engine.last_rank; i = ranks_[i].pool_end) {
         const Rank& k = ranks_[i];
-        for (std::uint32_t g = gpu_of(k, 0); g <= gpu_of(k, span() - 1); g += width_) {
+        for (std::uint32_t g = gpu_of(k, 0); g <= gpu_of(k, span() - 1); g += width(k)) {
           if (k.gone || room_[g] == 0) continue;
           const double use = static_cast<double>(needed(k, g)) / static_cast<double>(room_[g]);
           kv_use_ += use;
@@ -1505,19 +1540,24 @@ class ServingBatch final : public BatchSource {
             ranks_[to], id,
             ranks_[to].cache.find(w_.arrivals.trace->hashes_of(id), r.prompt / hash_block()));
       }
-      not_sent_ += bytes(r.shared) * width_;
+      const Rank& goal = ranks_[to];
+      not_sent_ += bytes(goal, r.shared) * width(goal);
       hold(id, r.computed);
-      if (const std::uint64_t pages = bytes(r.computed - r.shared); !spread() && pages > 0) {
-        moves.push_back({source.home, ranks_[to].home, pages});
+      if (const std::uint64_t pages = bytes(goal, r.computed - r.shared); !spread() && pages > 0) {
+        if (machine_.kv_shards) {
+          moves = machine_.kv_shards(source.home, goal.home, pages);
+        } else {
+          moves.push_back({source.home, goal.home, pages, width(goal)});
+        }
       }
       Travel t{id, r.epoch, from, now_, now_ + 1, 0, {}};
       for (const KvTransfer& m : moves) {
-        if (links_) t.end = std::max(t.end, links_->send(m.from, m.to, width_, m.bytes, now_));
-        for (std::uint32_t i = 0; i < width_ && !links_; ++i) {
+        if (links_) t.end = std::max(t.end, links_->send(m.from, m.to, m.width, m.bytes, now_));
+        for (std::uint32_t i = 0; i < m.width && !links_; ++i) {
           t.copies.push_back(machine_.pages.send(m.from + i, m.to + i, m.bytes, now_));
         }
         transfers_.push_back(m);
-        travelled_bytes_ += m.bytes * width_;
+        travelled_bytes_ += m.bytes * m.width;
       }
       if (!links_) t.end = arrival(t);
       push({t.end, EventKind::kTransferEnd, 0, number, 0, 0});
@@ -1562,7 +1602,7 @@ class ServingBatch final : public BatchSource {
     const Leaving& left = it->second;
     kv_.push_back({source.home, left.tokens, 0, id, false, true});
     for (std::uint32_t i = 0; i < span(); ++i) {
-      used_[gpu_of(source, i)] -= spread() ? left.pages[i] : bytes(left.tokens);
+      used_[gpu_of(source, i)] -= spread() ? left.pages[i] : bytes(source, left.tokens);
     }
     source.cache.release(left.block);
     source.leaving.erase(it);
@@ -1580,14 +1620,14 @@ class ServingBatch final : public BatchSource {
     if (!w_.batching.prefix_caching) return;
     for (std::uint32_t at = 0; at < ranks_.size(); ++at) {
       const Rank& k = ranks_[at];
-      std::uint64_t want = k.cache.blocks() * bytes(hash_block());
+      std::uint64_t want = k.cache.blocks() * bytes(k, hash_block());
       std::vector<std::uint32_t> users;
       for (const std::uint32_t id : k.resident) {
-        want += bytes(requests_[id].held - requests_[id].shared);
+        want += bytes(k, requests_[id].held - requests_[id].shared);
         users.push_back(requests_[id].block);
       }
       for (const auto& [number, left] : k.leaving) {
-        want += bytes(left.tokens);
+        want += bytes(k, left.tokens);
         users.push_back(left.block);
       }
       if (used_[k.home] != want) {
@@ -1611,8 +1651,8 @@ class ServingBatch final : public BatchSource {
   ServingMachine machine_;
   ArrivalSource arrivals_;
   bool closed_;
-  std::uint32_t gpus_each_ = 1, ranks_each_ = 1, width_ = 1, highest_ = 0;
-  std::uint64_t least_capacity_ = 0;
+  std::uint32_t highest_ = 0;
+  std::array<std::uint64_t, 2> least_capacity_{};  // by kind_of()
   // [G] bytes of pages, room for them, and those that swap before the next step; without a kv_round
   // a home stands for its group.
   std::vector<std::uint64_t> used_, room_, swapping_;
@@ -1635,7 +1675,7 @@ class ServingBatch final : public BatchSource {
   std::vector<std::uint32_t> ended_;
   std::vector<run::Event> notes_;
   std::vector<run::TokenRecord> tokens_;  // of steps that ended since the last done()
-  mutable std::vector<std::uint64_t> page_bytes_;
+  mutable std::array<std::vector<std::uint64_t>, 2> page_bytes_;  // by kind_of()
 
   // Counts.
   Wide area_ = 0, time_in_system_ = 0;

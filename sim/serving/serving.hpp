@@ -87,6 +87,12 @@ namespace switchyard::sim {
 /// What the scheduler must know of the machine.
 struct ServingMachine {
   std::uint32_t gpus = 1;
+  /// A replica's GPUs, and how many divide the heads of a sequence: a rank, whose first GPU is the
+  /// home. Replicas of one kind (those that prefill, the others) are alike.
+  struct Replica {
+    std::uint32_t first_gpu = 0, gpus = 1, width = 1;
+  };
+  std::vector<Replica> replicas;  ///< Empty: equal shares of the GPUs, parallel.tp wide.
   /// The first step of a replica begins no earlier (weights are loading); ps. Requests that arrive
   /// until then are planned together.
   std::int64_t ready_ps = 0;
@@ -94,6 +100,12 @@ struct ServingMachine {
   /// Bytes of the pages of that many tokens, on each GPU of the sequence's home; ascending.
   /// With a kv_round: the most that any one GPU may have to hold of them.
   std::function<std::uint64_t(std::uint64_t)> kv_bytes;
+  /// The same of prefill replicas, which may have other shards; empty: kv_bytes.
+  std::function<std::uint64_t(std::uint64_t)> prefill_kv_bytes;
+  /// Where the shards differ: what takes `bytes` to each GPU of a decode home from a prefill home
+  /// (sim/serving/kv_shards.hpp). Empty: each GPU sends its own to its counterpart.
+  std::function<std::vector<KvTransfer>(std::uint32_t from, std::uint32_t to, std::uint64_t bytes)>
+      kv_shards;
   /// Pages lie on the kv_round GPUs, or tensor-parallel groups, of the home's copy of the experts;
   /// 0: on the home.
   std::uint32_t kv_round = 0;

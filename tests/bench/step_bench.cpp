@@ -193,7 +193,7 @@ void matrix(benchmark::State& state, std::uint32_t gpus) {
   const sim::ExpertMap map(gpus, placement);
   std::vector<std::uint32_t> node(gpus);
   for (std::uint32_t g = 0; g < gpus; ++g) node[g] = g / 8;
-  sim::TrafficBuilder builder(s, map, node);
+  sim::TrafficBuilder builder(s, map, node, s.parallel.placement_options.choice);
   sim::StepTokens tokens;
   switchyard::LayerDecision decision;
   const std::uint32_t k = s.gate.top_k;
