@@ -23,7 +23,7 @@ namespace switchyard::cli {
 namespace {
 
 /// The placement of a run as the CSV that parallel.placement reads; of its first EP group, since
-/// all groups are alike.
+/// all groups are alike. With [parallel.prefill]: of the decode replicas.
 int export_placement(const ExportOptions& options) {
   const run::RunReader reader(options.input);
   const run::Inventory& inv = reader.base().inventory;
@@ -36,6 +36,7 @@ int export_placement(const ExportOptions& options) {
     return n;
   };
   const std::uint32_t ep = number("parallel.ep = ");
+  const std::uint32_t before = number("parallel.prefill.gpus = ");
   // Experts cut into columns: a rank is so many GPUs, of which the run names the first.
   const std::uint32_t cut = ep == 0 ? 1 : std::max(number("parallel.tp = ") / ep, 1U);
   if (ep == 0 || inv.moe_layers.empty()) {
@@ -47,13 +48,18 @@ int export_placement(const ExportOptions& options) {
     // The first EP group of the layer's stage.
     const auto places =
         inv.placement.begin() + static_cast<std::ptrdiff_t>(l * inv.experts * inv.replicas);
-    const std::uint32_t lowest = *std::min_element(
-        places, places + static_cast<std::ptrdiff_t>(std::size_t{inv.experts} * inv.replicas));
-    const std::uint32_t first = lowest / (ep * cut) * (ep * cut);
+    std::uint32_t lowest = run::kNone;
+    for (std::size_t i = 0; i < std::size_t{inv.experts} * inv.replicas; ++i) {
+      if (places[static_cast<std::ptrdiff_t>(i)] >= before) {
+        lowest = std::min(lowest, places[static_cast<std::ptrdiff_t>(i)]);
+      }
+    }
+    const std::uint32_t first = before + (lowest - before) / (ep * cut) * (ep * cut);
     for (std::size_t e = 0; e < inv.experts; ++e) {
       for (std::size_t i = 0; i < inv.replicas; ++i) {
         const std::uint32_t gpu = inv.placement[(l * inv.experts + e) * inv.replicas + i];
-        if (gpu >= first + ep * cut) continue;  // of another EP group, or no further copy
+        // Of another EP group, or no further copy.
+        if (gpu < first || gpu >= first + ep * cut) continue;
         csv += fmt::format("{},{},{}\n", inv.moe_layers[l], e, (gpu - first) / cut);
         ++copies;
       }

@@ -485,9 +485,13 @@ bool derived(const std::string& key) {
   static const std::set<std::string> kOfModel = {"model.file", "model.name", "model.num_experts",
                                                  "model.top_k", "model.expert_intermediate"};
   if (key.starts_with("model.") && !key.starts_with("model.dtype.")) return !kOfModel.contains(key);
-  static const std::set<std::string> kDerived = {
-      "workload.routing.trace_path", "parallel.placement_file",
-      "parallel.placement_options.loads_file", "network.measured.points", "hardware.note"};
+  static const std::set<std::string> kDerived = {"workload.routing.trace_path",
+                                                 "parallel.placement_file",
+                                                 "parallel.placement_options.loads_file",
+                                                 "parallel.prefill.placement_file",
+                                                 "parallel.prefill.placement_options.loads_file",
+                                                 "network.measured.points",
+                                                 "hardware.note"};
   return kDerived.contains(key) || key.find('[') != std::string::npos ||
          key.find(".source") != std::string::npos || key.starts_with("hardware.devices") ||
          key.starts_with("hardware.links") || key.ends_with("_path");

@@ -42,15 +42,28 @@ std::string percent(double share) {
 std::string time(double ps) { return fmt::format("{:.3f}", ps * 1e-6); }
 
 /// Neighbouring GPUs that divide the columns of each expert (attention = "tp" and ep < tp), by the
-/// run's scenario.
-std::uint32_t gpus_of_an_expert(const run::RunData& run) {
-  std::uint32_t tp = 1, ep = 1;
-  for (const auto& [key, value] : run::scenario_entries(run.meta.scenario_text)) {
-    if (key != "parallel.tp" && key != "parallel.ep") continue;
-    const auto n = static_cast<std::uint32_t>(std::strtoul(value.c_str(), nullptr, 10));
-    (key == "parallel.tp" ? tp : ep) = std::max(n, 1U);
+/// run's scenario: those of the prefill replicas' own layout, which are the first GPUs, and others.
+struct ExpertColumns {
+  std::uint32_t prefill_gpus = 0, prefill = 1, others = 1;
+  [[nodiscard]] std::uint32_t of(std::uint32_t gpu) const {
+    return gpu < prefill_gpus ? prefill : others;
   }
-  return ep < tp ? tp / ep : 1;
+};
+ExpertColumns gpus_of_an_expert(const run::RunData& run) {
+  const auto entries = run::scenario_entries(run.meta.scenario_text);
+  const auto number = [&](std::string_view key, std::uint32_t otherwise) {
+    for (const auto& [name, value] : entries) {
+      if (name == key) {
+        return static_cast<std::uint32_t>(std::strtoul(value.c_str(), nullptr, 10));
+      }
+    }
+    return otherwise;
+  };
+  const auto columns = [&](const std::string& layout) {
+    const std::uint32_t tp = std::max(number(layout + ".tp", 1), 1U);
+    return std::max(tp / std::max(number(layout + ".ep", 1), 1U), 1U);
+  };
+  return {number("parallel.prefill.gpus", 0), columns("parallel.prefill"), columns("parallel")};
 }
 
 class Examiner {
@@ -74,12 +87,7 @@ class Examiner {
       }
     }
     if (!inv_.gpus.empty()) {
-      double own = 0;
-      for (std::size_t g = 0; g < inv_.gpus.size(); ++g) {
-        own += static_cast<double>(t.gpu_phase_ps[g * run::kPhases + at(Phase::kExpert)]);
-      }
-      balance_gain_ =
-          std::max(0.0, phase_[at(Phase::kExpert)] - own / static_cast<double>(gpus_of_a_step()));
+      balance_gain_ = std::max(0.0, phase_[at(Phase::kExpert)] - mean_of_gpus(at(Phase::kExpert)));
     }
     // Without steps (detail "summary") a step's time is only known through the GPUs' clocks.
     if (steps_ == 0 && !inv_.gpus.empty()) {
@@ -111,11 +119,31 @@ class Examiner {
   }
 
  private:
-  /// A step is of one replica: the others' GPUs have no time in it.
+  /// [replicas] GPUs of each. A step is of one: the others' GPUs have no time in it.
+  [[nodiscard]] std::vector<std::size_t> gpus_of_steps() const {
+    std::vector<std::size_t> n(1, 0);
+    for (const run::GpuInfo& g : inv_.gpus) {
+      if (g.engine >= n.size()) n.resize(g.engine + 1, 0);
+      ++n[g.engine];
+    }
+    return n;
+  }
+  /// Of the largest replica.
   [[nodiscard]] std::size_t gpus_of_a_step() const {
-    std::uint32_t engines = 1;
-    for (const run::GpuInfo& g : inv_.gpus) engines = std::max(engines, g.engine + 1);
-    return std::max<std::size_t>(inv_.gpus.size() / engines, 1);
+    const std::vector<std::size_t> n = gpus_of_steps();
+    return *std::max_element(n.begin(), n.end());
+  }
+  /// A phase in all steps, mean of the GPUs that were in each; ps.
+  [[nodiscard]] double mean_of_gpus(std::size_t phase) const {
+    const std::vector<std::size_t> n = gpus_of_steps();
+    std::map<std::size_t, double> sum;  // by GPUs of the replica
+    for (std::size_t g = 0; g < inv_.gpus.size(); ++g) {
+      sum[n[inv_.gpus[g].engine]] +=
+          static_cast<double>(run_.totals.gpu_phase_ps[g * run::kPhases + phase]);
+    }
+    double mean = 0;
+    for (const auto& [gpus, ps] : sum) mean += ps / static_cast<double>(gpus);
+    return mean;
   }
   [[nodiscard]] double share(Phase p) const {
     return time_ > 0 ? phase_[at(p)] / time_ : run::kNoData;
@@ -693,11 +721,7 @@ class Examiner {
     t.columns = {"phase", "critical path [us/step]", "share", "mean of GPUs [us/step]"};
     const auto n = static_cast<double>(std::max<std::size_t>(steps_, 1));
     for (std::size_t p = 0; p < run::kPhases; ++p) {
-      double own = 0;
-      for (std::size_t g = 0; g < inv_.gpus.size(); ++g) {
-        own += static_cast<double>(run_.totals.gpu_phase_ps[g * run::kPhases + p]);
-      }
-      own /= static_cast<double>(gpus_of_a_step());
+      const double own = mean_of_gpus(p);
       if (phase_[p] == 0 && own == 0) continue;
       t.rows.push_back({std::string(run::kPhaseNames[p]), time(phase_[p] / n),
                         percent(time_ > 0 ? phase_[p] / time_ : run::kNoData), time(own / n)});
@@ -767,7 +791,7 @@ class Examiner {
       if (s.warmup || s.straggler_gpu >= inv_.gpus.size()) continue;
       ++count[s.straggler_gpu][static_cast<std::size_t>(s.straggler_reason)];
     }
-    const std::uint32_t cut = gpus_of_an_expert(run_);
+    const ExpertColumns cut = gpus_of_an_expert(run_);
     std::vector<double> load(inv_.gpus.size(), 0);
     for (std::size_t i = 0; i < run_.totals.expert_kept.size(); ++i) {
       // Split evenly over an expert's copies.
@@ -778,7 +802,7 @@ class Examiner {
       for (std::uint32_t r = 0; r < inv_.replicas; ++r) {
         const std::uint32_t g = inv_.placement[i * inv_.replicas + r];
         // The placement names the first of the GPUs that divide an expert's columns.
-        for (std::uint32_t c = g; g != run::kNone && c < g + cut && c < load.size(); ++c) {
+        for (std::uint32_t c = g; g != run::kNone && c < g + cut.of(g) && c < load.size(); ++c) {
           load[c] += static_cast<double>(run_.totals.expert_kept[i]) / static_cast<double>(copies);
         }
       }

@@ -20,6 +20,7 @@
 #include "sim/scenario/alarm_reader.hpp"
 #include "sim/scenario/fault_reader.hpp"
 #include "sim/scenario/hardware_reader.hpp"
+#include "sim/scenario/replicas.hpp"
 #include "sim/scenario/section.hpp"
 #include "sim/scenario/serving_reader.hpp"
 #include "sim/scenario/sweep_limit.hpp"
@@ -483,16 +484,17 @@ std::vector<std::vector<double>> read_loads(const fs::path& path, const std::str
 }
 
 /// Servers of the first EP group, if its ranks fill them evenly and in order; else 1.
-std::uint32_t servers_of_a_group(const Scenario& out) {
-  const std::uint32_t ep = out.parallel.ep;
+std::uint32_t servers_of_a_group(const Scenario& out, const Parallel& p) {
+  const std::uint32_t ep = p.ep;
+  const auto node = [&](std::uint32_t r) { return out.hardware.gpu(p.first_gpu + r).node; };
   std::uint32_t servers = 1;
   for (std::uint32_t r = 1; r < ep; ++r) {
-    if (out.hardware.gpu(r).node != out.hardware.gpu(r - 1).node) ++servers;
+    if (node(r) != node(r - 1)) ++servers;
   }
   bool even = ep % servers == 0;
   for (std::uint32_t r = 0; even && r < ep; ++r) {
     const std::uint32_t first = r / (ep / servers) * (ep / servers);
-    even = out.hardware.gpu(r).node == out.hardware.gpu(first).node;
+    even = node(r) == node(first);
   }
   return even ? servers : 1;
 }
@@ -521,8 +523,7 @@ std::vector<std::vector<double>> read_loads_file(Context& context, const Section
 
 /// `parallel.placement_options`: each kind takes its own keys and refuses the others.
 void read_placement_options(Context& context, Section& parallel, const fs::path& folder,
-                            std::string_view kind, Scenario& out) {
-  Parallel& p = out.parallel;
+                            std::string_view kind, const Scenario& out, Parallel& p) {
   PlacementOptions& o = p.placement_options;
   Section s = parallel.section("placement_options", {"redundant", "groups", "nodes", "loads",
                                                      "profile_steps", "max_imbalance", "choice"});
@@ -558,7 +559,7 @@ void read_placement_options(Context& context, Section& parallel, const fs::path&
     }
   }
   if (only("nodes", eplb)) {
-    o.nodes = static_cast<std::uint32_t>(s.count("nodes", 1, p.ep, servers_of_a_group(out)));
+    o.nodes = static_cast<std::uint32_t>(s.count("nodes", 1, p.ep, servers_of_a_group(out, p)));
     if (p.ep % o.nodes != 0) {
       s.violated("nodes", fmt::format("nodes divides ep = {}", p.ep));
     }
@@ -599,6 +600,26 @@ void read_placement_options(Context& context, Section& parallel, const fs::path&
   }
 }
 
+/// [parallel.prefill] with the placement of [parallel] and without options of its own: the same
+/// ones, as far as its ep allows.
+void inherit_placement_options(const Section& prefill, Parallel& p, const Scenario& out) {
+  PlacementOptions& o = p.placement_options;
+  o = out.parallel.placement_options;
+  const auto experts = static_cast<std::uint32_t>(out.model.num_experts);
+  const bool loads =
+      p.placement == PlacementKind::kReplicated || p.placement == PlacementKind::kEplb ||
+      p.placement == PlacementKind::kAffinity || p.placement == PlacementKind::kTopologyHot;
+  if (!loads) return;
+  if ((experts + o.redundant) % p.ep != 0) {
+    throw InputError(prefill.where("ep"),
+                     fmt::format("parallel.prefill.ep = {}. Violated: ep divides the {} experts "
+                                 "and the {} redundant slots of parallel.placement_options",
+                                 p.ep, experts, o.redundant),
+                     "state parallel.prefill.placement_options");
+  }
+  if (p.placement == PlacementKind::kEplb) o.nodes = servers_of_a_group(out, p);
+}
+
 std::vector<std::string> parallel_keys() {
   return {"attention",
           "dp",
@@ -614,7 +635,15 @@ std::vector<std::string> parallel_keys() {
           "card",
           "micro_batches",
           "sequence_parallel",
-          "vocab_parallel"};
+          "vocab_parallel",
+          "prefill"};
+}
+
+/// Of [parallel.prefill]; those that are refused by name among them.
+std::vector<std::string> prefill_keys() {
+  return {"gpus",           "attention",         "dp",         "tp",     "ep",
+          "placement",      "placement_options", "pp",         "router", "rebalance",
+          "vocab_parallel", "sequence_parallel", "router_cpu", "card",   "micro_batches"};
 }
 
 /// What tensor parallelism divides must divide: heads, KV heads (or each is held by several GPUs),
@@ -718,10 +747,9 @@ void read_router(Section& s, Scenario& out) {
 }
 
 /// Stages of a pipeline and the parts of the batch that pass through them.
-void read_stages(Section& s, Scenario& out) {
+void read_stages(Section& s, std::uint64_t gpus, Scenario& out) {
   Parallel& p = out.parallel;
   const bool alone = p.attention == AttentionPlacement::kPp;
-  const std::uint64_t gpus = out.hardware.gpu_count();
   p.pp = static_cast<std::uint32_t>(s.count("pp", 1, kMaxCount, alone ? gpus : 1));
   if (p.pp == 1) {
     if (alone) {
@@ -749,39 +777,13 @@ void read_stages(Section& s, Scenario& out) {
   p.micro_batches = static_cast<std::uint32_t>(s.count("micro_batches", 1, 4096, p.pp));
 }
 
-void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
-  Section s(context, root.find("parallel"), "parallel", parallel_keys(), root);
-  Parallel& p = out.parallel;
-  // The card is no GPU of the layout.
-  const Node* router = s.find("router");
-  if (router != nullptr && router->kind == Node::Kind::kString && router->text == "card") {
-    take_router_card(s, out);
-  }
-  const std::uint64_t gpus = out.hardware.gpu_count();
-  p.attention = static_cast<AttentionPlacement>(s.choice("attention", kAttentionNames, 0));
-  const bool sharded = p.attention == AttentionPlacement::kTp;
-  const Node* stages = s.find("pp");
-  const std::uint64_t stated_pp =
-      stages != nullptr && stages->kind == Node::Kind::kInteger && stages->integer > 0
-          ? static_cast<std::uint64_t>(stages->integer)
-          : 1;
-  p.tp = static_cast<std::uint32_t>(
-      s.count("tp", 1, kMaxCount, sharded ? std::max<std::uint64_t>(gpus / stated_pp, 1) : 1));
-  read_stages(s, out);
-  if (p.tp != 1 && !sharded) {
-    s.fail("tp", "divides attention over GPUs", "set parallel.attention = \"tp\", or tp = 1");
-  }
-  if (sharded) {
-    check_shards(s, out.model, p.tp);
-  }
-  p.dp = static_cast<std::uint32_t>(
-      s.count("dp", 1, kMaxCount, std::max<std::uint64_t>(gpus / (std::uint64_t{p.tp} * p.pp), 1)));
-  if (std::uint64_t{p.dp} * p.tp * p.pp != gpus) {
-    s.violated("dp", fmt::format("dp * tp * pp = {} GPUs of {}", gpus, out.hardware.name));
-  }
+/// Copies of the experts and what divides them: ep, expert_tp. `fallback`: ep without the key.
+void read_ep(Section& s, Parallel& p, std::uint64_t gpus, std::uint64_t fallback,
+             const Scenario& out) {
   const bool moe = out.model.num_moe_layers() > 0;
+  const bool sharded = p.attention == AttentionPlacement::kTp;
   const std::uint32_t stage = p.stage_gpus();
-  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, !moe ? 1 : sharded ? p.tp : stage));
+  p.ep = static_cast<std::uint32_t>(s.count("ep", 1, kMaxCount, fallback));
   if (stage % p.ep != 0) {
     s.violated("ep", p.pp == 1 ? fmt::format("ep divides the {} GPUs", gpus)
                                : fmt::format("ep divides the {} GPUs of a stage", stage));
@@ -801,6 +803,205 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
                                    p.expert_tp, out.model.expert_intermediate, out.model.name));
     }
   }
+}
+
+/// What tensor-parallel groups may divide besides: without the keys nothing is recorded, so
+/// scenarios that do not know them keep their hash.
+void read_shared_tokens(Section& s, Parallel& p, const Scenario& out) {
+  if (s.has("sequence_parallel")) {
+    p.sequence_parallel = s.boolean("sequence_parallel");
+    if (p.sequence_parallel && p.tp == 1) {
+      s.fail("sequence_parallel", "there is no group of GPUs that shares tokens",
+             fmt::format("set {}.attention = \"tp\"", s.path()));
+    }
+  }
+
+  if (s.has("vocab_parallel")) {
+    p.vocab_parallel = s.boolean("vocab_parallel");
+    if (p.vocab_parallel && p.tp == 1) {
+      s.fail("vocab_parallel", "there is no group of GPUs that shares tokens",
+             fmt::format("set {}.attention = \"tp\"", s.path()));
+    }
+    if (p.vocab_parallel && out.model.stated.contains("embedding")) {
+      s.fail("vocab_parallel",
+             fmt::format("{} states its embedding as one number, which cannot be divided",
+                         out.model.name),
+             "use a model with all its sizes");
+    }
+  }
+}
+
+/// Which rank has which expert, where arithmetic says it. `default_ep`: what the message calls an
+/// ep that is not stated.
+void place_by_arithmetic(const Section& s, Parallel& p, const std::string& default_ep,
+                         const Scenario& out) {
+  if (p.placement != PlacementKind::kContiguous && p.placement != PlacementKind::kRoundRobin) {
+    return;
+  }
+  if (out.model.num_experts % p.ep != 0) {
+    const std::string rule =
+        fmt::format("ep divides the {} experts of {}", out.model.num_experts, out.model.name);
+    if (!s.has("ep")) {
+      throw InputError(
+          s.node().where(),
+          fmt::format("{} = {} ({}). Violated: {}", s.full_key("ep"), p.ep, default_ep, rule),
+          "state ep, or name a placement file");
+    }
+    s.violated("ep", rule + ", or placement names a file");
+  }
+  const auto experts = static_cast<std::uint32_t>(out.model.num_experts);
+  std::vector<std::uint32_t> row(experts);
+  for (std::uint32_t e = 0; e < experts; ++e) {
+    row[e] = p.placement == PlacementKind::kContiguous ? e / (experts / p.ep) : e % p.ep;
+  }
+  p.expert_rank.assign(1, std::move(row));
+}
+
+/// `fallback`: the placement without the key.
+void read_placement_kind(Context& context, Section& s, const fs::path& folder, Parallel& p,
+                         std::size_t fallback, const std::string& default_ep, const Scenario& out) {
+  const bool moe = out.model.num_moe_layers() > 0;
+  const Node* placement = s.find("placement");
+  const bool is_file = placement != nullptr && placement->kind == Node::Kind::kString &&
+                       placement->text.find_first_of("./") != std::string::npos;
+  if (is_file) {
+    p.placement = PlacementKind::kExplicit;
+    const fs::path path = named_path(placement->text, *placement, folder);
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) {
+      no_such_file(placement->where(), s.full_key("placement"), placement->text, path);
+    }
+    if (!moe) {
+      s.fail("placement", "the model has no MoE layer");
+    }
+    read_placement(path, placement->where(), out.model, p);
+    std::string text;
+    for (const auto& row : p.expert_rank) {
+      text += fmt::format("{}{}", text.empty() ? "" : " | ", fmt::join(row, " "));
+    }
+    for (const ReplicaPlace& r : p.replicas) {
+      text += fmt::format("; {}:{}:{}", r.row, r.expert, r.rank);
+    }
+    context.record(s.full_key("placement"), text, placement->where());
+    context.record(s.full_key("placement_file"), path.generic_string(), placement->where(), false);
+    return;
+  }
+  p.placement = kPlacementKinds[s.choice("placement", kPlacementNames, fallback)];
+  if (!moe) {
+    if (p.placement != PlacementKind::kContiguous && p.placement != PlacementKind::kRoundRobin) {
+      s.fail("placement", "the model has no MoE layer");
+    }
+    return;
+  }
+  place_by_arithmetic(s, p, default_ep, out);
+}
+
+/// [parallel.prefill]: the layout of the prefill replicas. What it leaves out is as in [parallel];
+/// dp is what the GPUs and tp make it.
+void read_prefill(Context& context, Section& s, const fs::path& folder, std::uint64_t gpus,
+                  Scenario& out) {
+  const Parallel& like = out.parallel;
+  Parallel& p = out.prefill.emplace();
+  for (const std::string_view key :
+       {"pp", "router", "rebalance", "router_cpu", "card", "micro_batches"}) {
+    if (s.has(key)) {
+      s.fail(key, "is unsupported for prefill replicas",
+             "they have one stage, the router on the GPUs and a fixed placement");
+    }
+  }
+  constexpr std::array<std::string_view, 2> kNames{"dp", "tp"};
+  constexpr std::array<std::string_view, 2> kOthers{"hub", "pp"};
+  const bool like_tp = like.attention == AttentionPlacement::kTp;
+  p.attention = s.choice("attention", kNames, like_tp ? 1 : 0, kOthers) == 1
+                    ? AttentionPlacement::kTp
+                    : AttentionPlacement::kDp;
+  const bool sharded = p.attention == AttentionPlacement::kTp;
+  p.tp = static_cast<std::uint32_t>(s.count("tp", 1, kMaxCount,
+                                            !sharded  ? 1
+                                            : like_tp ? like.tp
+                                                      : gpus));
+  if (p.tp != 1 && !sharded) {
+    s.fail("tp", "divides attention over GPUs",
+           "set parallel.prefill.attention = \"tp\", or tp = 1");
+  }
+  if (sharded) check_shards(s, out.model, p.tp);
+  p.dp = static_cast<std::uint32_t>(
+      s.count("dp", 1, kMaxCount, std::max<std::uint64_t>(gpus / p.tp, 1)));
+  if (std::uint64_t{p.dp} * p.tp != gpus) {
+    s.violated("dp", fmt::format("dp * tp = parallel.prefill.gpus = {}", gpus));
+  }
+  read_ep(s, p, gpus, like.ep, out);
+  p.sequence_parallel = like.sequence_parallel && p.tp > 1;
+  p.vocab_parallel = like.vocab_parallel && p.tp > 1;
+  read_shared_tokens(s, p, out);
+  if (like.placement == PlacementKind::kExplicit && !s.has("placement")) {
+    if (p.ep != like.ep) {
+      throw InputError(s.node().where(),
+                       fmt::format("parallel.prefill.placement is missing: the file of "
+                                   "parallel.placement is of ep = {} ranks, not {}",
+                                   like.ep, p.ep),
+                       "name another file, or e.g. placement = \"contiguous\"");
+    }
+    p.placement = like.placement;
+    p.expert_rank = like.expert_rank;
+    p.replicas = like.replicas;
+    return;
+  }
+  const auto kind = std::find(kPlacementKinds.begin(), kPlacementKinds.end(), like.placement);
+  const std::size_t fallback =
+      kind == kPlacementKinds.end() ? 0 : static_cast<std::size_t>(kind - kPlacementKinds.begin());
+  read_placement_kind(context, s, folder, p, fallback, "default: that of parallel.ep", out);
+}
+
+void read_parallel(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
+  Section s(context, root.find("parallel"), "parallel", parallel_keys(), root);
+  Parallel& p = out.parallel;
+  // The card is no GPU of the layout.
+  const Node* router = s.find("router");
+  if (router != nullptr && router->kind == Node::Kind::kString && router->text == "card") {
+    take_router_card(s, out);
+  }
+  const std::uint64_t all = out.hardware.gpu_count();
+  std::optional<Section> prefill;
+  if (s.has("prefill")) {
+    prefill.emplace(s.section("prefill", prefill_keys()));
+    if (!prefill->has("gpus")) {
+      prefill->fail("gpus", "is missing",
+                    "write gpus = how many GPUs all prefill replicas have together");
+    }
+    p.first_gpu = static_cast<std::uint32_t>(prefill->count("gpus", 1, kMaxCount));
+    if (p.first_gpu >= all) {
+      prefill->violated(
+          "gpus", fmt::format("gpus < {} GPUs of {}: the rest decode", all, out.hardware.name));
+    }
+  }
+  const std::uint64_t gpus = all - p.first_gpu;
+  p.attention = static_cast<AttentionPlacement>(s.choice("attention", kAttentionNames, 0));
+  const bool sharded = p.attention == AttentionPlacement::kTp;
+  const Node* stages = s.find("pp");
+  const std::uint64_t stated_pp =
+      stages != nullptr && stages->kind == Node::Kind::kInteger && stages->integer > 0
+          ? static_cast<std::uint64_t>(stages->integer)
+          : 1;
+  p.tp = static_cast<std::uint32_t>(
+      s.count("tp", 1, kMaxCount, sharded ? std::max<std::uint64_t>(gpus / stated_pp, 1) : 1));
+  read_stages(s, gpus, out);
+  if (p.tp != 1 && !sharded) {
+    s.fail("tp", "divides attention over GPUs", "set parallel.attention = \"tp\", or tp = 1");
+  }
+  if (sharded) {
+    check_shards(s, out.model, p.tp);
+  }
+  p.dp = static_cast<std::uint32_t>(
+      s.count("dp", 1, kMaxCount, std::max<std::uint64_t>(gpus / (std::uint64_t{p.tp} * p.pp), 1)));
+  if (std::uint64_t{p.dp} * p.tp * p.pp != gpus) {
+    const std::string whose = prefill ? fmt::format("left: {} of {} less {} of parallel.prefill",
+                                                    all, out.hardware.name, p.first_gpu)
+                                      : fmt::format("of {}", out.hardware.name);
+    s.violated("dp", fmt::format("dp * tp * pp = {} GPUs {}", gpus, whose));
+  }
+  const bool moe = out.model.num_moe_layers() > 0;
+  read_ep(s, p, gpus, !moe ? 1 : sharded ? p.tp : p.stage_gpus(), out);
   read_router(s, out);
   if (p.attention == AttentionPlacement::kHub) {
     if (p.ep != gpus) {
@@ -816,81 +1017,9 @@ void read_parallel(Context& context, const Node& root, const fs::path& folder, S
                        kAttentionNames[static_cast<std::size_t>(p.attention)]),
            "remove it or set attention = \"hub\"");
   }
-  // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
-  if (s.has("sequence_parallel")) {
-    p.sequence_parallel = s.boolean("sequence_parallel");
-    if (p.sequence_parallel && p.tp == 1) {
-      s.fail("sequence_parallel", "there is no group of GPUs that shares tokens",
-             "set parallel.attention = \"tp\"");
-    }
-  }
-
-  if (s.has("vocab_parallel")) {
-    p.vocab_parallel = s.boolean("vocab_parallel");
-    if (p.vocab_parallel && p.tp == 1) {
-      s.fail("vocab_parallel", "there is no group of GPUs that shares tokens",
-             "set parallel.attention = \"tp\"");
-    }
-    if (p.vocab_parallel && out.model.stated.contains("embedding")) {
-      s.fail("vocab_parallel",
-             fmt::format("{} states its embedding as one number, which cannot be divided",
-                         out.model.name),
-             "use a model with all its sizes");
-    }
-  }
-
-  const Node* placement = s.find("placement");
-  const bool is_file = placement != nullptr && placement->kind == Node::Kind::kString &&
-                       placement->text.find_first_of("./") != std::string::npos;
-  if (is_file) {
-    p.placement = PlacementKind::kExplicit;
-    const fs::path path = named_path(placement->text, *placement, folder);
-    std::error_code ignored;
-    if (!fs::exists(path, ignored)) {
-      no_such_file(placement->where(), "parallel.placement", placement->text, path);
-    }
-    if (!moe) {
-      s.fail("placement", "the model has no MoE layer");
-    }
-    read_placement(path, placement->where(), out.model, p);
-    std::string text;
-    for (const auto& row : p.expert_rank) {
-      text += fmt::format("{}{}", text.empty() ? "" : " | ", fmt::join(row, " "));
-    }
-    for (const ReplicaPlace& r : p.replicas) {
-      text += fmt::format("; {}:{}:{}", r.row, r.expert, r.rank);
-    }
-    context.record("parallel.placement", text, placement->where());
-    context.record("parallel.placement_file", path.generic_string(), placement->where(), false);
-    return;
-  }
-  p.placement = kPlacementKinds[s.choice("placement", kPlacementNames, 0)];
-  if (!moe) {
-    if (p.placement != PlacementKind::kContiguous && p.placement != PlacementKind::kRoundRobin) {
-      s.fail("placement", "the model has no MoE layer");
-    }
-    return;
-  }
-  if (p.placement != PlacementKind::kContiguous && p.placement != PlacementKind::kRoundRobin) {
-    return;
-  }
-  if (out.model.num_experts % p.ep != 0) {
-    const std::string rule =
-        fmt::format("ep divides the {} experts of {}", out.model.num_experts, out.model.name);
-    if (!s.has("ep")) {
-      throw InputError(
-          s.node().where(),
-          fmt::format("parallel.ep = {} (default: the number of GPUs). Violated: {}", p.ep, rule),
-          "state ep, or name a placement file");
-    }
-    s.violated("ep", rule + ", or placement names a file");
-  }
-  const auto experts = static_cast<std::uint32_t>(out.model.num_experts);
-  std::vector<std::uint32_t> row(experts);
-  for (std::uint32_t e = 0; e < experts; ++e) {
-    row[e] = p.placement == PlacementKind::kContiguous ? e / (experts / p.ep) : e % p.ep;
-  }
-  p.expert_rank.assign(1, std::move(row));
+  read_shared_tokens(s, p, out);
+  read_placement_kind(context, s, folder, p, 0, "default: the number of GPUs", out);
+  if (prefill) read_prefill(context, *prefill, folder, p.first_gpu, out);
 }
 
 // ---- workload ----
@@ -1013,7 +1142,7 @@ void read_rebalance(Section& parallel, Scenario& out) {
     if (r.to == PlacementKind::kEplb) {
       PlacementOptions& o = out.parallel.placement_options;
       o.groups = std::max<std::uint32_t>(out.model.gate.n_group, 1);
-      o.nodes = servers_of_a_group(out);
+      o.nodes = servers_of_a_group(out, out.parallel);
     }
   } else if (!follows) {
     s.fail("signal", "this placement does not follow loads",
@@ -1039,14 +1168,22 @@ void read_placement_section(Context& context, const Node& root, const fs::path& 
     return;
   }
   Section s(context, parallel, "parallel", parallel_keys(), root);
-  const auto kind =
-      std::find(kPlacementKinds.begin(), kPlacementKinds.end(), out.parallel.placement);
-  const std::string_view name =
-      kind == kPlacementKinds.end()
-          ? "a file"
-          : kPlacementNames[static_cast<std::size_t>(kind - kPlacementKinds.begin())];
-  read_placement_options(context, s, folder, name, out);
+  const auto name_of = [](PlacementKind placement) -> std::string_view {
+    const auto kind = std::find(kPlacementKinds.begin(), kPlacementKinds.end(), placement);
+    return kind == kPlacementKinds.end()
+               ? "a file"
+               : kPlacementNames[static_cast<std::size_t>(kind - kPlacementKinds.begin())];
+  };
+  read_placement_options(context, s, folder, name_of(out.parallel.placement), out, out.parallel);
   read_rebalance(s, out);
+  if (!out.prefill) return;
+  Section prefill = s.section("prefill", prefill_keys());
+  Parallel& p = *out.prefill;
+  if (p.placement == out.parallel.placement && !prefill.has("placement_options")) {
+    inherit_placement_options(prefill, p, out);
+    return;
+  }
+  read_placement_options(context, prefill, folder, name_of(p.placement), out, p);
 }
 
 void read_workload(Context& context, const Node& root, const fs::path& folder,
@@ -1271,18 +1408,19 @@ bool defers(const RoutingPolicy& policy) {
 
 /// A hierarchical all-reduce needs equally many members of a group on each of its servers.
 void check_servers(const Section& s, const Scenario& out) {
-  const std::uint32_t tp = out.parallel.tp;
-  for (std::size_t first = 0; first < out.hardware.gpu_count(); first += tp) {
-    std::map<std::uint32_t, std::uint32_t> members;
-    for (std::size_t g = first; g < first + tp; ++g) {
-      ++members[out.hardware.gpu(g).node];
-    }
-    for (const auto& [node, count] : members) {
-      if (count != members.begin()->second) {
-        s.fail("collective",
-               fmt::format("\"hierarchical\" with {} and {} GPUs of a group on its servers",
-                           members.begin()->second, count),
-               "use \"ring\"");
+  for (const Parallel* p : out.layouts()) {
+    for (std::uint32_t first = p->first_gpu; p->has(first); first += p->tp) {
+      std::map<std::uint32_t, std::uint32_t> members;
+      for (std::size_t g = first; g < first + p->tp; ++g) {
+        ++members[out.hardware.gpu(g).node];
+      }
+      for (const auto& [node, count] : members) {
+        if (count != members.begin()->second) {
+          s.fail("collective",
+                 fmt::format("\"hierarchical\" with {} and {} GPUs of a group on its servers",
+                             members.begin()->second, count),
+                 "use \"ring\"");
+        }
       }
     }
   }
@@ -1366,10 +1504,14 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
       }
     }
   }
-  if (out.parallel.attention == AttentionPlacement::kTp) {
+  const auto any_layout = [&](const std::function<bool(const Parallel&)>& is) {
+    const std::vector<const Parallel*> layouts = out.layouts();
+    return std::any_of(layouts.begin(), layouts.end(), [&](const Parallel* p) { return is(*p); });
+  };
+  if (any_layout([](const Parallel& p) { return p.attention == AttentionPlacement::kTp; })) {
     n.collective = static_cast<ReduceAlgorithm>(s.choice("collective", kReduceNames, 0));
     const std::string hint = "the experts are divided inside each group: all-reduces only";
-    const bool dispatches = out.parallel.ep > out.parallel.tp;
+    const bool dispatches = any_layout([](const Parallel& p) { return p.ep > p.tp; });
     if (!dispatches && n.algorithm != ExchangeAlgorithm::kDirect) {
       s.fail("algorithm", "means nothing with attention = \"tp\"", hint);
     }
@@ -1384,8 +1526,9 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     }
     const bool halves =
         n.collective == ReduceAlgorithm::kRing || n.collective == ReduceAlgorithm::kDirect;
-    const bool gathers =
-        out.parallel.sequence_parallel || out.parallel.vocab_parallel || dispatches;
+    const bool gathers = any_layout([](const Parallel& p) {
+      return p.sequence_parallel || p.vocab_parallel || (p.tp > 1 && p.ep > p.tp);
+    });
     if (!halves && gathers) {
       s.fail("collective", "there is no such reduce-scatter and all-gather",
              "use \"ring\" or \"direct\"");
@@ -1399,7 +1542,7 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
   read_measured(context, s, folder, out);
   const bool ring = n.algorithm == ExchangeAlgorithm::kRing ||
                     n.algorithm == ExchangeAlgorithm::kRingBidirectional;
-  const std::uint32_t group = std::max(out.parallel.ep, out.parallel.tp);
+  const std::uint32_t group = out.parallel.exchange_gpus();
   const auto whole = static_cast<std::uint32_t>(out.hardware.gpu_count()) / out.parallel.pp;
   if (ring && group < whole && n.dispatch == DispatchKind::kPerNode) {
     s.fail("algorithm",
@@ -1416,7 +1559,9 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
       if (on && n.chunks > 1) s.fail("chunks", "unsupported with " + what, "use chunks = 1");
     };
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers");
-    refuse(out.parallel.attention == AttentionPlacement::kTp && out.parallel.ep <= out.parallel.tp,
+    refuse(any_layout([](const Parallel& p) {
+             return p.attention == AttentionPlacement::kTp && p.ep <= p.tp;
+           }),
            "attention = \"tp\" and ep <= tp: there is no dispatch");
     refuse(out.policy.soft.on() && out.policy.soft.cost == SoftCost::kStacked,
            "policy.soft.cost = \"stacked\"");
@@ -1434,8 +1579,8 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
     };
     refuse(out.model.num_moe_layers() == 0, "a model without MoE layers",
            "there is no exchange to hide");
-    refuse(out.parallel.ep == 1 && out.parallel.tp == 1, "ep = 1: there is no exchange to hide",
-           "set parallel.ep");
+    refuse(any_layout([](const Parallel& p) { return p.ep == 1 && p.tp == 1; }),
+           "ep = 1: there is no exchange to hide", "set parallel.ep");
   }
   if (s.has("comm_sms")) {
     n.comm_sms = s.percent("comm_sms");
@@ -2063,9 +2208,12 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
     if (r.action == AlarmAction::kMigrateKv) {
       refuse(out.memory.kv_placement != KvPlacement::kBySequence,
              "needs memory.kv.placement = \"by_sequence\"", "");
-      const std::uint64_t replicas =
-          out.workload.serves() ? out.workload.serving.front_end.replicas : 1;
-      refuse(out.hardware.gpu_count() / replicas / out.parallel.pp / out.parallel.tp < 2,
+      const std::vector<GpuRange> replicas = replica_gpus(out);
+      refuse(std::none_of(replicas.begin(), replicas.end(),
+                          [&](const GpuRange& r) {
+                            const Parallel& p = out.layout_of(r.first);
+                            return (r.beyond - r.first) / p.pp / p.tp >= 2;
+                          }),
              "has no other GPU to move to", "");
     }
     if (r.action == AlarmAction::kReclaim) {
@@ -2089,6 +2237,37 @@ void read_monitor(Context& context, const Node& root, const fs::path& folder, Sc
   }
 }
 
+/// What a layout of the prefill replicas' own needs and does not go with. That layouts and replicas
+/// divide: check_serving().
+void check_prefill(const Node& root, const Scenario& out) {
+  if (!out.prefill) return;
+  const std::string where = root.find("parallel")->find("prefill")->where();
+  const auto refuse = [&](bool on, const std::string& message, const std::string& hint) {
+    if (on) throw InputError(where, "parallel.prefill " + message, hint);
+  };
+  const FrontEnd& f = out.workload.serving.front_end;
+  refuse(!out.workload.serves() || f.prefill_replicas == 0,
+         "means nothing: no replica only computes prompts",
+         "set workload.front_end.prefill_replicas, with requests that arrive");
+  const KvPlacement kv = out.memory.kv_placement;
+  refuse(kv == KvPlacement::kByToken || kv == KvPlacement::kByExpert,
+         "is unsupported with memory.kv.placement = \"by_token\" and \"by_expert\": pages go to "
+         "the same places of another copy of the experts",
+         "use by_sequence");
+  refuse(out.memory.residency.on(), "is unsupported with memory.residency",
+         "keep all experts on the GPUs");
+  refuse(out.memory.loading.on(), "is unsupported with memory.loading",
+         "use loading.from = \"resident\"");
+  refuse(out.parallel.router != RouterPlacement::kGpu,
+         "is unsupported with a router off the GPUs", "use parallel.router = \"gpu\"");
+  const std::uint32_t first = out.parallel.first_gpu;
+  refuse(out.network.dispatch == DispatchKind::kPerNode &&
+             out.hardware.gpu(first - 1).node == out.hardware.gpu(first).node,
+         "is unsupported with network.dispatch = \"per_node\" where both kinds of replicas have "
+         "GPUs of one server: a relay may be of the other kind",
+         "use per_rank, or whole servers");
+}
+
 /// What stages, routers off the GPUs, a wider ep and overlapping halves do not go with.
 void check_layout(const Context& context, const Node& root, const Scenario& out) {
   const Parallel& p = out.parallel;
@@ -2104,14 +2283,21 @@ void check_layout(const Context& context, const Node& root, const Scenario& out)
     std::string key, shown;
   };
   const bool off_gpu = p.router != RouterPlacement::kGpu;
-  const bool wide = p.tp > 1 && p.ep > p.tp;
+  const std::vector<const Parallel*> layouts = out.layouts();
+  const auto wide = std::find_if(layouts.begin(), layouts.end(),
+                                 [](const Parallel* l) { return l->tp > 1 && l->ep > l->tp; });
+  const bool by_tokens = std::any_of(layouts.begin(), layouts.end(),
+                                     [](const Parallel* l) { return l->sequence_parallel; });
   for (const Feature& f :
        {Feature{p.pp > 1, "parallel.pp", fmt::format("parallel.pp = {}", p.pp)},
         Feature{off_gpu, "parallel.router",
                 fmt::format("parallel.router = \"{}\"",
                             kRouterNames[static_cast<std::size_t>(p.router)])},
-        Feature{wide, "parallel.ep", fmt::format("ep = {} and tp = {}", p.ep, p.tp)},
-        Feature{p.sequence_parallel, "parallel.sequence_parallel", "parallel.sequence_parallel"},
+        Feature{wide != layouts.end(), "parallel.ep",
+                wide == layouts.end()
+                    ? std::string()
+                    : fmt::format("ep = {} and tp = {}", (*wide)->ep, (*wide)->tp)},
+        Feature{by_tokens, "parallel.sequence_parallel", "parallel.sequence_parallel"},
         Feature{out.network.two_batch, "network.two_batch", "network.two_batch"}}) {
     refuse(f.on && out.memory.residency.on() && f.key != "parallel.router", f.key, f.shown,
            "memory.residency", "keep all experts on the GPUs");
@@ -2356,6 +2542,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
                      "network.broadcast means nothing: nothing is sent to all",
                      "set memory.kv.placement = \"replicated\"");
   }
+  check_prefill(root, out);
   if (out.workload.serves()) {
     Context none;
     check_serving(Section(none, root.find("workload"), "workload",

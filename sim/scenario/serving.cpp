@@ -323,13 +323,22 @@ void check_serving(const Section& workload, const Scenario& scenario) {
     refuse("workload.front_end.replicas with parallel.attention = \"hub\" is unsupported",
            "use attention = \"dp\" or \"tp\"");
   }
-  const std::uint32_t unit = std::max(p.ep, p.tp);
-  if (gpus % f.replicas != 0 || gpus / f.replicas % unit != 0) {
+  const auto divides = [&](std::uint32_t replicas, std::uint32_t all, const Parallel& layout,
+                           const std::string& kind, const std::string& key) {
+    const std::uint32_t unit = layout.exchange_gpus();
+    if (all % replicas == 0 && all / replicas % unit == 0) return;
     refuse(
-        fmt::format("{} replicas of {} GPUs. Violated: a replica has a whole number of groups of "
+        fmt::format("{} {}replicas of {} GPUs. Violated: a replica has a whole number of groups of "
                     "{} GPUs (ep, tp)",
-                    f.replicas, gpus, unit),
-        "set parallel.ep to the GPUs of a replica, or a divisor of them");
+                    replicas, kind, all, unit),
+        fmt::format("set {} to the GPUs of a replica, or a divisor of them", key));
+  };
+  if (scenario.prefill && f.prefill_replicas > 0) {
+    divides(f.prefill_replicas, scenario.prefill->gpus(), *scenario.prefill, "prefill ",
+            "parallel.prefill.ep");
+    divides(f.replicas - f.prefill_replicas, p.gpus(), p, "decode ", "parallel.ep");
+  } else {
+    divides(f.replicas, gpus, p, "", "parallel.ep");
   }
   if (f.replicas > 1 && p.rebalance.signal != RebalanceSignal::kOff) {
     refuse("workload.front_end.replicas with parallel.rebalance is unsupported",
@@ -378,14 +387,17 @@ void check_serving(const Section& workload, const Scenario& scenario) {
           "use a memory.kv.block that divides workload.arrivals.hash_block");
     // Of the stage with most layers, the last one; with tp of one GPU of the group.
     const std::size_t layers = scenario.model.layers.size();
-    const std::uint64_t values = block * (layers - stage_begin(layers, p.pp, p.pp - 1)) *
-                                 model::kv_values_per_token_layer(shard_of(scenario.model, p.tp));
-    alone(model::dtype_bytes(scenario.dtype.kv, 2 * values) !=
-              2 * model::dtype_bytes(scenario.dtype.kv, values),
-          fmt::format("workload.batching.prefix_caching: the pages of blocks of {} tokens do not "
-                      "add up to whole bytes",
-                      block),
-          "use a larger workload.arrivals.hash_block or another model.dtype.kv");
+    for (const Parallel* l : scenario.layouts()) {
+      const std::uint64_t values =
+          block * (layers - stage_begin(layers, l->pp, l->pp - 1)) *
+          model::kv_values_per_token_layer(shard_of(scenario.model, l->tp));
+      alone(model::dtype_bytes(scenario.dtype.kv, 2 * values) !=
+                2 * model::dtype_bytes(scenario.dtype.kv, values),
+            fmt::format("workload.batching.prefix_caching: the pages of blocks of {} tokens do not "
+                        "add up to whole bytes",
+                        block),
+            "use a larger workload.arrivals.hash_block or another model.dtype.kv");
+    }
   }
 }
 
