@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "engine/base/units.hpp"
+#include "sim/health/exchange_share.hpp"
 #include "sim/health/health_series.hpp"
 #include "sim/run/diff.hpp"
 #include "sim/run/metrics.hpp"
@@ -69,7 +70,7 @@ ExpertColumns gpus_of_an_expert(const run::RunData& run) {
 class Examiner {
  public:
   Examiner(const run::RunData& run, const std::string& name)
-      : run_(run), inv_(run.inventory), name_(name) {
+      : run_(run), inv_(run.inventory), name_(name), exchange_(exchange_share(run)) {
     const run::Totals& t = run.totals;
     for (std::size_t g = 0; g < inv_.gpus.size(); ++g) {
       for (std::size_t p = 0; p < run::kPhases; ++p) {
@@ -105,6 +106,7 @@ class Examiner {
     imbalance();
     links();
     exchanges();
+    exchange_bound();
     host();
     tail();
     requests();
@@ -147,6 +149,11 @@ class Examiner {
   }
   [[nodiscard]] double share(Phase p) const {
     return time_ > 0 ? phase_[at(p)] / time_ : run::kNoData;
+  }
+  /// Shares of the time that an even spread of the assignments would save.
+  [[nodiscard]] double even_experts() const { return time_ > 0 ? balance_gain_ / time_ : 0; }
+  [[nodiscard]] double even_exchanges() const {
+    return time_ > 0 ? exchange_.even_gain / time_ : 0;
   }
   /// Sorted by the bound; what loses results stands before all that only costs time.
   void find(std::string id, std::string symptom, std::string cause, std::string check,
@@ -384,7 +391,8 @@ class Examiner {
     const auto& o = run_.totals.expert_overflow;
     if (o.empty() || inv_.experts == 0) return "-";
     const auto i = static_cast<std::size_t>(std::max_element(o.begin(), o.end()) - o.begin());
-    return fmt::format("{} of MoE layer {}", i % inv_.experts, i / inv_.experts);
+    return fmt::format("{} of MoE layer {}", i % inv_.experts,
+                       inv_.moe_layers[i / inv_.experts]);
   }
 
   void experts() {
@@ -426,7 +434,7 @@ class Examiner {
                        gpus_of_a_step() > 1
                            ? ", or copies of hot experts (parallel.placement = \"eplb\")"
                            : ""),
-           0.0);
+           even_experts() + even_exchanges());
     }
     const SummedValue slow = summed_signal(HealthSignal::kExpertLatency, sums, inv_);
     if (!std::isnan(slow.value) && slow.value > kSick) {
@@ -444,7 +452,10 @@ class Examiner {
           fmt::format("switchyard monitor {}, expert_latency", name_),
           sick ? std::string("monitor.alarms on expert_latency with action = \"reload\"")
                : std::string(copies()),
-          share(Phase::kExpert) * (1 - 1 / slow.value), sick);
+          sick ? share(Phase::kExpert) * (1 - 1 / slow.value)
+               : std::max(share(Phase::kExpert) * (1 - 1 / slow.value), even_experts()) +
+                     even_exchanges(),
+          sick);
     }
   }
 
@@ -477,8 +488,9 @@ class Examiner {
 
   void imbalance() {
     if (time_ <= 0 || steps_ == 0) return;
-    const double bound = balance_gain_ / time_;
-    if (bound < kNoticed) return;
+    // The cure spreads assignments: experts and exchanges gain by it.
+    const double bound = even_experts() + even_exchanges();
+    if (even_experts() < kNoticed) return;
     double mean = 0;
     std::size_t n = 0;
     for (const run::StepScalars& s : run_.steps) {
@@ -492,7 +504,8 @@ class Examiner {
     find("imbalance",
          fmt::format("experts take {} of a step, {} if all GPUs took the mean; max/mean of "
                      "assignments {:.3g}",
-                     percent(share(Phase::kExpert)), percent(share(Phase::kExpert) - bound), mean),
+                     percent(share(Phase::kExpert)),
+                     percent(share(Phase::kExpert) - even_experts()), mean),
          who < inv_.gpus.size()
              ? fmt::format("others wait for {} in {} of {} steps", gpu(who), steps, steps_)
              : "uneven load",
@@ -619,8 +632,9 @@ class Examiner {
            "the traffic is uneven: experts that are chosen often share a GPU",
            fmt::format("switchyard monitor {}, link_use, link_spread", name_),
            "parallel.placement = \"topology_hot\" or \"affinity\"",
-           // Evened out, the link carries data for the mean time; latency stays.
-           std::min(exchange, use - mean / time_));
+           // Evened out, the link carries data for the mean time; latency stays. Where another link
+           // is the busiest in each layer, the layers' own loads say more; experts even out, too.
+           std::max(std::min(exchange, use - mean / time_), even_exchanges()) + even_experts());
     }
     if (use > kFullLink && compute_busy < 0.45 && !slow) {
       find("batch too small",
@@ -638,20 +652,8 @@ class Examiner {
           "latency or bandwidth of exchanges: needs detail = \"layers\"");
       return;
     }
-    double took = 0, floor = 0;
-    const std::size_t layers = inv_.moe_layers.size();
-    std::size_t measured = 0;
-    for (std::size_t s = 0; s < run_.steps.size(); ++s) {
-      if (run_.steps[s].warmup) continue;
-      ++measured;
-      for (std::size_t l = 0; l < layers; ++l) {
-        const std::size_t i = s * layers + l;
-        took +=
-            static_cast<double>(run_.layer_steps.dispatch_ps[i] + run_.layer_steps.combine_ps[i]);
-        floor += static_cast<double>(run_.layer_steps.dispatch_floor_ps[i] +
-                                     run_.layer_steps.combine_floor_ps[i]);
-      }
-    }
+    const double took = exchange_.took, floor = exchange_.floor;
+    const auto measured = static_cast<double>(std::max<std::size_t>(steps_, 1));
     // What other work hides would not be gone.
     const double visible =
         share(Phase::kDispatch) + share(Phase::kCombine) + share(Phase::kCollective);
@@ -660,10 +662,52 @@ class Examiner {
     find(
         "latency",
         fmt::format("{:.4g} us of {:.4g} us of exchanges a step are path latency, not bytes",
-                    (took - floor) * 1e-6 / static_cast<double>(std::max<std::size_t>(measured, 1)),
-                    took * 1e-6 / static_cast<double>(std::max<std::size_t>(measured, 1))),
+                    (took - floor) * 1e-6 / measured, took * 1e-6 / measured),
         "many small exchanges", fmt::format("switchyard inspect {}, bytes sent per token", name_),
         "a larger batch, or fewer exchanges (parallel.attention = \"tp\")", latency);
+  }
+
+  /// Exchanges that take more of a step than any other phase.
+  void exchange_bound() {
+    double exchange = 0, other = 0;
+    for (std::size_t p = 0; p < run::kPhases; ++p) {
+      if (p == at(Phase::kDispatch) || p == at(Phase::kCombine) || p == at(Phase::kCollective)) {
+        exchange += phase_[p];
+      } else {
+        other = std::max(other, phase_[p]);
+      }
+    }
+    if (time_ <= 0 || exchange <= other) return;
+    const double part = exchange / time_;
+    if (part < kNoticed) return;
+    std::string symptom = fmt::format(
+        "dispatch {}, combine {} and collectives {} are {} of a step, more than any other phase",
+        percent(share(Phase::kDispatch)), percent(share(Phase::kCombine)),
+        percent(share(Phase::kCollective)), percent(part));
+    if (!inv_.links.empty()) {
+      const auto& busy = run_.totals.link_busy_ps;
+      const auto k =
+          static_cast<std::size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+      if (busy[k] > 0) {
+        symptom += fmt::format("; most of it on {} links (busiest {}: {} of the time)",
+                               inv_.links[k].link_class, inv_.links[k].name,
+                               percent(link_share(k)));
+      }
+    }
+    std::string cause = "the bytes of the exchanges";
+    if (exchange_.took > 0 && !std::isnan(exchange_.unevenness)) {
+      cause = fmt::format(
+          "of dispatch and combine {} is path latency, {} uneven loads: the fullest GPU has {:.3g} "
+          "times the mean in a layer, {:.3g} in {}",
+          percent((exchange_.took - exchange_.floor) / exchange_.took),
+          percent(exchange_.even_gain / exchange_.took), exchange_.unevenness,
+          exchange_.unevenness_max, describe({.layer = exchange_.most_uneven}, inv_));
+    }
+    find("exchange-bound", std::move(symptom), std::move(cause),
+         fmt::format("switchyard inspect {}, bytes sent per token", name_),
+         "fewer bytes (network.payload, network.dispatch = \"per_node\"), an even spread of the "
+         "assignments (parallel.placement), or exchanges beside other work (network.two_batch)",
+         part);
   }
 
   void host() {
@@ -874,6 +918,7 @@ class Examiner {
   const run::RunData& run_;
   const run::Inventory& inv_;
   const std::string& name_;
+  const ExchangeShare exchange_;
   Diagnosis out_;
   std::size_t steps_ = 0;
   double time_ = 0, gpu_total_ = 0, balance_gain_ = 0;

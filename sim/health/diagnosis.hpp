@@ -6,12 +6,16 @@
 //
 // Bounds, as shares of the measured steps' time T on the critical path:
 //   imbalance      (expert time on the critical path - mean over GPUs of their expert time) / T:
-//   not
-//                  the imbalance of assignments, since a GPU's time also follows the experts it
-//                  reads
+//                  not the imbalance of assignments, since a GPU's time also follows the experts it
+//                  reads; plus what an even spread saves of dispatch and combine
+//                  (sim/health/exchange_share.hpp), since its cure moves assignments
+//   hot expert     the larger of that and of expert time · (1 - mean / slowest expert), plus the same
+//   exchange-bound dispatch, combine and collectives on the critical path / T
 //   link           exchange time · (1 - floor with every link at the load's mean) / T: the busiest
 //                  link carries busy_max, links of its class busy_mean on average:
-//                  exchange · (1 - busy_mean / busy_max)
+//                  exchange · (1 - busy_mean / busy_max); hot link: at least what an even spread
+//                  saves of the exchanges, plus the same of the experts
+//   collapse, uneven router   what an even spread saves of experts and exchanges
 //   latency        (exchange time - its floors) / T: path latency, not bytes
 //   host, waves    the phase's own time / T
 //

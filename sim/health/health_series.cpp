@@ -24,7 +24,7 @@ std::string describe(const Place& p, const run::Inventory& inv) {
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : " ") + part; };
   if (p.gpu < inv.gpus.size()) add(inv.gpus[p.gpu].name);
   if (p.link < inv.links.size()) add("link " + inv.links[p.link].name);
-  if (p.layer < inv.moe_layers.size()) add(fmt::format("MoE layer {}", p.layer));
+  if (p.layer < inv.moe_layers.size()) add(fmt::format("MoE layer {}", inv.moe_layers[p.layer]));
   if (p.expert != run::kNone) add(fmt::format("expert {}", p.expert));
   return text.empty() ? "-" : text;
 }
@@ -211,6 +211,8 @@ RecordedRun read_recorded(const std::filesystem::path& file, const h5::ReadOptio
     append(r.layer_steps.combine_ps, part.combine_ps);
     append(r.layer_steps.dispatch_floor_ps, part.dispatch_floor_ps);
     append(r.layer_steps.combine_floor_ps, part.combine_floor_ps);
+    r.layer_steps.imbalance.insert(r.layer_steps.imbalance.end(), part.imbalance.begin(),
+                                   part.imbalance.end());
   }
   return out;
 }

@@ -138,7 +138,8 @@ void Simulator::take_actions(std::uint64_t step) {
         event(
             run::EventKind::kPolicyAction, now, step, c.place.gpu, c.value,
             fmt::format("alarm \"{}\": expert {} of MoE layer {} loaded anew{}", r.name,
-                        c.place.expert, c.place.layer, wrong ? "" : "; nothing was wrong with it"));
+                        c.place.expert, s_.model.moe_layers()[c.place.layer],
+                        wrong ? "" : "; nothing was wrong with it"));
         break;
       }
     }

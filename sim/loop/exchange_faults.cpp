@@ -52,7 +52,7 @@ void Simulator::check_fault_places() const {
         !of_stage(r.layer, r.gpu)) {
       throw InputError(r.where,
                        fmt::format("gather_failure: MoE layer {} is of another stage than {}",
-                                   r.layer, s_.hardware.gpu(r.gpu).name),
+                                   s_.model.moe_layers()[r.layer], s_.hardware.gpu(r.gpu).name),
                        "name a GPU of the layer's stage");
     }
     if (r.kind == FaultKind::kBitFlip && loads_) {

@@ -77,6 +77,10 @@ std::vector<std::uint32_t> Simulator::unit_of(std::uint32_t gpu) const {
 std::string Simulator::describe(const FaultChange& c) const {
   const FaultRule& r = s_.faults.events[c.rule];
   std::string text(scenario::kFaultKindNames[static_cast<std::size_t>(r.kind)]);
+  const auto layer = [&](const char* before) {
+    if (r.layer == scenario::kAnyTarget) return;
+    text += fmt::format("{}MoE layer {}", before, s_.model.moe_layers()[r.layer]);
+  };
   switch (r.kind) {
     case FaultKind::kLinkDown:
       return fmt::format("{} {}", text, s_.hardware.links[c.target].name);
@@ -86,7 +90,7 @@ std::string Simulator::describe(const FaultChange& c) const {
     case FaultKind::kSlowExpert:
     case FaultKind::kBitFlip:
       text += fmt::format(" expert {}", r.expert);
-      if (r.layer != scenario::kAnyTarget) text += fmt::format(" of MoE layer {}", r.layer);
+      layer(" of ");
       return r.kind == FaultKind::kBitFlip ? text : fmt::format("{}: x {:.4g}", text, r.factor);
     case FaultKind::kSlowGpu:
       return fmt::format("{} {}: x {:.4g}", text, s_.hardware.gpu(c.target).name, r.factor);
@@ -101,13 +105,13 @@ std::string Simulator::describe(const FaultChange& c) const {
                          r.factor);
     case FaultKind::kGatherFailure:
       text += fmt::format(" {}", s_.hardware.gpu(c.target).name);
-      if (r.layer != scenario::kAnyTarget) text += fmt::format(", MoE layer {}", r.layer);
+      layer(", ");
       return fmt::format("{}: {} tr{} of a combine fail{}, {} each", text, r.tries,
                          r.tries == 1 ? "y" : "ies", r.tries == 1 ? "s" : "",
                          format_time(r.timeout));
     case FaultKind::kMisSharding:
       text += fmt::format(" expert {}", r.expert);
-      if (r.layer != scenario::kAnyTarget) text += fmt::format(" of MoE layer {}", r.layer);
+      layer(" of ");
       return fmt::format("{}: its weights lie on {}", text, s_.hardware.gpu(r.gpu).name);
     case FaultKind::kGpuLoss:
       break;

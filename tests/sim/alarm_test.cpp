@@ -141,7 +141,7 @@ TEST(SummedSignals, AreOfTheWindowNotOfItsSteps) {
     EXPECT_DOUBLE_EQ(board.statistic(0), wanted[n]) << n;
     ASSERT_EQ(c.size(), n == 2 ? 0U : 1U) << n;
     if (n == 1) {
-      EXPECT_EQ(describe(c[0].place, s.inv), "gpu1 MoE layer 0 expert 3");
+      EXPECT_EQ(describe(c[0].place, s.inv), "gpu1 MoE layer 1 expert 3");
     }
   }
 }
