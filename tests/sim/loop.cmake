@@ -12,3 +12,4 @@ switchyard_test(regressions_test SOURCES regressions_test.cpp LINK switchyard::s
 switchyard_test(critical_path_test SOURCES critical_path_test.cpp LINK switchyard::sim PER_CASE)
 switchyard_test(defer_test SOURCES defer_test.cpp LINK switchyard::sim PER_CASE)
 switchyard_test(policy_state_test SOURCES policy_state_test.cpp LINK switchyard::sim PER_CASE)
+switchyard_test(experts_only_test SOURCES experts_only_test.cpp LINK switchyard::sim PER_CASE)
