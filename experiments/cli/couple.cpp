@@ -178,7 +178,7 @@ int run_couple(const CoupleOptions& options) {
   const scenario::Scenario first = read_for(0);
   if (!first.sweep.empty()) {
     throw InputError(first.sweep.front().where, "the scenario has a [[sweep]]",
-                     "take one point, or set its keys with --set");
+                     "take one point: --set KEY=VALUE for each swept key");
   }
   RoutingPolicy policy = first.policy;
   if (policy.two_tier.on()) {

@@ -33,7 +33,8 @@ int run_monitor(const MonitorOptions& options) {
     const scenario::Scenario s = scenario::read_scenario(options.input, read);
     if (!s.sweep.empty()) {
       throw InputError(s.sweep.front().where, "the scenario has a [[sweep]]",
-                       "run switchyard sweep, then monitor its points");
+                       "run switchyard sweep, then monitor its points, or take one with --set KEY=VALUE for "
+                       "each swept key");
     }
     std::optional<RoutingTrace> trace;
     std::string hash;

@@ -97,7 +97,8 @@ int run_sim(const SimOptions& options) {
   const scenario::Scenario scenario = scenario::read_scenario(options.scenario, read);
   if (!scenario.sweep.empty() && !options.base_point) {
     throw InputError(scenario.sweep.front().where, "the scenario has a [[sweep]]",
-                     "run switchyard sweep, which simulates every point");
+                     "run switchyard sweep, which simulates every point, or take one with --set KEY=VALUE "
+                     "for each swept key");
   }
   std::optional<RoutingTrace> trace;
   std::string trace_hash;

@@ -2368,7 +2368,9 @@ struct Axis {
   std::string where;
 };
 
-std::vector<Axis> read_axes(Context& context, const Node& root) {
+/// An axis whose key one of `settings` sets is fixed by it, and not swept.
+std::vector<Axis> read_axes(Context& context, const Node& root,
+                            const std::vector<std::pair<std::string, Node>>& settings) {
   std::vector<Axis> axes;
   const Node* list = root.find("sweep");
   if (list == nullptr) {
@@ -2405,6 +2407,10 @@ std::vector<Axis> read_axes(Context& context, const Node& root) {
     axis.where = key.where();
     axes.push_back(std::move(axis));
   }
+  std::erase_if(axes, [&](const Axis& axis) {
+    return std::any_of(settings.begin(), settings.end(),
+                       [&](const auto& setting) { return setting.first == axis.key; });
+  });
   return axes;
 }
 
@@ -2509,7 +2515,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
               {"model", "hardware", "parallel", "workload", "policy", "network", "memory", "host",
                "cost", "faults", "monitor", "economics", "run", "sweep"},
               root);
-  const std::vector<Axis> axes = read_axes(context, root);
+  const std::vector<Axis> axes = read_axes(context, root, settings);
   read_model(context, root, document.folder, options, out);
   place_file("hardware.file");
   const Node* hardware = root.find("hardware");
@@ -2659,19 +2665,13 @@ std::vector<SweepPoint> read_sweep(const std::string& path, const ReadOptions& o
   const Document document = open_document(path);
   Node root = document.root;
   Context context;
-  const std::vector<Axis> axes = read_axes(context, root);
+  const std::vector<Axis> axes = read_axes(context, root, settings);
   std::size_t count = 1;
   for (const Axis& axis : axes) {
     if (count > kMaxPoints / axis.values.size()) {
       throw InputError(axis.where, fmt::format("the sweep has more than {} points", kMaxPoints));
     }
     count *= axis.values.size();
-    for (const auto& [key, value] : settings) {
-      if (key == axis.key) {
-        throw InputError(value.where(), fmt::format("{} is swept at {}", key, axis.where),
-                         "drop the option, or the [[sweep]] entry");
-      }
-    }
   }
   std::vector<SweepPoint> points;
   points.reserve(count);
