@@ -860,6 +860,15 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
         "network.algorithm = \"hierarchical\" goes by servers, and there is one: the exchanges are "
         "the direct ones");
   }
+  std::int64_t last = 0;  // The latest start of a step: a fault begins with one.
+  for (const run::StepScalars& x : sink_.data().steps) last = std::max(last, x.start_ps);
+  for (const scenario::FaultRule& r : s_.faults.events) {
+    if (r.step ? *r.step < steps : !r.time || r.time->ps() <= last) continue;
+    result.notes.push_back(
+        fmt::format("{}: {} never begins: the run has {} steps, the last of which begins at {}",
+                    r.where, scenario::kFaultKindNames[static_cast<std::size_t>(r.kind)], steps,
+                    format_time(SimTime::from_ps(last))));
+  }
   if (s_.cost.calibration) note_calibration(result);
   if (policy_from_trace_) result.notes.push_back("policy: the one recorded in the trace");
   if (!duplicates_.empty()) result.notes.push_back(duplicates_);

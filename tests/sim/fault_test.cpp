@@ -526,6 +526,28 @@ TEST(KvLeak, GrowsUntilTheGpuIsFullAndIsDiagnosed) {
                           [](const health::Finding& f) { return f.id == "leak"; }));
 }
 
+TEST(Faults, OneThatNeverBeginsIsNoted) {
+  const auto notes = [](const std::string& events) {
+    std::vector<std::string> out;
+    for (const std::string& n : run_of(events, {"workload.steps=4"}).result.notes) {
+      if (n.find("never begins") != std::string::npos) out.push_back(n);
+    }
+    return out;
+  };
+  const auto late = notes(R"({kind="slow_expert",expert=6,factor=2,step=4},)"
+                          R"({kind="slow_gpu",gpu="gpu1",factor=2,time="1 h"})");
+  ASSERT_EQ(late.size(), 2U);
+  EXPECT_NE(late[0].find(": slow_expert never begins: the run has 4 steps, the last of which begins"),
+            std::string::npos)
+      << late[0];
+  EXPECT_NE(late[1].find("slow_gpu"), std::string::npos) << late[1];
+  // The last step counts, and so does a chance.
+  EXPECT_TRUE(notes(R"({kind="slow_expert",expert=6,factor=2,step=3},)"
+                    R"({kind="slow_gpu",gpu="gpu1",factor=2,time="0 s"},)"
+                    R"({kind="host_stall",stall="1 us",probability=1e-9})")
+                  .empty());
+}
+
 TEST(Faults, AreTheSameInEveryRun) {
   const std::string events =
       R"({kind="slow_gpu",factor=2,probability=0.05,lasts=2},{kind="gpu_loss",gpu="gpu3",step=2,lasts=3})";
