@@ -187,24 +187,23 @@ class Profiler {
     done("decode", std::move(decode));
   }
 
-  /// Peaks are the best rates that any point shows (of a cache, where the weights fit into one), so
-  /// that no share exceeds 1.
+  /// Peaks are the best rates that any point shows (of a cache, where the weights fit into one): of
+  /// the bytes and FLOPs that the operation cannot do without, not of the whole tiles by which a
+  /// table's times go on.
   void finish() {
-    double bytes_per_us = 0, flops_per_us = 0;
+    double bytes_per_s = 0, flops_per_s = 0;
     for (const OpTable& t : out_.tables) {
       for (const scenario::OpPoint& p : t.points) {
-        const sim::OpUse use = sim::use_of(out_, t, p.at);
-        bytes_per_us = std::max(bytes_per_us, use.rate_us * out_.hbm.value * 1e-6 / p.us);
-        flops_per_us = std::max(flops_per_us, use.compute_us * rate_ * 1e-6 / p.us);
+        bytes_per_s = std::max(bytes_per_s, least_us_at(t, p, 1, kNoLimit) / p.us);
+        flops_per_s = std::max(flops_per_s, least_us_at(t, p, kNoLimit, 1) / p.us);
       }
     }
-    out_.hbm.value = bytes_per_us * 1e6;
+    out_.hbm.value = bytes_per_s;
     out_.link = out_.hbm;
-    set_peak(flops_per_us * 1e6);
+    set_peak(flops_per_s);
     sim::fit_tables(out_);
   }
   void set_peak(double rate) {
-    rate_ = rate;
     out_.peak = {};
     for (const model::DType d : {model::DType::kF32, model::DType::kBf16}) {
       out_.peak[static_cast<std::size_t>(d)].value = rate;
@@ -212,6 +211,18 @@ class Profiler {
   }
 
  private:
+  static constexpr double kNoLimit = 1e300;
+
+  /// Microseconds of a point on a machine of `bytes` B/s and `flops` FLOP/s, nothing wasted: with 1
+  /// and no limit 1e6 times the bytes it needs at least, with no limit and 1 the FLOPs.
+  static double least_us_at(const OpTable& t, const scenario::OpPoint& p, double bytes,
+                            double flops) {
+    scenario::Calibration c;
+    c.hbm.value = c.link.value = bytes;
+    for (auto& rate : c.peak) rate.value = flops;
+    return sim::use_of(c, t, p.at).floor_us;
+  }
+
   static constexpr std::size_t kMostOutputs = std::size_t{1} << 28;  // floats of one result
 
   /// The least time of a call, of at least three rounds and 20 ms; microseconds. `any`: a float
@@ -274,7 +285,6 @@ class Profiler {
   const std::string& library_;
   bool quiet_;
   scenario::Calibration& out_;
-  double rate_ = 0;
 };
 
 }  // namespace
@@ -296,10 +306,7 @@ scenario::Calibration measure_operations(Backend& backend, const model::ModelCon
                                          bool quiet) {
   scenario::Calibration out;
   out.licence = "Apache-2.0";
-  out.hbm.value = 1e9;  // Until finish() has seen what there is.
-  out.link.value = 1e9;
   Profiler profiler(backend, scope, library, quiet, out);
-  profiler.set_peak(1e9);
   const std::uint64_t q = c.num_heads * c.head_dim, kv = 2 * c.num_kv_heads * c.head_dim;
   profiler.gemm("QKV", q + kv, c.hidden_size, false);
   profiler.gemm("output", c.hidden_size, q, false);
