@@ -49,6 +49,8 @@ struct Request {
   std::uint32_t preemptions = 0;
   State state = State::kFront;
   bool swapped = false;
+  /// While swapped: memory beside the GPUs (index into park_left_) and bytes of its pages there.
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> parked;
   bool waits = false;  // its token has not passed all layers (queue = defer); in_step counts it
   run::RequestOutcome outcome = run::RequestOutcome::kRunning;
   double itl_sum = 0, itl_square = 0;  // ps
@@ -151,6 +153,7 @@ class ServingBatch final : public BatchSource {
         arrivals_(scenario),
         closed_(scenario.workload.kind == scenario::WorkloadKind::kClosed) {
     make_ranks();
+    make_parks();
     for (const scenario::Tier& t : w_.tiers) {
       highest_ = std::max(highest_, t.priority);
       buckets_.push_back({static_cast<double>(t.burst), 0});
@@ -761,6 +764,7 @@ class ServingBatch final : public BatchSource {
   /// Those of a request that was swapped out do not come back.
   void forget_swapped(std::uint32_t id) {
     Request& r = requests_[id];
+    unpark(r);
     if (r.swapped && spread()) kv_.push_back({ranks_[r.rank].home, 0, 0, id, false});
     r.swapped = false;
   }
@@ -1156,8 +1160,57 @@ class ServingBatch final : public BatchSource {
 
   // ---- batches ----
 
+  /// Memory that swapped pages lie in: each server's CPUs, or all CXL pools together. Without a
+  /// stated size, and with stages (whose GPUs are of several servers), there is no limit.
+  void make_parks() {
+    if (w_.batching.preemption != scenario::Preemption::kSwap || s_.parallel.pp > 1) return;
+    const bool pool = w_.batching.swap_to_pool;
+    const auto kind = pool ? scenario::DeviceKind::kCxl : scenario::DeviceKind::kCpu;
+    std::vector<std::uint8_t> open;
+    for (const scenario::Device& d : s_.hardware.devices) {
+      const std::uint32_t at = pool ? 0 : d.node;
+      if (at >= park_left_.size()) {
+        park_left_.resize(at + 1, 0);
+        open.resize(at + 1, 0);
+      }
+      if (d.kind != kind) continue;
+      if (d.memory_bytes == 0) open[at] = 1;
+      park_left_[at] += d.memory_bytes;
+    }
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (open[i] != 0 || park_left_[i] == 0) park_left_[i] = UINT64_MAX;
+    }
+  }
+  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint64_t>> parks_of(
+      const Rank& k, std::uint32_t id) const {
+    std::map<std::uint32_t, std::uint64_t> sums;
+    for (std::uint32_t i = 0; i < span() && !park_left_.empty(); ++i) {
+      const std::uint64_t n = bytes_on(k, id, i, requests_[id].computed);
+      for (std::uint32_t g = gpu_of(k, i); g < gpu_of(k, i) + width(k); ++g) {
+        sums[w_.batching.swap_to_pool ? 0 : s_.hardware.gpu(g).node] += n;
+      }
+    }
+    return {sums.begin(), sums.end()};
+  }
+  /// Takes room for the pages of a request where they would swap to; false: there is not enough.
+  bool park(const Rank& k, std::uint32_t id) {
+    auto parks = parks_of(k, id);
+    for (const auto& [at, n] : parks) {
+      if (n > park_left_[at]) return false;
+    }
+    std::erase_if(parks, [&](const auto& p) { return park_left_[p.first] == UINT64_MAX; });
+    for (const auto& [at, n] : parks) park_left_[at] -= n;
+    requests_[id].parked = std::move(parks);
+    return true;
+  }
+  void unpark(Request& r) {
+    for (const auto& [at, n] : r.parked) park_left_[at] += n;
+    r.parked.clear();
+  }
+
   /// The pages of a request go to host memory or come back.
   void swap(const Rank& k, std::uint32_t id, bool out) {
+    if (!out) unpark(requests_[id]);
     for (std::uint32_t i = 0; i < span(); ++i) {
       const std::uint64_t n = bytes_on(k, id, i, requests_[id].computed);
       const std::uint32_t gpu = gpu_of(k, i);
@@ -1172,11 +1225,14 @@ class ServingBatch final : public BatchSource {
 
   void preempt(Rank& k, std::uint32_t id) {
     Request& r = requests_[id];
-    const bool swaps = w_.batching.preemption == scenario::Preemption::kSwap && r.computed > 0;
+    const bool wants = w_.batching.preemption == scenario::Preemption::kSwap && r.computed > 0;
+    const bool swaps = wants && park(k, id);
     if (preemptions_++ < kMostPreemptionEvents) {
       note(run::EventKind::kPreemption, k.engine,
            fmt::format("request {}: {} tokens {}", id, r.computed,
-                       swaps ? "move to host memory" : "are computed again later"));
+                       swaps   ? "move to host memory"
+                       : wants ? "are computed again later: no room for them in host memory"
+                               : "are computed again later"));
       notes_.back().gpu = k.home;
       notes_.back().value = r.computed;
     }
@@ -1656,6 +1712,7 @@ class ServingBatch final : public BatchSource {
   // [G] bytes of pages, room for them, and those that swap before the next step; without a kv_round
   // a home stands for its group.
   std::vector<std::uint64_t> used_, room_, swapping_;
+  std::vector<std::uint64_t> park_left_;  // bytes; UINT64_MAX: no limit
   std::vector<Engine> engines_;
   std::vector<Rank> ranks_;
   std::vector<Request> requests_;

@@ -14,7 +14,9 @@
 // the one of lowest priority that arrived last, itself at worst. If nobody was preempted, waiting
 // requests follow by priority, then arrival, as long as budget, sequences and pages last. A chunk
 // that completes the known tokens samples one. Preemption: recompute gives the pages back and
-// starts the tokens anew as a prompt; swap moves them to host memory and back. With
+// starts the tokens anew as a prompt; swap moves them to host memory and back, or recomputes, too,
+// where the memory that the hardware states for the server's cpus (all cxl pools together) has no
+// room for them; no limit where none is stated, and with stages. With
 // swap_bandwidth the whole replica waits bytes / swap_bandwidth each way; without, the pages travel
 // over the links between GPU and host, beside expert loads (transfer_queue.hpp), and their GPU
 // waits for them before its step.
@@ -70,7 +72,8 @@
 // sampled = Σ answers.
 //
 // Not modelled: the time of tokenising, of the front end itself and of the answer's way to the
-// user; host memory's size; a swap beside computation.
+// user; experts (memory.residency.host_slots) beside swapped pages in host memory; a swap beside
+// computation.
 #pragma once
 #include <cstdint>
 #include <functional>

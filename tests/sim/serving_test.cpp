@@ -335,6 +335,43 @@ TEST(Preemption, SwapsOverTheLinksWhereNoBandwidthIsStated) {
   EXPECT_DOUBLE_EQ(r.metric("KV swapped"), 64e-9);
 }
 
+TEST(Preemption, SwapsOnlyWhatTheHostsMemoryHolds) {
+  auto s = trace_scenario({at_ms(0, 16, 32), at_ms(0, 16, 32)},
+                          {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  s.workload.serving.batching.preemption = scenario::Preemption::kSwap;
+  s.workload.serving.batching.swap_bandwidth.value = 3200;
+  scenario::Device cpu;
+  cpu.name = "cpu";
+  cpu.kind = scenario::DeviceKind::kCpu;
+  // Two pages of 16 B swap: they fit into 32 B, not into 31.
+  for (const std::uint64_t memory : {32U, 31U}) {
+    auto with = s;
+    cpu.memory_bytes = memory;
+    with.hardware.devices.push_back(cpu);
+    const Result r = drive(with, 8, 4, ten_ms);
+    const bool fits = memory == 32;
+    EXPECT_EQ(r.metric("preemptions"), 1);
+    EXPECT_DOUBLE_EQ(r.metric("KV swapped"), fits ? 64e-9 : 0);
+    EXPECT_EQ(r.metric("tokens computed anew"), fits ? 0 : 32);
+    ASSERT_EQ(r.data.events.size(), 1U);
+    EXPECT_EQ(r.data.events[0].text,
+              fits ? "request 1: 32 tokens move to host memory"
+                   : "request 1: 32 tokens are computed again later: no room for them in host "
+                     "memory");
+  }
+  // Two are swapped out and back one after the other: the room is given back.
+  auto four = trace_scenario({at_ms(0, 16, 32), at_ms(0, 16, 32), at_ms(900, 16, 32),
+                              at_ms(900, 16, 32)},
+                             {"parallel.attention=\"hub\"", "memory.kv={ placement = \"hub\" }"});
+  four.workload.serving.batching = s.workload.serving.batching;
+  cpu.memory_bytes = 32;
+  four.hardware.devices.push_back(cpu);
+  const Result r = drive(four, 8, 4, ten_ms);
+  EXPECT_EQ(r.metric("preemptions"), 2);
+  EXPECT_DOUBLE_EQ(r.metric("KV swapped"), 128e-9);
+  EXPECT_EQ(r.metric("tokens computed anew"), 0);
+}
+
 /// A GPU with `other` B beside its pages and a watermark at 128 B.
 std::function<void(sim::ServingMachine&)> marked(std::uint64_t other) {
   return [other](sim::ServingMachine& m) {
