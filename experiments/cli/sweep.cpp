@@ -78,6 +78,8 @@ void remove_leftovers(const fs::path& folder) {
   for (const fs::path& path : stale) fs::remove(path, ec);
 }
 
+constexpr const char* kWrongInput = "failed: the input is wrong";
+
 std::string failure_of(const EndedChild& child) {
   if (child.signal != 0) return fmt::format("failed: killed by signal {}", child.signal);
   switch (child.exit_code) {
@@ -86,7 +88,7 @@ std::string failure_of(const EndedChild& child) {
     case 1:
       return "failed: a conservation law does not hold";
     case 2:
-      return "failed: the input is wrong";
+      return kWrongInput;
     case 3:
       return "failed: this machine lacks something";
     default:
@@ -270,6 +272,12 @@ int run_sweep(const SweepOptions& options) {
   table.notes.push_back(fmt::format("{} run now, {} were there already, {} failed", run_now,
                                     points.size() - run_now, failures.size()));
   if (!options.quiet) fmt::print("{}", render(table, options.format));
+  // One wrong key of the file is wrong in every point.
+  const bool wrong_input =
+      !failures.empty() && failures.size() == points.size() &&
+      std::all_of(failures.begin(), failures.end(),
+                  [](const auto& failure) { return failure.second == kWrongInput; });
+  if (wrong_input) return 2;
   return failures.empty() && !missing ? 0 : 1;
 }
 

@@ -69,7 +69,7 @@ int run_validate(const ValidateOptions& options) {
     tables.push_back(validation::deepep_table(validation::run_deepep_h800(scenarios_root())));
   }
   fmt::print("{}", render_all(tables, options.format));
-  return 0;
+  return validation::goal_met(judged) ? 0 : 1;
 }
 
 int run_fit(const FitOptions& options) {
@@ -121,8 +121,19 @@ int run_fit(const FitOptions& options) {
   if (!options.quiet) {
     std::size_t used = 0;
     for (const scenario::OpTable& t : c.tables) used += t.points.size();
-    fmt::print("{}: {} of {} rows in {} tables; the others are left for validate\n",
-               options.output.string(), used, rows, c.tables.size());
+    if (options.format == TableFormat::kText) {
+      fmt::print("{}: {} of {} rows in {} tables; the others are left for validate\n",
+                 options.output.string(), used, rows, c.tables.size());
+    } else {
+      Table t;
+      t.name = "fit";
+      t.title = "Calibration fitted to measured times";
+      t.columns = {"calibration", "rows fitted", "rows", "tables"};
+      t.rows = {{options.output.string(), std::to_string(used), std::to_string(rows),
+                 std::to_string(c.tables.size())}};
+      t.notes = {"the other rows are left for validate"};
+      fmt::print("{}", render_all({t}, options.format));
+    }
   }
   return 0;
 }

@@ -16,7 +16,7 @@ struct ValidateOptions {
   bool step_loop = false;         ///< End-to-end cases through the step loop as well.
   TableFormat format = TableFormat::kText;
 };
-/// Prints the tables. 0.
+/// Prints the tables. 0; 1 when the goal over all judged rows is missed.
 int run_validate(const ValidateOptions& options);
 
 struct FitOptions {

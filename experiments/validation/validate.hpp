@@ -31,6 +31,10 @@ struct ErrorSummary {
 };
 ErrorSummary summarise(std::vector<double> absolute_errors);
 
+/// Whether the rows that are judged, all but NCCL below 1 MiB, keep median <= 10 % and 95th
+/// percentile <= 25 %; true without such rows.
+bool goal_met(const std::vector<JudgedRow>& judged);
+
 /// A line per group and one over all: n fitted, n judged, errors. Judged are rows with an odd hash.
 Table summary_table(const scenario::Calibration& calibration, const MeasuredRows& measured,
                     const std::vector<JudgedRow>& judged);

@@ -266,6 +266,7 @@ Node parse_setting_value(std::string_view text, const std::shared_ptr<const Sour
 
 Node load_toml(const fs::path& path, const std::string& mount, const std::string& where) {
   const std::string name = path.generic_string();
+  if (name.empty()) throw InputError(where.empty() ? "SCENARIO" : where, "names no file");
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   if (!fs::exists(status)) {

@@ -119,6 +119,7 @@ TEST(BadInput, NegativeMemory) {
 TEST(BadInput, MissingFiles) {
   const fs::path f = fresh_folder("missing");
   expect_refused(f, {"sim", "nowhere.toml", "-o", "r.h5"}, {"nowhere.toml", "No such file"});
+  expect_refused(f, {"sim", "", "-o", "r.h5"}, {"SCENARIO: names no file"});
   const std::string missing = "nowhere.h5: cannot open: No such file or directory\n";
   expect_refused(f, {"inspect", "nowhere.h5"}, {missing});
   expect_refused(f, {"diff", "nowhere.h5", "nowhere.h5"}, {missing});

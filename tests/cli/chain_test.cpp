@@ -275,6 +275,11 @@ TEST(Chain, TheNormativeScenarioSweepsAndResumes) {
   fs::remove(alive);
   EXPECT_NE(r.out.find("1 run now, 2 were there already, 0 failed"), std::string::npos) << r.out;
   EXPECT_TRUE(read_file(f / "one" / half) == whole);
+  // One point of it is a run of its own.
+  r = run_switchyard({"sim", scenario, "--set", "policy.capacity.factor=1.25", "--set",
+                      "workload.steps=4", "-o", "one.h5"},
+                     options);
+  EXPECT_EQ(r.exit_code, 0) << r.err;
   // The verb sim sends the user here.
   r = run_switchyard({"sim", scenario, "-o", "r.h5"}, options);
   EXPECT_EQ(r.exit_code, 2);
@@ -351,7 +356,7 @@ TEST(Sweep, NamesWhyAPointFailed) {
   switchyard::write_file(f / "demo.toml", swept_demo());
   switchyard::write_file(f / "t.h5", "not a trace");
   const ProcessResult r = run_switchyard({"sweep", "demo.toml", "-o", "out"}, options);
-  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.exit_code, 2) << "every point has the wrong input";
   EXPECT_NE(r.out.find("1 failed"), std::string::npos) << r.out;
   EXPECT_NE(r.err.find("t.h5"), std::string::npos) << r.err;
   std::map<std::string, std::string> row = index_row(f / "out", 0);
