@@ -366,8 +366,9 @@ void Simulator::note_loads(SimulationResult& result) {
     all.asked += counts[l].asked;
     all.hits += counts[l].hits;
     all.belady_hits += counts[l].belady_hits;
-    if (rate(l) < rate(worst)) worst = l;
-    if (rate(l) > rate(best)) best = l;
+    // A layer that asked for none has no rate, which every other beats.
+    if (counts[worst].asked == 0 || rate(l) < rate(worst)) worst = l;
+    if (counts[best].asked == 0 || rate(l) > rate(best)) best = l;
   }
   const double steps = static_cast<double>(std::max<std::uint64_t>(x.steps, 1));
   metrics.push_back({"expert hit rate", share(all.hits, all.asked), ""});
@@ -386,6 +387,10 @@ void Simulator::note_loads(SimulationResult& result) {
   const std::vector<std::uint32_t> numbers = s_.model.moe_layers();
   for (std::size_t l = 0; l < counts.size(); ++l) {
     metrics.push_back({fmt::format("expert hit rate, layer {}", numbers[l]), rate(l), ""});
+  }
+  if (all.asked == 0) {
+    result.notes.push_back("experts: none was asked for");
+    return;
   }
   result.notes.push_back(fmt::format(
       "experts: {} of {} asked for were on the GPU or on their way (layer {}: {:.4g}, layer {}: "

@@ -113,6 +113,23 @@ TEST(Residency, AColdStepWaitsForEachExpertAndAWarmOneForNone) {
   EXPECT_EQ(events, 1U);
 }
 
+// Assignments that are dropped ask for no expert: there is no rate, and none is printed.
+TEST(Residency, AStepThatAsksForNothingHasNoRate) {
+  const RoutingTrace trace = test::decode_trace(kOneToken, 8);
+  const MemoryRun r =
+      run_in_memory(offload({"policy.capacity.rule=\"absolute\"", "policy.capacity.absolute=0",
+                             "policy.capacity.exhausted=\"drop_token\""}),
+                    &trace);
+  ASSERT_TRUE(r.result.violations.empty()) << r.result.violations[0].message;
+  const auto has = [&](const std::string& text) {
+    return std::any_of(r.result.notes.begin(), r.result.notes.end(), [&](const std::string& note) {
+      return note.find(text) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(has("experts: none was asked for"));
+  EXPECT_FALSE(has("nan"));
+}
+
 TEST(Residency, TheLedgerHoldsWhatIsCached) {
   const RoutingTrace trace = test::decode_trace(kOneToken, 8);
   const auto experts = static_cast<std::size_t>(run::MemoryCategory::kExperts);
