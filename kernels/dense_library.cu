@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/cublas_names.hpp"
+#include "kernels/toolkit_library.hpp"
 
 namespace switchyard::gpu {
 namespace {
@@ -149,7 +150,7 @@ class CublasLt final : public DenseLibrary {
 std::unique_ptr<DenseLibrary> open_cublas_lt(std::string& why) {
   why.clear();
   // Stays open, as the library's threads and caches may outlive a backend.
-  void* const library = dlopen(SWITCHYARD_CUBLAS_LT_FILE, RTLD_NOW | RTLD_LOCAL);
+  void* const library = open_of_toolkit(SWITCHYARD_CUBLAS_LT_FILE);
   if (library == nullptr) {
     why = SWITCHYARD_CUBLAS_LT_FILE " is not on this machine";
     return nullptr;

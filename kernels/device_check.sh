@@ -8,12 +8,16 @@
 #                                              DIR/results: device.json, calibration.toml, and, where the tools are
 #                                              there, memcheck.txt, racecheck.txt and torch.json. --small: few shapes, toy layers.
 #                                              The other three are of the calibration; without them an H200's
-# Exit: 0 all agreed · 1 something did not · 2 a mistake in the arguments or the folder · 3 no GPU.
+# Exit: 0 all agreed · 1 something did not · 2 a mistake in the arguments or the folder · 3 no GPU ·
+# 4 nothing disagreed, but a part did not finish in its time; a line says which.
+# SWITCHYARD_CHECK_SECONDS (480, of everything) and SWITCHYARD_TOOL_SECONDS (90, of each tool of
+# compute-sanitizer) change the limits.
 set -euo pipefail
 export LC_ALL=C
-usage() { sed -n '3,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 LIMIT_MIB=40
-LIMIT_SECONDS=480
+LIMIT_SECONDS=${SWITCHYARD_CHECK_SECONDS:-480}
+TOOL_SECONDS=${SWITCHYARD_TOOL_SECONDS:-90}
 
 pack() {
   local out=${1:?} root
@@ -40,6 +44,21 @@ pack() {
   echo "$out: $mib MiB"
 }
 
+# NAME STATUS SECONDS: what ended how; sets run's code. A part out of time (124) is no disagreement.
+ended() {
+  case $2 in
+    0) ;;
+    124)
+      echo "$1: not finished after $3 s"
+      [ $code -ne 0 ] || code=4
+      ;;
+    *)
+      echo "$1: failed (status $2)"
+      code=1
+      ;;
+  esac
+}
+
 run() {
   local dir=. small=() of=() tool
   if [ $# -gt 0 ] && [ "${1#--}" = "$1" ]; then dir=$1; shift; fi
@@ -55,23 +74,30 @@ run() {
   rm -rf results
   mkdir results
   export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  local start=$SECONDS code=0
+  local start=$SECONDS code=0 rc=0 left
   timeout $LIMIT_SECONDS bin/switchyard-device --model checkpoint --out results/device.json \
-    --calibration results/calibration.toml "${small[@]}" "${of[@]}" || code=$?
-  [ $code -eq 124 ] && { echo "not done after $LIMIT_SECONDS s" >&2; code=1; }
-  local left=$((LIMIT_SECONDS - (SECONDS - start)))
+    --calibration results/calibration.toml "${small[@]}" "${of[@]}" || rc=$?
+  case $rc in 2 | 3) exit $rc ;; esac
+  ended switchyard-device $rc $LIMIT_SECONDS
   # Memory errors and races in shared memory, of small shapes; the tool comes with CUDA.
   for tool in memcheck racecheck; do
+    command -v compute-sanitizer >/dev/null || continue
     left=$((LIMIT_SECONDS - (SECONDS - start)))
-    if [ $code -eq 0 ] && [ $left -gt 90 ] && command -v compute-sanitizer >/dev/null; then
-      SWITCHYARD_SANITIZE=1 timeout 90 compute-sanitizer --tool $tool --error-exitcode 9 bin/switchyard-device --small \
-        >results/$tool.txt 2>&1 || code=1
-      tail -n 1 results/$tool.txt
+    if [ $left -lt $TOOL_SECONDS ]; then
+      echo "$tool: not begun, $left s are left"
+      [ $code -ne 0 ] || code=4
+      continue
     fi
+    rc=0
+    SWITCHYARD_SANITIZE=1 timeout $TOOL_SECONDS compute-sanitizer --tool $tool --error-exitcode 9 bin/switchyard-device \
+      --small >results/$tool.txt 2>&1 || rc=$?
+    tail -n 1 results/$tool.txt
+    ended $tool $rc $TOOL_SECONDS
   done
   left=$((LIMIT_SECONDS - (SECONDS - start)))
-  if [ $code -eq 0 ] && [ $left -gt 60 ] && [ ${#small[@]} -eq 0 ] && python3 -c 'import torch' 2>/dev/null; then
-    timeout 60 python3 - >results/torch.json <<'PYTHON' || code=1
+  if [ $left -gt 60 ] && [ ${#small[@]} -eq 0 ] && python3 -c 'import torch' 2>/dev/null; then
+    rc=0
+    timeout 60 python3 - >results/torch.json <<'PYTHON' || rc=$?
 # The same layers as plain PyTorch: for each expert with rows, two products, SwiGLU, one product.
 import json, statistics, time, torch
 out = {"torch": torch.__version__, "device": torch.cuda.get_device_name(0), "layers": {}}
@@ -104,6 +130,7 @@ for name, h, i, e, k in (("Mixtral-8x7B", 4096, 14336, 8, 2), ("Qwen3-30B-A3B", 
     del w13, w2
 print(json.dumps(out, indent=2))
 PYTHON
+    ended PyTorch $rc 60
   fi
   echo "results in $dir/results ($((SECONDS - start)) s)"
   exit $code

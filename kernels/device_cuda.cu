@@ -14,7 +14,8 @@ class CudaDevice final : public Device {
       : stream_(stream),
         capture_(capture),
         name_("sm_" + std::to_string(properties.major * 10 + properties.minor) + " " +
-              properties.name) {}
+              properties.name),
+        reads_host_pages_(properties.pageableMemoryAccessUsesHostPageTables != 0) {}
   ~CudaDevice() override {
     cudaStreamDestroy(capture_);
     cudaStreamDestroy(stream_);
@@ -39,10 +40,12 @@ class CudaDevice final : public Device {
     if (!good(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_))) {
       return false;
     }
-    // From pageable memory the call returns when the bytes are staged; pinned and managed memory
-    // (all of switchyard-device's) may be read later.
+    // From pageable memory the call returns when the bytes are staged, unless the GPU reads the
+    // host's page tables (Grace Hopper): then, and from pinned and managed memory (all of
+    // switchyard-device's), they may be read later.
     cudaPointerAttributes from{};
-    const bool staged = cudaPointerGetAttributes(&from, host) == cudaSuccess &&
+    const bool staged = !reads_host_pages_ &&
+                        cudaPointerGetAttributes(&from, host) == cudaSuccess &&
                         from.type == cudaMemoryTypeUnregistered;
     return staged || good(cudaStreamSynchronize(stream_));
   }
@@ -90,6 +93,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream_;
   cudaStream_t capture_;
   std::string name_;
+  bool reads_host_pages_;
   cudaError_t last_ = cudaSuccess;
 };
 

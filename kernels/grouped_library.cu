@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "kernels/cublas_names.hpp"
+#include "kernels/toolkit_library.hpp"
 
 namespace switchyard::gpu {
 namespace {
@@ -90,7 +91,7 @@ class CublasGrouped final : public GroupedLibrary {
 
 std::unique_ptr<GroupedLibrary> open_cublas_grouped(Stream stream, std::string& why) {
   why.clear();
-  void* const library = dlopen(SWITCHYARD_CUBLAS_FILE, RTLD_NOW | RTLD_LOCAL);
+  void* const library = open_of_toolkit(SWITCHYARD_CUBLAS_FILE);
   if (library == nullptr) {
     why = SWITCHYARD_CUBLAS_FILE " is not on this machine";
     return nullptr;

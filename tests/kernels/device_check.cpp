@@ -614,6 +614,58 @@ void time_gate(gpu::Device& device, bool small, ordered_json& out) {
   }
 }
 
+/// The decision under a capacity by tokens, first choices and weights included: one warp in order
+/// (sequential) and one block (rounds). Factor 1 on random logits: many experts are full.
+ordered_json time_capacity(gpu::Device& device, const GateSpec& gate, std::uint32_t width,
+                           const std::vector<std::uint32_t>& tokens, bool small) {
+  Arena arena(device);
+  Candidates candidates;
+  RankWorkspace scratch;
+  const std::uint32_t most = tokens.back();
+  const std::size_t slots = std::size_t{most} * gate.top_k;
+  rank_candidates(gate, make_logits(Logits::kRandom, most, gate.experts, 3),
+                  make_bias(false, gate.experts), width, scratch, candidates);
+  CapacityParams p;
+  p.gate = gate;
+  p.width = width;
+  p.ids = arena.copy(candidates.ids);
+  p.logit = arena.copy(candidates.logit);
+  p.lse = arena.copy(candidates.lse);
+  p.first = arena.take<std::uint16_t>(slots);
+  p.chosen = arena.take<std::uint16_t>(slots);
+  p.weights = arena.take<float>(slots);
+  p.outcome = arena.take<std::uint8_t>(slots);
+  p.demand = arena.take<std::uint32_t>(gate.experts);
+  p.overflow = arena.take<std::uint32_t>(gate.experts);
+  p.load = arena.take<std::uint32_t>(gate.experts);
+  p.totals = arena.take<CapacityTotals>(1);
+  ordered_json rows = ordered_json::array();
+  for (const std::uint32_t t : tokens) {
+    ordered_json row{{"tokens", t}};
+    for (const char* const mode : {"sequential", "rounds"}) {
+      p.policy =
+          policy_from_text(std::string("capacity.rule=share capacity.mode=") + mode, "check");
+      p.tokens = t;
+      p.capacity = arena.copy(capacities(p.policy.capacity, gate, std::vector(t, 0U), 1));
+      p.workspace_size = workspace_bytes(p);
+      p.workspace = arena.take<std::byte>(p.workspace_size);
+      row[fmt::format("{} [us]", mode)] =
+          time_us(device, p.load, small, [&] { return launch(p, device.stream()); });
+    }
+    CapacityTotals totals{};
+    if (!device.copy_out(&totals, p.totals, sizeof totals)) {
+      throw CapabilityError(device.error());
+    }
+    row["slots kept"] = totals.kept;
+    row["slots rerouted"] = totals.rerouted;
+    row["slots dropped"] = totals.dropped;
+    fmt::print("capacity E={} {:>5} tokens: sequential {:.1f} us, rounds {:.1f} us\n", gate.experts,
+               t, row["sequential [us]"].get<double>(), row["rounds [us]"].get<double>());
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 /// Times of one layer's experts by tokens, few rows and grouped; points: the faster of the two.
 ordered_json time_layer(gpu::Device& device, const Layer& layer,
                         const std::vector<std::uint32_t>& tokens, bool small,
@@ -890,6 +942,13 @@ int run(const Options& options) {
     tables.push_back(expert_times(layer, points));
   }
   time_gate(*device, options.small, out["gate"]);
+  const std::vector<std::uint32_t> of_capacity =
+      options.small ? std::vector<std::uint32_t>{1, 16}
+                    : std::vector<std::uint32_t>{1, 8, 64, 512, 2048, 8192};
+  out["capacity"]["8 experts, 2 a token"] =
+      time_capacity(*device, gate_qwen(8, 2, true), 8, of_capacity, options.small);
+  out["capacity"]["128 experts, 8 a token"] =
+      time_capacity(*device, gate_qwen(128, 8, true), 16, of_capacity, options.small);
   good = time_dense(*device, options, out["dense"], tables) && good;
   time_attention(*device, options, out["attention"], tables);
   out["agrees"] = good;

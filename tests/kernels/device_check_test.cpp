@@ -31,8 +31,8 @@ fs::path packed(const std::string& name) {
   return folder;
 }
 
-int run_check(const fs::path& folder, const std::string& more) {
-  const std::string command = "bash '" + (kSource / "kernels/device_check.sh").string() +
+int run_check(const fs::path& folder, const std::string& more, const std::string& before = "") {
+  const std::string command = before + " bash '" + (kSource / "kernels/device_check.sh").string() +
                               "' run '" + folder.string() + "' --small " + more + " > '" +
                               (folder / "log.txt").string() + "' 2>&1";
   return WEXITSTATUS(std::system(command.c_str()));
@@ -67,6 +67,18 @@ TEST(DeviceCheck, WritesResultsAndACalibration) {
   EXPECT_GT(results["experts"]["toy"][0]["unfused [us]"], 0);
   EXPECT_GT(results["gate"][0]["fused [us]"], 0);
   EXPECT_GT(results["gate"][0]["unfused [us]"], 0);
+  for (const auto& [layer, k] :
+       {std::pair{"8 experts, 2 a token", 2U}, {"128 experts, 8 a token", 8U}}) {
+    const auto& times = results["capacity"][layer];
+    ASSERT_EQ(times.size(), 2U) << layer;
+    EXPECT_EQ(times[1]["tokens"], 16);
+    EXPECT_GT(times[1]["sequential [us]"], 0);
+    EXPECT_GT(times[1]["rounds [us]"], 0);
+    EXPECT_EQ(times[1]["slots kept"].get<unsigned>() + times[1]["slots rerouted"].get<unsigned>() +
+                  times[1]["slots dropped"].get<unsigned>(),
+              16 * k);
+    EXPECT_GT(times[1]["slots rerouted"], 0) << "full experts are part of what is timed";
+  }
   EXPECT_EQ(results["dense"]["library"], "none: the host executor runs our own kernels only");
   EXPECT_GT(results["dense"]["24 x 32"][1]["tensor cores [us]"], 0);
   EXPECT_EQ(results["grouped against cuBLAS"]["library"],
@@ -81,6 +93,53 @@ TEST(DeviceCheck, WritesResultsAndACalibration) {
   EXPECT_EQ(calibration.tables[3].kind, scenario::OpKind::kAttentionPrefill);
   EXPECT_EQ(calibration.tables[0].points.size(), 2U);
   EXPECT_EQ(calibration.tables[0].shape, (std::vector<std::uint64_t>{64, 32, 3}));
+}
+
+/// A folder whose program does `program` and whose compute-sanitizer does `tool`, both of bash.
+fs::path pretended(const std::string& name, const std::string& program, const std::string& tool) {
+  const fs::path folder = packed(name);
+  fs::create_directories(folder / "tools");
+  fs::remove(folder / "bin" / "switchyard-device");
+  for (const auto& [file, text] : {std::pair{folder / "bin" / "switchyard-device", program},
+                                   std::pair{folder / "tools" / "compute-sanitizer", tool}}) {
+    std::ofstream(file) << "#!/usr/bin/env bash\n" << text << "\n";
+    fs::permissions(file, fs::perms::owner_all);
+  }
+  return folder;
+}
+
+int run_pretended(const fs::path& folder, const std::string& limits) {
+  return run_check(folder, "", limits + " PATH='" + (folder / "tools").string() + "':\"$PATH\"");
+}
+
+TEST(DeviceCheck, AToolOutOfTimeIsNoDisagreementAndStopsNoOther) {
+  const fs::path folder =
+      pretended("slow_tool", "exit 0", "[ $2 = racecheck ] || sleep 60; echo \"$2 ran\"");
+  EXPECT_EQ(run_pretended(folder, "SWITCHYARD_TOOL_SECONDS=1"), 4);
+  const std::string log = text_of(folder / "log.txt");
+  EXPECT_NE(log.find("memcheck: not finished after 1 s\n"), std::string::npos) << log;
+  EXPECT_EQ(log.find("racecheck:"), std::string::npos) << log;
+  EXPECT_EQ(text_of(folder / "results" / "racecheck.txt"), "racecheck ran\n");
+}
+
+TEST(DeviceCheck, AToolThatFindsSomethingIsADisagreementAndStopsNoOther) {
+  const fs::path folder =
+      pretended("finding", "exit 0", "[ $2 = racecheck ] || exit 9; echo \"$2 ran\"");
+  EXPECT_EQ(run_pretended(folder, ""), 1);
+  const std::string log = text_of(folder / "log.txt");
+  EXPECT_NE(log.find("memcheck: failed (status 9)\n"), std::string::npos) << log;
+  EXPECT_EQ(text_of(folder / "results" / "racecheck.txt"), "racecheck ran\n");
+}
+
+TEST(DeviceCheck, AProgramThatDisagreesOrTakesTooLongSaysSo) {
+  const fs::path wrong = pretended("wrong", "exit 1", "exit 0");
+  EXPECT_EQ(run_pretended(wrong, ""), 1);
+  EXPECT_TRUE(fs::exists(wrong / "results" / "memcheck.txt"));
+  const fs::path slow = pretended("slow", "sleep 60", "exit 0");
+  EXPECT_EQ(run_pretended(slow, "SWITCHYARD_CHECK_SECONDS=1"), 4);
+  const std::string log = text_of(slow / "log.txt");
+  EXPECT_NE(log.find("switchyard-device: not finished after 1 s\n"), std::string::npos) << log;
+  EXPECT_NE(log.find("racecheck: not begun"), std::string::npos) << log;
 }
 
 TEST(DeviceCheck, SaysWhatIsMissing) {
