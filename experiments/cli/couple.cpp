@@ -21,6 +21,7 @@
 #include "engine/nn/trace_run.hpp"
 #include "engine/parallel/communicator.hpp"
 #include "experiments/cli/interrupt.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/signals.hpp"
@@ -166,6 +167,8 @@ int run_couple(const CoupleOptions& options) {
                      {{"the scenario", options.scenario},
                       {"the prompt file", options.prompts},
                       {"the model", options.model}});
+  ParentFolders folders;
+  folders.make("-o", options.output);
   const RoundFolder folder(options.keep);
   const auto read_for = [&](std::uint32_t round) {
     scenario::ReadOptions read;

@@ -16,6 +16,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/nn/gguf_export.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/run_rows.hpp"
 #include "sim/run/run_file.hpp"
 
@@ -100,6 +101,8 @@ int export_csv(const ExportOptions& options) {
 }  // namespace
 
 int run_export(const ExportOptions& options) {
+  ParentFolders folders;
+  folders.make("-o", options.output);
   static const std::array<std::string, 6> kKinds{"gguf",      "perfetto", "csv",
                                                  "placement", "dot",      "svg"};
   if (std::find(kKinds.begin(), kKinds.end(), options.kind) == kKinds.end()) {

@@ -14,6 +14,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/nearest_name.hpp"
 #include "engine/model/json_input.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "sim/placement/placement.hpp"
 
@@ -316,6 +317,8 @@ int run_import(const ImportOptions& options) {
     }
   }
   require_own_output("-o", options.output, {{"the input", options.input}});
+  ParentFolders folders;
+  folders.make("-o", options.output);
   return kind->run(options);
 }
 

@@ -45,8 +45,10 @@ int import_vllm_args(const ImportOptions& options) {
     // "mistralai/Mixtral-8x7B": the preset's name, or a folder with a config.json.
     model = importers::model_of_vllm_args(text, where);
     std::error_code ignored;
-    if (!fs::exists(model, ignored)) model = fs::path(model).filename().string();
-    for (char& c : model) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (!fs::exists(model, ignored)) {
+      model = fs::path(model).filename().string();
+      for (char& c : model) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
   }
   fs::path config;
   try {

@@ -23,14 +23,19 @@ std::string share(double part, double whole) {
 /// Sums over the steps that are not warm-up.
 struct Measured {
   std::uint64_t steps = 0, tokens = 0, hbm_bytes = 0, kernels = 0, bytes_sent = 0;
-  double seconds = 0;
+  double seconds = 0;      ///< Sum of the steps; replicas step beside each other.
+  double span_s = 0;       ///< First start to last end.
+  double gpu_seconds = 0;  ///< Sum over GPUs of their own time in steps.
   std::array<double, run::kPhases> phase_s{};
 };
 
 Measured measure(const run::RunData& run) {
   Measured m;
+  std::int64_t begin = 0, end = 0;
   for (const run::StepScalars& s : run.steps) {
     if (s.warmup) continue;
+    begin = m.steps == 0 ? s.start_ps : std::min(begin, s.start_ps);
+    end = m.steps == 0 ? s.end_ps : std::max(end, s.end_ps);
     ++m.steps;
     m.tokens += s.tokens;
     m.hbm_bytes += s.hbm_bytes;
@@ -41,6 +46,8 @@ Measured measure(const run::RunData& run) {
       m.phase_s[p] += static_cast<double>(s.phase_ps[p]) * 1e-12;
     }
   }
+  m.span_s = static_cast<double>(end - begin) * 1e-12;
+  for (const auto ps : run.totals.gpu_phase_ps) m.gpu_seconds += static_cast<double>(ps) * 1e-12;
   return m;
 }
 
@@ -53,7 +60,6 @@ Table time_table(const run::RunData& run, const Measured& m) {
   t.columns = {"kernels", "critical path [ms]", "of the step time [%]", "all GPUs [ms]",
                "of GPU time [%]"};
   const auto gpus = run.inventory.gpus.size();
-  const double gpu_time = static_cast<double>(gpus) * m.seconds;
   for (std::size_t p = 0; p < run::kPhases; ++p) {
     double all = 0;
     for (std::size_t g = 0; (g + 1) * run::kPhases <= run.totals.gpu_phase_ps.size(); ++g) {
@@ -63,10 +69,11 @@ Table time_table(const run::RunData& run, const Measured& m) {
     t.rows.push_back({std::string(run::kPhaseNames[p]),
                       known ? fmt::format("{:.4f}", m.phase_s[p] * 1e3) : "n/a",
                       share(m.phase_s[p], m.seconds),
-                      known ? fmt::format("{:.4f}", all * 1e3) : "n/a", share(all, gpu_time)});
+                      known ? fmt::format("{:.4f}", all * 1e3) : "n/a", share(all, m.gpu_seconds)});
   }
-  t.notes.push_back(fmt::format("{} steps, {:.4f} ms, {} GPUs; warm-up left out", m.steps,
-                                m.seconds * 1e3, gpus));
+  t.notes.push_back(fmt::format("{} steps, {:.4f} ms in sum, {:.4f} ms from first to last, {} GPUs; "
+                                "warm-up left out",
+                                m.steps, m.seconds * 1e3, m.span_s * 1e3, gpus));
   t.notes.emplace_back(
       "critical path: sums to the step time; all GPUs: each GPU's own time, host and wait "
       "included");
@@ -89,11 +96,11 @@ Table rates_table(const run::RunData& run, const Measured& m) {
     hbm += g.hbm.value;
     peak_known = peak_known && g.hbm.value > 0;
   }
-  const bool time = m.seconds > 0;
+  const bool time = m.span_s > 0;
   const auto bytes = static_cast<double>(m.hbm_bytes);
-  add("HBM read and written, per GPU", time && m.hbm_bytes > 0, bytes / (gpus * m.seconds) * 1e-9,
+  add("HBM read and written, per GPU", time && m.hbm_bytes > 0, bytes / (gpus * m.span_s) * 1e-9,
       "GB/s");
-  add("of the peak", time && peak_known && m.hbm_bytes > 0, 100.0 * bytes / (hbm * m.seconds), "%");
+  add("of the peak", time && peak_known && m.hbm_bytes > 0, 100.0 * bytes / (hbm * m.span_s), "%");
   add("HBM bytes per token, all GPUs", m.tokens > 0 && m.hbm_bytes > 0,
       bytes / static_cast<double>(m.tokens) * 1e-6, "MB");
   const double exchange = phase(m, run::Phase::kDispatch) + phase(m, run::Phase::kCombine);
@@ -106,7 +113,7 @@ Table rates_table(const run::RunData& run, const Measured& m) {
       static_cast<double>(m.bytes_sent) / static_cast<double>(m.steps) * 1e-6, "MB");
   add("kernels launched per step, all GPUs", m.steps > 0 && m.kernels > 0,
       static_cast<double>(m.kernels) / static_cast<double>(m.steps), "");
-  add("GPU time per kernel", m.kernels > 0, gpus * m.seconds / static_cast<double>(m.kernels) * 1e6,
+  add("GPU time per kernel", m.kernels > 0, m.gpu_seconds / static_cast<double>(m.kernels) * 1e6,
       "us");
   t.notes.emplace_back(
       "GB = 1e9 B; communication: dispatch, combine and collectives on the critical path");
@@ -172,8 +179,8 @@ Table copies_table(const run::RunData& run, const Measured& m) {
       const auto [from, to] = ends(items[n].second);
       const double peak = capacity(items[n].second);
       t.rows.push_back({what, from, to, fmt::format("{:.4f}", bytes * 1e-6), share(bytes, total),
-                        m.seconds > 0 ? fmt::format("{:.4f}", bytes / m.seconds * 1e-9) : "n/a",
-                        peak > 0 ? share(bytes, peak * m.seconds) : "n/a"});
+                        m.span_s > 0 ? fmt::format("{:.4f}", bytes / m.span_s * 1e-9) : "n/a",
+                        peak > 0 ? share(bytes, peak * m.span_s) : "n/a"});
     }
   };
   const std::size_t gpus = run.inventory.gpus.size();
@@ -200,7 +207,7 @@ Table copies_table(const run::RunData& run, const Measured& m) {
   if (t.rows.empty()) {
     t.notes.emplace_back("n/a: nothing was sent");
   } else {
-    t.notes.emplace_back("rate: over the whole measured time, idle included");
+    t.notes.emplace_back("rate: over the time from the first measured step to the end of the last, idle included");
   }
   return t;
 }

@@ -15,6 +15,7 @@
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/profile_host.hpp"
 #include "experiments/cli/trace.hpp"
 #include "sim/cost/calibrated.hpp"
@@ -327,6 +328,8 @@ scenario::Calibration measure_operations(Backend& backend, const model::ModelCon
 }
 
 int run_profile(const ProfileOptions& options) {
+  ParentFolders folders;
+  folders.make("-o", options.output);
   if (options.threads == 0 || options.threads > 4096) {
     throw InputError("--threads", "Violated: 1 <= threads <= 4096");
   }

@@ -20,6 +20,7 @@
 #include "engine/model/policy_weights.hpp"
 #include "engine/trace/signals_file.hpp"
 #include "experiments/cli/device.hpp"
+#include "experiments/cli/named_file.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/prompts.hpp"
@@ -398,6 +399,8 @@ int run_trace(const TraceOptions& options) {
                       {"the model", options.model},
                       {"the policy", options.policy},
                       {"the signals file", options.signals}});
+  ParentFolders folders;
+  if (engine.grid().rank == 0) folders.make("-o", options.output);
   const bool compare = run.policy.table.on() && engine.grid().rank == 0;
   const std::optional<RoutingTable> table =
       load_table(run.policy, policy_files, engine.gate(), static_cast<std::uint32_t>(layers.size()),

@@ -73,6 +73,8 @@ int run_validate(const ValidateOptions& options) {
 }
 
 int run_fit(const FitOptions& options) {
+  ParentFolders folders;
+  folders.make("-o", options.output);
   const bool measured_given = !options.measured.empty();
   if (options.trace.empty() != measured_given) {
     throw InputError("fit", "give a routing trace, or --measured DIR, and not both",

@@ -199,7 +199,8 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
   std::size_t dp_line = command.line;
   bool expert_parallel = false;
   std::map<std::string, std::string> batching;  // Of a flag given twice the last one counts.
-  std::string kv_block, weights, activations, kv;
+  std::string kv_block, weights, inputs, activations, kv;
+  bool graph = true;  // vLLM captures its decode steps.
   for (const Flag& f : command.flags) {
     const auto fail = [&](const std::string& message, const std::string& hint = {}) {
       throw InputError(fmt::format("{}:{}", where, f.line), message, hint);
@@ -212,22 +213,32 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
     const auto no_value = [&]() {
       if (f.has_value) fail(fmt::format("{} takes no value", f.name));
     };
-    // What changes the work and cannot be described here.
-    static constexpr std::array<std::string_view, 11> kRefused{"--speculative-config",
-                                                               "--speculative-model",
-                                                               "--cpu-offload-gb",
-                                                               "--kv-transfer-config",
-                                                               "--enable-lora",
-                                                               "--enable-dbo",
-                                                               "--enable-eplb",
-                                                               "--decode-context-parallel-size",
-                                                               "--prefill-context-parallel-size",
-                                                               "--config",
-                                                               "--swap-space"};
-    if (std::find(kRefused.begin(), kRefused.end(), f.name) != kRefused.end() && f.value != "0" &&
+    // What changes the work: the key that stands for it, or none. A guess at the rest of such a key
+    // (loads, sizes, link) would be a scenario that the command does not describe.
+    struct Refused {
+      std::string_view flag, key;
+    };
+    static constexpr std::array<Refused, 11> kRefused{{
+        {"--speculative-config", ""},
+        {"--speculative-model", ""},
+        {"--cpu-offload-gb", "memory.residency (a cache of experts)"},
+        {"--kv-transfer-config", "workload.front_end.prefill_replicas"},
+        {"--enable-lora", ""},
+        {"--enable-dbo", "network.two_batch"},
+        {"--enable-eplb", "parallel.placement = \"eplb\""},
+        {"--decode-context-parallel-size", ""},
+        {"--prefill-context-parallel-size", ""},
+        {"--config", ""},
+        {"--swap-space", "workload.batching.preemption = \"swap\""},
+    }};
+    const auto refused = std::find_if(kRefused.begin(), kRefused.end(),
+                                      [&](const Refused& r) { return r.flag == f.name; });
+    if (refused != kRefused.end() && f.value != "0" &&
         !(f.name.ends_with("parallel-size") && f.value == "1")) {
-      fail(fmt::format("unsupported: {} changes what runs and has no counterpart here", f.name),
-           "drop it, and set what is like it in the scenario");
+      fail(fmt::format("unsupported: {} changes what runs", f.name),
+           refused->key.empty()
+               ? std::string("drop it: nothing in a scenario stands for it")
+               : fmt::format("drop it, and set {} in the scenario", refused->key));
     }
     if (f.name == "--tensor-parallel-size") {
       tp = number();
@@ -263,6 +274,9 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
         fail(fmt::format("{} = \"{}\". Violated: 0 < share <= 1", f.name, f.value));
       }
       batching["memory_share"] = fmt::format("\"{:.10g} %\"", share * 100);
+    } else if (f.name == "--enforce-eager") {
+      no_value();
+      graph = false;
     } else if (f.name == "--block-size") {
       kv_block = fmt::format("{}", number());
     } else if (f.name == "--dtype") {
@@ -276,8 +290,9 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
         fail(fmt::format("unsupported: --dtype {}", f.value));
       }
     } else if (f.name == "--quantization") {
+      inputs.clear();
       if (f.value == "fp8") {
-        weights = "fp8";
+        weights = inputs = "fp8";  // W8A8: the inputs of the GEMMs are rounded as they run.
       } else if (f.value == "mxfp4") {
         weights = "mxfp4";
       } else if (f.value == "awq" || f.value == "gptq" || f.value == "awq_marlin" ||
@@ -325,6 +340,7 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
     formats.push_back(fmt::format("shared = \"{}\"", weights.empty() ? plain : weights));
   }
   if (!plain.empty()) formats.push_back(fmt::format("activations = \"{}\"", plain));
+  if (!inputs.empty()) formats.push_back(fmt::format("gemm_inputs = \"{}\"", inputs));
   if (!kv.empty() || !plain.empty()) {
     formats.push_back(fmt::format("kv = \"{}\"", kv.empty() ? plain : kv));
   }
@@ -343,6 +359,10 @@ VllmArgs scenario_from_vllm_args(std::string_view text, const std::string& where
       toml_text(options.requests_file));
   if (!batching.empty()) t += "\n[workload.batching]\n";
   for (const auto& [key, value] : batching) t += fmt::format("{} = {}\n", key, value);
+  if (graph) {
+    t += "\n[cost]\nlaunch = \"graph\"\n# An assumption, the command cannot say it: the time between two kernels of a "
+         "captured graph.\ngraph_kernel = \"1 us\"\n";
+  }
   if (!kv_block.empty()) t += fmt::format("\n[memory]\nkv = {{ block = {} }}\n", kv_block);
   return out;
 }

@@ -14,6 +14,9 @@ using model::DType;
 
 double width_of(DType p) { return static_cast<double>(model::dtype_bits_x32(p)) / 256.0; }
 double real(std::uint64_t v) { return static_cast<double>(v); }
+DType wider(DType a, DType b) {
+  return model::dtype_bits_x32(a) >= model::dtype_bits_x32(b) ? a : b;
+}
 }  // namespace
 
 GateShape gate_shape(const model::ModelConfig& model) {
@@ -40,6 +43,7 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
     : model_(model),
       dtype_(dtype),
       activations_(activations),
+      inputs_(cost.gemm_inputs.value_or(activations)),
       gpu_(gpu),
       spec_(cost),
       gate_(gate_shape(model)),
@@ -48,7 +52,7 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
       expert_w_(width_of(dtype.experts)),
       slots_(static_cast<std::uint32_t>(model.top_k)),
       expert_matrices_(model.expert_kind == model::ExpertKind::kTwoMatrix ? 2 : 3) {
-  for (const DType stored : {dtype.experts, dtype.shared, dtype.router, dtype.kv, activations}) {
+  for (const DType stored : {dtype.experts, dtype.shared, dtype.router, dtype.kv, activations, inputs_}) {
     const DType p = compute_format(stored);
     if (gpu_.peak_for(p).value <= 0) {
       throw InputError(
@@ -75,10 +79,7 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
   }
 }
 
-DType CostModel::compute_format(DType stored) const {
-  return model::dtype_bits_x32(stored) >= model::dtype_bits_x32(activations_) ? stored
-                                                                              : activations_;
-}
+DType CostModel::compute_format(DType stored) const { return wider(stored, inputs_); }
 
 OpCost CostModel::roofline(double bytes, double flops, DType p, double share,
                            std::uint32_t kernels) const {
@@ -214,7 +215,7 @@ OpCost CostModel::core_of(std::size_t layer, std::span<const SequenceWork> work)
   // Expanded keys and values are written and read once.
   return roofline(
       cached * kv_values * width_of(dtype_.kv) + 2 * (tokens * q_values + expanded_values) * a_,
-      pairs_flops, dtype_.kv, gpu_.mfu, 1);
+      pairs_flops, wider(dtype_.kv, activations_), gpu_.mfu, 1);
 }
 
 OpCost CostModel::partial_attention(std::span<const SequenceWork> work) const {
@@ -233,7 +234,7 @@ OpCost CostModel::partial_attention(std::span<const SequenceWork> work) const {
   const double per_pair = 2 * heads * (mla ? 2 * rank + rope : 2 * dim);
   const double query = heads * (mla ? rank + rope : dim), part = heads * ((mla ? rank : dim) + 2);
   return roofline(cached * kv_values * width_of(dtype_.kv) + tokens * (query * a_ + part * 4),
-                  pairs * per_pair, dtype_.kv, gpu_.mfu, 1);
+                  pairs * per_pair, wider(dtype_.kv, activations_), gpu_.mfu, 1);
 }
 
 OpCost CostModel::merge_parts(std::uint64_t parts, std::uint64_t values) const {

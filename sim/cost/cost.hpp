@@ -11,9 +11,10 @@
 // Symbols: T tokens on this GPU, H hidden, h heads, g KV heads, d head size, E experts, I expert
 // width, V vocabulary, w bytes per weight, a bytes per activation, c bytes per cached value.
 //
-// Arithmetic runs in the wider of the weight's and the activation's format: weight-only formats
-// (W4A16) are widened and gain bytes, not FLOPs; FP8 arithmetic needs model.dtype.activations =
-// "fp8". The attention core runs in the wider of the cache's and the activation's format.
+// Arithmetic runs in the wider of the weight's format and that of the GEMM's inputs
+// (model.dtype.gemm_inputs, else the activations'): weight-only formats (W4A16) are widened and gain
+// bytes, not FLOPs; FP8 arithmetic (W8A8) needs gemm_inputs = "fp8". Rounding the inputs costs no
+// kernel of its own. The attention core runs in the wider of the cache's and the activation's format.
 //
 // Launch modes (cost.launch): eager, every kernel pays the GPU's launch; graph, every kernel pays
 // graph_kernel and the step one launch; fused, as graph with fewer kernels. Fused are: norm + QKV +
@@ -221,6 +222,7 @@ class CostModel {
   model::ModelConfig model_;
   model::DTypeChoice dtype_;
   model::DType activations_ = model::DType::kBf16;
+  model::DType inputs_ = model::DType::kBf16;  ///< Of GEMMs.
   scenario::GpuType gpu_;
   scenario::CostSpec spec_;
   /// Tables that were asked for (null: none), and answers of this step's places.

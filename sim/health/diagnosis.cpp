@@ -77,8 +77,11 @@ class Examiner {
         gpu_total_ += static_cast<double>(t.gpu_phase_ps[g * run::kPhases + p]);
       }
     }
+    std::int64_t begin = 0, end = 0;
     for (const run::StepScalars& s : run.steps) {
       if (s.warmup) continue;
+      begin = steps_ == 0 ? s.start_ps : std::min(begin, s.start_ps);
+      end = steps_ == 0 ? s.end_ps : std::max(end, s.end_ps);
       ++steps_;
       const auto d = static_cast<double>(s.end_ps - s.start_ps);
       time_ += d;
@@ -94,6 +97,7 @@ class Examiner {
     if (steps_ == 0 && !inv_.gpus.empty()) {
       time_ = gpu_total_ / static_cast<double>(inv_.gpus.size());
     }
+    span_ = steps_ == 0 ? time_ : static_cast<double>(end - begin);
   }
 
   Diagnosis examine() {
@@ -177,7 +181,7 @@ class Examiner {
                       [&](const run::Event& e) { return e.kind == kind; }));
   }
   [[nodiscard]] double link_share(std::size_t k) const {
-    return time_ > 0 ? static_cast<double>(run_.totals.link_busy_ps[k]) / time_ : 0;
+    return span_ > 0 ? static_cast<double>(run_.totals.link_busy_ps[k]) / span_ : 0;
   }
 
   void memory() {
@@ -628,13 +632,13 @@ class Examiner {
     } else if (exchange > kNoticed && mean < 0.8 * static_cast<double>(busy[k])) {
       find("hot link",
            fmt::format("{} carries data for {} of the time, links of its class {} on average",
-                       inv_.links[k].name, percent(use), percent(mean / time_)),
+                       inv_.links[k].name, percent(use), percent(mean / span_)),
            "the traffic is uneven: experts that are chosen often share a GPU",
            fmt::format("switchyard monitor {}, link_use, link_spread", name_),
            "parallel.placement = \"topology_hot\" or \"affinity\"",
            // Evened out, the link carries data for the mean time; latency stays. Where another link
            // is the busiest in each layer, the layers' own loads say more; experts even out, too.
-           std::max(std::min(exchange, use - mean / time_), even_exchanges()) + even_experts());
+           std::max(std::min(exchange, use - mean / span_), even_exchanges()) + even_experts());
     }
     if (use > kFullLink && compute_busy < 0.45 && !slow) {
       find("batch too small",
@@ -921,7 +925,9 @@ class Examiner {
   const ExchangeShare exchange_;
   Diagnosis out_;
   std::size_t steps_ = 0;
-  double time_ = 0, gpu_total_ = 0, balance_gain_ = 0;
+  /// Sum of the steps, in which replicas step beside each other; first start to last end; ps.
+  double time_ = 0, span_ = 0;
+  double gpu_total_ = 0, balance_gain_ = 0;
   std::array<double, run::kPhases> phase_{};
   std::vector<double> durations_;
 };

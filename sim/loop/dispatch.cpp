@@ -28,7 +28,11 @@ ExpertMap::ExpertMap(std::uint32_t gpu_count, const placement::Placement& placem
     row.of_rank.resize(ep);
     for (std::uint32_t e = 0; e < from.size(); ++e) {
       for (const std::uint32_t r : from[e]) {
-        row.of_rank[r].push_back(static_cast<std::uint32_t>(row.rank.size()));
+        const auto copy = static_cast<std::uint32_t>(row.rank.size());
+        const auto own = row.rank.begin() + row.first.back();
+        row.serves.push_back(
+            static_cast<std::uint32_t>(std::find(own, row.rank.end(), r) - row.rank.begin()));
+        row.of_rank[r].push_back(copy);
         row.rank.push_back(r);
         row.local.push_back(row.count[r]++);
         row.expert.push_back(e);
@@ -233,7 +237,7 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
                                     ? decision.chosen[at]
                                     : kNoExpert;
         if (e == kNoExpert) continue;
-        const std::uint32_t copy = choose(row, e, t, tokens, out);
+        const std::uint32_t copy = row.serves[choose(row, e, t, tokens, out)];
         const std::uint32_t d = base + row.rank[copy] * cut;
         ++rows_[group * copies + copy];
         if (outcome == SlotOutcome::kQueued) ++queued_[group * copies + copy];

@@ -39,6 +39,9 @@ struct ExpertMap {
     std::vector<std::uint32_t> rank;                  ///< [C] EP rank of the copy.
     std::vector<std::uint32_t> local;                 ///< [C] index among the copies of its rank.
     std::vector<std::uint32_t> expert;                ///< [C]
+    /// [C] first copy of the same expert on the same rank: a rank runs an expert once, so that one
+    /// takes what falls to any of them.
+    std::vector<std::uint32_t> serves;
     std::vector<std::uint32_t> count;                 ///< [ep] copies that the rank holds.
     std::vector<std::vector<std::uint32_t>> of_rank;  ///< [ep] its copies, ascending.
     [[nodiscard]] std::uint32_t copies(std::uint32_t e) const { return first[e + 1] - first[e]; }

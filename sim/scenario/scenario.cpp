@@ -96,12 +96,46 @@ fs::path named_path(const std::string& text, const Node& node, const fs::path& s
   return (node.source->folder / path).lexically_normal();
 }
 
-/// "no such file", with the nearest name of the folder it should be in.
+/// A file that ships or lies beside the scenario, of the kind that `subfolder` holds: "hgx_h100" is
+/// hardware/hgx_h100.toml, first beside the scenario, then among the presets;
+/// "hardware/hgx_h100.toml" is looked for among the presets. `path` when there is none.
+fs::path or_preset(const fs::path& path, const std::string& written, const fs::path& subfolder,
+                   const fs::path& scenario_folder, const std::string& presets_root) {
+  std::error_code ignored;
+  if (written.empty() || fs::exists(path, ignored)) return path;
+  std::vector<fs::path> places;
+  if (written.find('/') != std::string::npos) {
+    if (!presets_root.empty()) places.push_back(fs::path(presets_root) / written);
+  } else {
+    const std::string name =
+        fs::path(written).extension() == ".toml" ? written : written + ".toml";
+    places.push_back(scenario_folder / subfolder / name);
+    if (!presets_root.empty()) places.push_back(fs::path(presets_root) / subfolder / name);
+  }
+  for (const fs::path& place : places) {
+    if (fs::is_regular_file(place, ignored)) return place.lexically_normal();
+  }
+  return path;
+}
+
+/// "no such file", with the nearest name of the folder it should be in, or of the presets.
 [[noreturn]] void no_such_file(const std::string& where, const std::string& key,
                                const std::string& written, const fs::path& path,
-                               const std::string& hint = {}) {
+                               const std::string& hint = {}, const fs::path& presets = {}) {
   std::vector<std::string> names;
   std::error_code ignored;
+  if (!presets.empty() && written.find('/') == std::string::npos) {
+    for (const auto& entry : fs::directory_iterator(presets, ignored)) {
+      names.push_back(entry.path().stem().string());
+    }
+    std::sort(names.begin(), names.end());
+    if (const std::string near = nearest_name(fs::path(written).stem().string(), names);
+        !near.empty()) {
+      throw InputError(where, fmt::format("{} = \"{}\": No such file or preset", key, written),
+                       fmt::format("did you mean \"{}\"?", near));
+    }
+    names.clear();
+  }
   const fs::path folder = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     names.push_back(entry.path().filename().string());
@@ -116,7 +150,7 @@ fs::path named_path(const std::string& text, const Node& node, const fs::path& s
 /// Replaces the section's table by the content of its `file`, with the keys beside `file` laid over
 /// it. Returns the path, or empty when the section names no file.
 fs::path merge_file(Context& context, Node& root, const std::string& section,
-                    const fs::path& folder) {
+                    const fs::path& folder, const std::string& presets_root) {
   Node* table = root.find(section);
   const Node* file = table == nullptr ? nullptr : table->find("file");
   if (file == nullptr) {
@@ -129,23 +163,15 @@ fs::path merge_file(Context& context, Node& root, const std::string& section,
   }
   const std::string written = file->text;
   const std::string where = file->where();
-  fs::path path = named_path(written, *file, folder);
+  const fs::path subfolder = section == "policy"     ? "policies"
+                             : section == "workload" ? "workloads"
+                                                     : section;
+  const fs::path path = or_preset(named_path(written, *file, folder), written, subfolder, folder,
+                                  presets_root);
   std::error_code ignored;
-  if (!fs::exists(path, ignored) && written.find('/') == std::string::npos) {
-    // A preset's name: "hgx_h100" is hardware/hgx_h100.toml beside the scenario.
-    const fs::path subfolder = section == "policy"     ? "policies"
-                               : section == "workload" ? "workloads"
-                                                       : section;
-    const fs::path preset =
-        (folder / subfolder /
-         (fs::path(written).extension() == ".toml" ? written : written + ".toml"))
-            .lexically_normal();
-    if (fs::exists(preset, ignored)) {
-      path = preset;
-    }
-  }
   if (!fs::exists(path, ignored)) {
-    no_such_file(where, key, written, path);
+    no_such_file(where, key, written, path, {},
+                 presets_root.empty() ? fs::path() : fs::path(presets_root) / subfolder);
   }
   context.record(key, path.generic_string(), where, false);
   Node merged = load_toml(path, section, where);
@@ -196,6 +222,10 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
       } catch (const fs::filesystem_error&) {
         // A name no file system accepts.
       }
+    }
+    if (!is_name && !options.presets_root.empty() &&
+        fs::exists(fs::path(options.presets_root) / file.text, ignored)) {
+      found = fs::path(options.presets_root) / file.text;  // "models/mixtral_8x7b.json"
     }
     if (!found) {
       std::vector<std::string> presets;
@@ -317,7 +347,8 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
   for (const auto& [name, value] : m.stated) {
     from_model("stated." + name, value);
   }
-  Section dtype = s.section("dtype", {"experts", "shared", "router", "kv", "activations"});
+  Section dtype = s.section(
+      "dtype", {"experts", "shared", "router", "kv", "activations", "gemm_inputs"});
   // What the model's file says it is stored in (quantised experts, FP8 blocks), else bf16. The
   // block formats of GGUF have no rate on any hardware file: bf16 as well.
   if (m.expert_dtype == model::DType::kF8E4M3 || m.expert_dtype == model::DType::kI8 ||
@@ -333,6 +364,12 @@ void read_model(Context& context, const Node& root, const fs::path& folder,
   out.dtype.router = dtype.dtype("router", out.dtype.router);
   out.dtype.kv = dtype.dtype("kv", out.dtype.kv);
   out.activations = dtype.dtype("activations", out.activations);
+  if (dtype.has("gemm_inputs")) {
+    out.cost.gemm_inputs = dtype.dtype("gemm_inputs", out.activations);
+    if (model::dtype_bits_x32(*out.cost.gemm_inputs) > model::dtype_bits_x32(out.activations)) {
+      dtype.fail("gemm_inputs", "is wider than the activations it is made of");
+    }
+  }
 }
 
 // ---- parallel ----
@@ -1982,20 +2019,35 @@ void host_from_calibration(Context& context, const Node& root, Scenario& out) {
   take("host.per_sequence", out.host.per_sequence, table->per_sequence_us);
 }
 
-void read_cost(Context& context, const Node& root, const fs::path& folder, Scenario& out) {
+void read_cost(Context& context, const Node& root, const fs::path& folder,
+               const std::string& presets_root, Scenario& out) {
   Section s(context, root.find("cost"), "cost",
             {"calibration", "other_device", "library", "grouped_gemm", "exchange",
              "exchange_library", "exchange_sms", "launch", "graph_kernel", "source"},
             root);
   CostSpec& c = out.cost;
+  // A model stored in FP8 blocks rounds its GEMMs' inputs to FP8 (its file: activation_scheme =
+  // "dynamic"), where the GPUs have a rate for it.
+  const auto computes_fp8 = [](const GpuType& g) {
+    return g.peak_for(model::DType::kF8E4M3).value > 0;
+  };
+  if (!c.gemm_inputs && out.model.quantization == "fp8_block" &&
+      out.dtype.experts == model::DType::kF8E4M3 && out.dtype.shared == model::DType::kF8E4M3 &&
+      model::dtype_bits_x32(out.activations) > model::dtype_bits_x32(model::DType::kF8E4M3) &&
+      std::all_of(out.hardware.gpu_types.begin(), out.hardware.gpu_types.end(), computes_fp8)) {
+    c.gemm_inputs = model::DType::kF8E4M3;
+    context.record("model.dtype.gemm_inputs", "fp8", "the model's FP8 blocks");
+  }
   if (const Node* file = s.find("calibration")) {
     if (file->kind != Node::Kind::kString || file->text.empty()) {
       s.fail("calibration", "expected text", "name a calibration file (.toml)");
     }
-    const fs::path path = named_path(file->text, *file, folder);
+    const fs::path path = or_preset(named_path(file->text, *file, folder), file->text,
+                                    "calibrations", folder, presets_root);
     std::error_code ignored;
     if (!fs::is_regular_file(path, ignored)) {
-      no_such_file(s.where("calibration"), "cost.calibration", file->text, path);
+      no_such_file(s.where("calibration"), "cost.calibration", file->text, path, {},
+                   presets_root.empty() ? fs::path() : fs::path(presets_root) / "calibrations");
     }
     c.calibration = std::make_shared<const Calibration>(read_calibration(path.generic_string()));
     context.record("cost.calibration", path.generic_string(), s.where("calibration"), false);
@@ -2499,9 +2551,12 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
   apply(root, settings, true);
   // The order of sections in the canonical text is the order of these calls.
   Context file_values;
-  const fs::path hardware_path = merge_file(file_values, root, "hardware", document.folder);
-  merge_file(file_values, root, "policy", document.folder);
-  merge_file(file_values, root, "workload", document.folder);
+  const auto merged = [&](const char* section) {
+    return merge_file(file_values, root, section, document.folder, options.presets_root);
+  };
+  const fs::path hardware_path = merged("hardware");
+  merged("policy");
+  merged("workload");
   apply(root, settings, false);
   const auto place_file = [&](std::string_view key) {
     for (const ResolvedValue& v : file_values.values) {
@@ -2569,7 +2624,7 @@ Scenario resolve(const Document& document, const std::vector<Setting>& settings,
                      fmt::format("policy.capacity.queue = \"defer\" is unsupported {}", *why),
                      "use queue = \"wave\"");
   }
-  read_cost(context, root, document.folder, out);
+  read_cost(context, root, document.folder, options.presets_root, out);
   host_from_calibration(context, root, out);
   read_economics(context, root, out);
   read_faults(context, root, out);

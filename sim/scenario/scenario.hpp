@@ -372,6 +372,9 @@ struct CostSpec {
       0;  ///< SMs of normal dispatch and combine; 0: the most of the library's tables.
   LaunchMode launch = LaunchMode::kEager;
   SimTime graph_kernel;  ///< graph, fused: fixed time of a kernel inside a captured graph, >= 0.
+  /// model.dtype.gemm_inputs: what GEMMs round their inputs to as they run (W8A8: fp8), so the rate
+  /// they run at; nothing: the activations' format.
+  std::optional<model::DType> gemm_inputs;
 };
 
 /// What a run costs (M40). Metrics in sim/cost/economics.hpp.

@@ -328,7 +328,7 @@ TEST(VllmArgs, ACommandIsAScenarioThatRuns) {
   for (const char* line :
        {"# not taken over: --port 8000\n", "attention = \"tp\"\n", "dp = 4\n", "tp = 2\n",
         "ep = 8\n", "max_sequences = 64\n", "token_budget = 2048\n", "memory_share = \"85 %\"\n",
-        "block = 32", "kv = \"fp8\"", "file = \"r.csv\"\n"}) {
+        "block = 32", "kv = \"fp8\"", "file = \"r.csv\"\n", "launch = \"graph\"\n"}) {
     EXPECT_TRUE(has(text, line)) << line << text;
   }
   const ProcessResult sim = verb({"sim", "s.toml", "-o", "x.h5"});
@@ -346,6 +346,36 @@ TEST(VllmArgs, ACommandIsAScenarioThatRuns) {
                                     "--requests", "r.csv", "--model", "mixtrol", "-o", "m.toml"});
   EXPECT_EQ(model.exit_code, 2);
   EXPECT_TRUE(has(model.err, "--model: ")) << model.err;
+}
+
+TEST(VllmArgs, EagerFp8AndRefusedFlagsNameTheirKeys) {
+  const auto made = [](const std::string& flags) {
+    return importers::scenario_from_vllm_args("vllm serve m " + flags + "\n", "s.sh",
+                                              {"m.json", "h.toml", "r.csv"});
+  };
+  const importers::VllmArgs eager = made("--enforce-eager --quantization fp8");
+  EXPECT_FALSE(has(eager.scenario, "launch")) << eager.scenario;
+  EXPECT_TRUE(eager.left_out.empty());
+  EXPECT_TRUE(has(eager.scenario, "gemm_inputs = \"fp8\"")) << eager.scenario;
+  EXPECT_FALSE(has(made("--quantization fp8 --quantization awq").scenario, "gemm_inputs"));
+  try {
+    static_cast<void>(made("--enable-eplb"));
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_TRUE(has(e.what(), "s.sh:1: unsupported: --enable-eplb changes what runs")) << e.what();
+    EXPECT_TRUE(has(e.what(), "parallel.placement = \"eplb\"")) << e.what();
+  }
+  // A folder's name keeps its capitals.
+  const fs::path f = fresh_folder("vllm_folder");
+  fs::create_directories(f / "My-Model");
+  fs::copy_file(source_path("scenarios/models/mixtral_8x7b.json"), f / "My-Model" / "config.json");
+  write_file(f / "serve.sh", "vllm serve ./My-Model -tp 8 --enable-expert-parallel\n");
+  write_file(f / "r.csv", "arrival_ns,prompt_tokens,output_tokens\n0,64,2\n");
+  const ProcessResult r = run_switchyard({"import", "vllm-args", "serve.sh", "--like", "hgx_h100",
+                                          "--requests", "r.csv", "-o", "made/here/s.toml"},
+                                         {.folder = f, .environment = {}});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_TRUE(fs::exists(f / "made/here/s.toml"));
 }
 
 TEST(VllmArgs, OfAFlagGivenTwiceTheLastCountsAndNoWordEndsTheComment) {

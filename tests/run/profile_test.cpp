@@ -3,6 +3,7 @@
 // warm-up.
 #include "experiments/cli/inspect_profile.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/run/sample_run.hpp"
@@ -53,6 +54,30 @@ TEST(InspectProfile, MatchesAHandCalculation) {
             (Cells{"GPU pair", "gpu0", "gpu1", "0.0240", "57.14", "0.0400", "n/a"}));
   EXPECT_EQ(tables[3].rows[2],
             (Cells{"link", "gpu0", "gpu1", "0.0240", "57.14", "0.0400", "4.00"}));
+}
+
+TEST(InspectProfile, RatesAreOverTheSpanWhenReplicasStepBesideEachOther) {
+  // The same steps by two engines, each on one GPU, at the same time: half the span, twice the rate.
+  RunData run = eight_steps(Detail::kSteps);
+  const std::int64_t half = (run.steps[4].start_ps - run.steps[0].start_ps);
+  for (std::size_t s = 0; s < run.steps.size(); ++s) {
+    run.steps[s].warmup = false;
+    run.steps[s].engine = s < 4 ? 0 : 1;
+    if (s >= 4) {
+      run.steps[s].start_ps -= half;
+      run.steps[s].end_ps -= half;
+    }
+  }
+  const auto tables = cli::profile_tables(run);
+  const double span = static_cast<double>(run.steps[3].end_ps - run.steps[0].start_ps) * 1e-12;
+  double bytes = 0;
+  for (const auto& s : run.steps) bytes += static_cast<double>(s.hbm_bytes);
+  EXPECT_EQ(row_of(tables[1], "HBM read and written, per GPU")[1],
+            fmt::format("{:.4f}", bytes / (2 * span) * 1e-9));
+  // All that the GPUs did is all of their time.
+  double share = 0;
+  for (const auto& row : tables[0].rows) share += std::stod(row[4]);
+  EXPECT_NEAR(share, 100, 0.1);
 }
 
 TEST(InspectProfile, SaysWhatARunDoesNotHold) {

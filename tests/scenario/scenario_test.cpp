@@ -199,6 +199,40 @@ TEST(Settings, ErrorsNameTheOption) {
                 "hardware/hgx_h10.toml); did you mean \"hgx_h100.toml\"?");
 }
 
+TEST(Presets, AreFoundFromAScenarioThatLiesAnywhere) {
+  const auto read = [](const std::string& hardware, const std::string& more = {}) {
+    ReadOptions options;
+    options.presets_root = SWITCHYARD_SOURCE_DIR "/scenarios";
+    return read_scenario_text("[model]\nfile = \"models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" +
+                                  hardware +
+                                  "\"\n[workload]\nkind = \"decode\"\nbatch = 8\ncontext = 8\nsteps = "
+                                  "1\nrouting = { synthetic = \"uniform\" }\n" +
+                                  more,
+                              "elsewhere/s.toml", options);
+  };
+  for (const char* name : {"hgx_h100", "hgx_h100.toml", "hardware/hgx_h100.toml"}) {
+    EXPECT_EQ(read(name).hardware.name, read("hgx_h100").hardware.name) << name;
+  }
+  EXPECT_NE(read("hgx_h100", "[cost]\ncalibration = \"h100\"\n").cost.calibration, nullptr);
+  const auto refused = [&](const std::string& hardware) -> std::string {
+    try {
+      static_cast<void>(read(hardware));
+    } catch (const switchyard::InputError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused("hgx_h10"),
+            "elsewhere/s.toml:4:8: hardware.file = \"hgx_h10\": No such file or preset; did you "
+            "mean \"hgx_h100\"?");
+  EXPECT_NE(refused("../hardware/hgx_h100.toml"), "accepted");
+  // What lies beside the scenario comes first.
+  std::filesystem::create_directories("elsewhere/hardware");
+  switchyard::write_file("elsewhere/hardware/hgx_h100.toml", "name = 1\n");
+  EXPECT_NE(refused("hgx_h100"), "accepted");
+  std::filesystem::remove_all("elsewhere/hardware");
+}
+
 TEST(Trace, OptionReplacesTheSourceAndKeepsTheRest) {
   switchyard::write_file("t.h5", "not read here");
   ReadOptions options;

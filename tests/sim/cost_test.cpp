@@ -355,6 +355,38 @@ TEST(Economics, IsNotGuessedWithoutIdlePower) {
             std::string::npos);
 }
 
+TEST(Cost, Fp8WeightsRunInBf16UnlessTheInputsAreRounded) {
+  // 8,192 tokens of the worked model: experts are bound by arithmetic, 2 FLOPs a weight and row.
+  const std::vector<std::string> fp8{"model.dtype.experts=fp8", "model.dtype.shared=fp8",
+                                     "hardware.gpu_types.toy.peak.fp8=200 TFLOP/s"};
+  const auto with = [&](const char* more) {
+    auto settings = fp8;
+    if (*more != 0) settings.emplace_back(more);
+    return worked_scenario(std::move(settings));
+  };
+  const std::vector<std::uint32_t> rows{65'536};
+  const scenario::Scenario alone = with(""), rounded = with("model.dtype.gemm_inputs=fp8");
+  const double launches = 0, slow = model_of(alone).experts(rows).time.seconds(),
+               fast = model_of(rounded).experts(rows).time.seconds();
+  const double flops = 65'536.0 * 3 * 2 * 1024 * 2048;
+  const scenario::GpuType& gpu = alone.hardware.gpu_type(0);
+  const auto at = [&](model::DType p) {
+    return flops / (gpu.mfu_grouped * gpu.peak_for(p).value) + launches;
+  };
+  const double kernels = slow - at(model::DType::kBf16);
+  EXPECT_GT(kernels, 0);
+  EXPECT_LT(kernels, 20e-6) << "what is left is launches";
+  EXPECT_NEAR(fast, kernels + at(model::DType::kF8E4M3), 1e-9);
+  // The attention core, the traffic of hidden states and all-reduces keep the activations' format.
+  EXPECT_EQ(model_of(alone).experts(rows).bytes, model_of(rounded).experts(rows).bytes);
+  const std::vector<sim::SequenceWork> work{{.new_tokens = 512, .context = 512}};
+  EXPECT_EQ(model_of(alone).partial_attention(work).time, model_of(rounded).partial_attention(work).time);
+  EXPECT_EQ(rounded.network.payload.dispatch, model::DType::kBf16);
+  EXPECT_NE(error_of({"model.dtype.gemm_inputs=fp32"}).find("gemm_inputs is wider than the activations"),
+            std::string::npos)
+      << error_of({"model.dtype.gemm_inputs=fp32"});
+}
+
 TEST(Cost, PermutationAndSumCopyARowForEachSlotOfThePolicy) {
   const auto s = worked_scenario();
   sim::CostModel two = model_of(s);

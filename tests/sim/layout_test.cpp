@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "tests/sim/sim_fixture.hpp"
 
@@ -816,6 +818,27 @@ TEST(ExpertGroups, AreSoundForRandomRouting) {
     EXPECT_GT(r.data.totals.bytes_sent, plain.data.totals.bytes_sent);
   }
   expect_refused({"network.chunk_by=experts"}, "means nothing with chunks = 1");
+}
+
+TEST(ExpertGroups, CopiesOnOneRankAreServedAsOne) {
+  // Of 14 slots two ranks hold seven each of 8 experts, so hot experts lie twice on a rank, in
+  // different groups. The rank runs such an expert once: its rows and bytes count in one group.
+  write_file("twice.csv",
+             "layer,expert,rank\n*,0,0\n*,1,0\n*,2,0\n*,3,0\n*,0,0\n*,0,0\n"
+             "*,4,1\n*,5,1\n*,6,1\n*,7,1\n*,4,1\n*,4,1\n");
+  const std::vector<std::string> once{"workload.batch=96", "parallel.ep=2", "network.chunks=3",
+                                      "network.chunk_by=experts"};
+  for (const char* choice : {"hash", "round_robin", "nearest", "least_loaded"}) {
+    auto twice = once;
+    twice.emplace_back("parallel.placement=" + std::filesystem::absolute("twice.csv").string());
+    twice.emplace_back(std::string("parallel.placement_options={ choice = \"") + choice + "\" }");
+    const MemoryRun a = random_run(once), b = random_run(twice);
+    EXPECT_EQ(a.data.totals.expert_kept, b.data.totals.expert_kept) << choice;
+    // The copies lie in other groups than the first ones alone would, so bytes may differ; what a
+    // GPU works on may not.
+    EXPECT_EQ(a.data.steps[0].imbalance, b.data.steps[0].imbalance) << choice;
+    EXPECT_GT(held(b, 0, run::MemoryCategory::kExperts), held(a, 0, run::MemoryCategory::kExperts));
+  }
 }
 
 }  // namespace switchyard::sim
