@@ -318,8 +318,8 @@ Session::Session(const Engine& engine, const SessionOptions& options)
                  ? stored_candidates(engine.gate().experts,
                                      policy_slots(options.policy, engine.gate()))
                  : 0),
-      state_(engine.config().num_moe_layers()),
       signals_(options.signals) {
+  state_ = RoutingState(engine.config().num_moe_layers() * signals_.replicas());
   if (engine.config().num_moe_layers() > 0) {
     validate(options.policy, engine.gate().experts, engine.gate().top_k, "policy");
     require_supply(options.policy,
@@ -545,8 +545,15 @@ const StepResult& Session::step(std::span<const SequenceTokens> work, Phase phas
       }
     }
   }
+  replica_ = work.empty() ? 0 : signals_.replica_of(work.front().sequence);
+  for (const SequenceTokens& w : work) {
+    SWITCHYARD_ASSERT(signals_.replica_of(w.sequence) == replica_,
+                      fmt::format("sequence {} is not of replica {}", w.sequence, replica_));
+  }
+  if (work.empty() && signals_.on()) replica_ = signals_.replica_of(0);
   signals_.begin_step(std::find(r.phase.begin(), r.phase.end(),
-                                static_cast<std::uint8_t>(Phase::kDecode)) != r.phase.end());
+                                static_cast<std::uint8_t>(Phase::kDecode)) != r.phase.end(),
+                      replica_);
   const std::size_t rows = own_token_.size();  // of this rank
   if (exchange_) {
     exchange_->begin_step(row_owner_);
@@ -647,7 +654,7 @@ void Session::settle_routed() {
     input.requests = state_.requests();
     const StepContext context = make_step(r.sequence, r.position, r.phase, options_.seed,
                                           static_cast<std::uint32_t>(m), r.step);
-    route_layer(engine_.gate(), options_.policy, context, input, state_.layer(m), route_,
+    route_layer(engine_.gate(), options_.policy, context, input, layer_state(m), route_,
                 routing.decision);
     SWITCHYARD_ASSERT(routing.decision.chosen == routed_[m].chosen,
                       fmt::format("layer {}: the backend chose other experts", m));
@@ -880,7 +887,7 @@ void Session::route(const LayerWeights& layer, std::size_t moe_layer, std::size_
     signals = signals_.view(static_cast<std::uint32_t>(moe_layer));
     input.signals = &signals;
   }
-  route_layer(engine_.gate(), options_.policy, context, input, state_.layer(moe_layer), route_,
+  route_layer(engine_.gate(), options_.policy, context, input, layer_state(moe_layer), route_,
               routing.decision);
   if (options_.tiers != nullptr) {
     count_agreement(layer, routing);

@@ -230,7 +230,8 @@ class Session {
   [[nodiscard]] std::size_t length(std::uint32_t sequence) const;
 
   /// Runs one step. `work` is in ascending order of sequence, each at most once; it may hold prompt
-  /// tokens of some sequences beside new tokens of others, each with its phase. Empty work is a
+  /// tokens of some sequences beside new tokens of others, each with its phase. Under signals of
+  /// several replicas all are of one (SignalCursor::replica_of; asserted). Empty work is a
   /// step of T = 0 rows. InputError("sequence n", …): a token outside the vocabulary, or more
   /// tokens than the model has positions; InputError("--kv-memory", …): the blocks it needs exceed
   /// what is left. Nothing is changed then.
@@ -255,6 +256,9 @@ class Session {
   [[nodiscard]] std::optional<ExchangeTotals> exchanged();
 
  private:
+  [[nodiscard]] LayerState& layer_state(std::size_t moe_layer) {
+    return state_.layer(replica_ * engine_.config().num_moe_layers() + moe_layer);
+  }
   enum Slot : std::uint8_t { kX, kNormed, kQ, kK, kV, kMixed, kDelta, kWide, kGate, kSlots };
   float* scratch(Slot slot, std::size_t floats);
   /// What the policy needs of the backend.
@@ -288,8 +292,9 @@ class Session {
   StepResult result_;
   RankWorkspace rank_;
   RouteWorkspace route_;
-  RoutingState state_;
+  RoutingState state_;         // [replica][MoE layer]
   SignalCursor signals_;
+  std::uint32_t replica_ = 0;  // of the step
   bool peeking_ = false;
   bool plain_ = false;                  // nothing but the family's rule chooses: the backend may
   std::vector<RoutedLayer> routed_;     // [L]

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -244,32 +245,52 @@ TraceRunSummary record_trace(const Engine& engine, std::span<const TracePrompt> 
   if (prompts.empty()) {
     throw InputError("--prompts", "there is no prompt", "write one prompt a line");
   }
-  std::vector<RunPrompt> run;
+  std::vector<RunPrompt> all;
   std::uint64_t total = 0;
   for (const TracePrompt& p : prompts) {
-    run.push_back({"prompt " + p.name, p.tokens, p.max_new});
-    total += run.back().fed_tokens();
+    all.push_back({"prompt " + p.name, p.tokens, p.max_new});
+    total += all.back().fed_tokens();
   }
-  require_fit(engine, *engine.backend().make_pool(engine.attention_shape(), options.kv), run,
+  require_fit(engine, *engine.backend().make_pool(engine.attention_shape(), options.kv), all,
               options.chunk);
   const TraceHeader header = make_header(engine, options);
   Recorder recorder(engine, options, header, output);
   TraceRunSummary& summary = recorder.summary;
-  PromptRunHooks hooks;
-  hooks.begin = [&](std::size_t i) { return recorder.add(prompts[i]); };
-  hooks.step = [&](std::span<const SequenceTokens> work) -> const StepResult& {
-    return recorder.step(work);
-  };
-  hooks.end = [&](std::uint32_t sequence) { recorder.end(sequence); };
-  hooks.token = [&](std::size_t, std::uint32_t) { ++summary.generated; };
-  hooks.after_step = [&](bool prefill, std::uint64_t saved) {
-    if (progress) {
-      progress(prefill ? "prefill" : "decode",
-               summary.prefill_tokens + summary.decode_tokens + saved, total);
-    }
-  };
-  run_prompts(recorder.kv_pool(), run,
-              {options.batch, options.chunk, options.sampling, engine.config().eos_tokens}, hooks);
+  // Replicas run one after the other, each with batches of its own prompts; a sequence's number is
+  // its prompt's all the same.
+  const SignalCursor signals(options.signals);
+  std::map<std::uint32_t, std::vector<std::size_t>> of_replica;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    of_replica[signals.replica_of(static_cast<std::uint32_t>(i))].push_back(i);
+  }
+  if (of_replica.size() > 1) {
+    for (const TracePrompt& p : prompts) (void)recorder.add(p);
+  }
+  std::uint64_t saved_before = 0, saved_now = 0;
+  for (const auto& [replica, mine] : of_replica) {
+    std::vector<RunPrompt> run;
+    for (const std::size_t i : mine) run.push_back(all[i]);
+    PromptRunHooks hooks;
+    hooks.begin = [&](std::size_t i) {
+      return of_replica.size() > 1 ? static_cast<std::uint32_t>(mine[i]) : recorder.add(prompts[i]);
+    };
+    hooks.step = [&](std::span<const SequenceTokens> work) -> const StepResult& {
+      return recorder.step(work);
+    };
+    hooks.end = [&](std::uint32_t sequence) { recorder.end(sequence); };
+    hooks.token = [&](std::size_t, std::uint32_t) { ++summary.generated; };
+    hooks.after_step = [&](bool prefill, std::uint64_t saved) {
+      saved_now = saved_before + saved;
+      if (progress) {
+        progress(prefill ? "prefill" : "decode",
+                 summary.prefill_tokens + summary.decode_tokens + saved_now, total);
+      }
+    };
+    run_prompts(recorder.kv_pool(), run,
+                {options.batch, options.chunk, options.sampling, engine.config().eos_tokens},
+                hooks);
+    saved_before = saved_now;
+  }
   recorder.finish();
   return summary;
 }

@@ -12,6 +12,9 @@
 // With a memory limit for keys and values a prompt waits until all that it may need (prompt and
 // max_new tokens) is left beside what those that run may need; so no step runs out of blocks.
 //
+// Under signals of several replicas (SessionOptions::signals) each replica's prompts run by
+// themselves, `batch` at a time, one replica after the other: a step of the trace is of one replica.
+//
 // Not modelled: arrival times, preemption (the simulator's scheduler does that).
 #pragma once
 #include <cstdint>

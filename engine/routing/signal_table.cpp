@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <set>
 
 #include "engine/base/error.hpp"
 
@@ -41,6 +43,22 @@ void validate_signals(const SignalTable& t, const std::string& where) {
   if (!t.queue.empty()) check_size(t.queue.size(), s * cells, "queue", where);
   if (!t.longest_queue.empty()) {
     check_size(t.longest_queue.size(), s * t.layers, "longest_queue", where);
+  }
+  if (!t.replica.empty()) check_size(t.replica.size(), s, "replica", where);
+  if (t.replica.empty() != t.sequence_replica.empty()) {
+    throw InputError(where, "replicas of steps and of sequences are present together");
+  }
+  for (std::size_t i = 0; i < t.replica.size(); ++i) {
+    if (t.replica[i] >= t.gpus) {
+      fail("replica", i, fmt::format("replica {} of {} GPUs", t.replica[i], t.gpus));
+    }
+  }
+  const std::set<std::uint32_t> stepping(t.replica.begin(), t.replica.end());
+  for (std::size_t i = 0; i < t.sequence_replica.size(); ++i) {
+    const std::uint32_t r = t.sequence_replica[i];
+    if (r != kNoReplica && !stepping.contains(r)) {
+      fail("sequence_replica", i, fmt::format("replica {} has no step", r));
+    }
   }
   for (std::size_t i = 0; i < s; ++i) {
     if (t.decodes[i] > 1) fail("decodes", i, fmt::format("{} is neither 0 nor 1", t.decodes[i]));
@@ -104,23 +122,45 @@ void require_queues(const SignalTable& table, const RoutingPolicy& policy,
   refuse(reads_longest_queue(policy) && table.longest_queue.empty(), "soft_balance.batch_limit");
 }
 
-SignalCursor::SignalCursor(const SignalTable* table) : table_(table) {
-  if (table == nullptr) return;
-  for (std::uint32_t s = 0; s < table->steps(); ++s) steps_[table->decodes[s]].push_back(s);
+std::uint32_t SignalTable::replicas() const {
+  return replica.empty() ? 1 : 1 + *std::max_element(replica.begin(), replica.end());
 }
 
-void SignalCursor::begin_step(bool decodes) {
+SignalCursor::SignalCursor(const SignalTable* table) : table_(table) {
+  if (table == nullptr) return;
+  replicas_ = table->replicas();
+  for (std::uint32_t s = 0; s < table->steps(); ++s) {
+    Replica& of = stepping_[table->replica.empty() ? 0 : table->replica[s]];
+    of.steps[table->decodes[s]].push_back(s);
+    of.all.push_back(s);
+  }
+}
+
+std::uint32_t SignalCursor::replica_of(std::uint32_t sequence) const {
+  if (replicas_ == 1) return 0;
+  if (sequence < table_->sequence_replica.size()) {
+    const std::uint32_t r = table_->sequence_replica[sequence];
+    if (r != kNoReplica) return r;
+  }
+  return std::next(stepping_.begin(), static_cast<std::ptrdiff_t>(sequence % stepping_.size()))
+      ->first;
+}
+
+void SignalCursor::begin_step(bool decodes, std::uint32_t replica) {
   if (table_ == nullptr) return;
-  const std::vector<std::uint32_t>& mine = steps_[decodes ? 1 : 0];
-  const std::uint32_t n = count_[decodes ? 1 : 0]++;
-  const std::uint32_t last = table_->steps() - 1;
+  const auto found = stepping_.find(replica);
+  SWITCHYARD_ASSERT(found != stepping_.end(), fmt::format("replica {} has no step", replica));
+  Replica& of = found->second;
+  const std::vector<std::uint32_t>& mine = of.steps[decodes ? 1 : 0];
+  const std::uint32_t n = of.count[decodes ? 1 : 0]++;
+  const std::uint32_t first = of.all.front(), last = of.all.back();
   const auto seconds = [](std::int64_t ps) { return static_cast<double>(ps) * 1e-12; };
-  const double mean =
-      (seconds(table_->end_ps[last]) - seconds(table_->start_ps[0])) / table_->steps();
+  const double mean = (seconds(table_->end_ps[last]) - seconds(table_->start_ps[first])) /
+                      static_cast<double>(of.all.size());
   double start = 0;
   if (mine.empty()) {
-    sample_ = decodes ? last : 0;
-    start = decodes ? seconds(table_->end_ps[last]) + mean * n : seconds(table_->start_ps[0]);
+    sample_ = decodes ? last : first;
+    start = decodes ? seconds(table_->end_ps[last]) + mean * n : seconds(table_->start_ps[first]);
   } else if (n < mine.size()) {
     sample_ = mine[n];
     start = seconds(table_->start_ps[sample_]);
@@ -128,7 +168,8 @@ void SignalCursor::begin_step(bool decodes) {
     sample_ = mine.back();
     start = seconds(table_->end_ps[sample_]) + mean * static_cast<double>(n - mine.size());
   }
-  clock_ = std::max(clock_, start);
+  of.clock = std::max(of.clock, start);
+  clock_ = of.clock;
 }
 
 Signals SignalCursor::view(std::uint32_t layer) const {

@@ -15,7 +15,15 @@
 //                                       mean length of a simulated step
 //   the simulation has no such step     prompts: the first sample of all; decoding: the last one
 //
-// The clock never goes back: a step's start is at least that of the engine step before. With the
+// The clock never goes back: a step's start is at least that of the engine step before.
+//
+// Several replicas step by themselves, and a row of the table is of the one that stepped: its
+// placement and queues are of that replica's copies of the experts. An engine step holds sequences
+// of one replica, and steps are counted by replica and kind. Sequence q is of the replica that
+// computed the simulated sequence q last; where the simulation never computed one of that number,
+// of the (q mod n)-th of the n replicas that stepped.
+//
+// With the
 // fixed decode workload, every prompt in one batch and --chunk 0 this is the very step in which the
 // simulator uses the rows that the engine step makes.
 //
@@ -23,6 +31,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,7 +39,9 @@
 
 namespace switchyard {
 
-/// S steps, G GPUs, L MoE layers, E experts, P placements.
+inline constexpr std::uint32_t kNoReplica = 0xFFFFFFFFU;
+
+/// S steps, G GPUs, L MoE layers, E experts, P placements, Q simulated sequences.
 struct SignalTable {
   std::uint32_t gpus = 0, layers = 0, experts = 0;
   std::vector<std::uint8_t> decodes;           ///< [S] 1: the step has a decoding token.
@@ -44,10 +55,15 @@ struct SignalTable {
   std::vector<std::uint32_t> gpu;
   std::vector<float> queue;                  ///< [S][L][E] Signals::queue, or empty.
   std::vector<std::uint32_t> longest_queue;  ///< [S][L], or empty.
+  // Both empty: there is one replica.
+  std::vector<std::uint32_t> replica;           ///< [S] that stepped.
+  std::vector<std::uint32_t> sequence_replica;  ///< [Q] kNoReplica: it computed no token.
   [[nodiscard]] std::uint32_t steps() const { return static_cast<std::uint32_t>(start_ps.size()); }
   [[nodiscard]] std::uint32_t placements() const {
     return static_cast<std::uint32_t>(first_gpu.size() / (std::size_t{layers} * (experts + 1)));
   }
+  /// 1 + the largest number of a replica that stepped.
+  [[nodiscard]] std::uint32_t replicas() const;
   bool operator==(const SignalTable&) const = default;
 };
 
@@ -68,18 +84,27 @@ class SignalCursor {
   /// `table` is borrowed; null: no signals. It has passed validate_signals().
   explicit SignalCursor(const SignalTable* table);
   [[nodiscard]] bool on() const { return table_ != nullptr; }
-  /// Once at the beginning of every step.
-  void begin_step(bool decodes);
+  /// Numbers of replicas are below this; 1 without a table.
+  [[nodiscard]] std::uint32_t replicas() const { return replicas_; }
+  [[nodiscard]] std::uint32_t replica_of(std::uint32_t sequence) const;
+  /// Once at the beginning of every step, which is of that replica.
+  void begin_step(bool decodes, std::uint32_t replica = 0);
   /// What the step sees in MoE layer `layer` < L. Borrowed from the table. After begin_step().
   [[nodiscard]] Signals view(std::uint32_t layer) const;
   [[nodiscard]] std::uint32_t sample() const { return sample_; }  ///< Row of the table.
 
  private:
   const SignalTable* table_;
-  std::array<std::vector<std::uint32_t>, 2> steps_;  // [decodes] rows of the table
-  std::array<std::uint32_t, 2> count_{};             // engine steps so far
+  struct Replica {
+    std::array<std::vector<std::uint32_t>, 2> steps;  // [decodes] rows of the table
+    std::array<std::uint32_t, 2> count{};             // engine steps so far
+    std::vector<std::uint32_t> all;                   // rows of either kind
+    double clock = 0;
+  };
+  std::map<std::uint32_t, Replica> stepping_;
+  std::uint32_t replicas_ = 1;
   std::uint32_t sample_ = 0;
-  double clock_ = 0;
+  double clock_ = 0;  // of the step
 };
 
 }  // namespace switchyard

@@ -65,8 +65,8 @@ Replayer::Replayer(const RoutingTrace& trace, const ReplayOptions& options)
     : trace_(trace),
       options_(options),
       backlog_(trace.header.layer_count()),
-      state_(trace.header.layer_count()),
       signals_(options.signals) {
+  state_ = RoutingState(std::size_t{trace.header.layer_count()} * signals_.replicas());
   const TraceHeader& h = trace.header;
   if (is_experts_only(h)) {
     throw InputError("replay",
@@ -113,10 +113,22 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
       rank_.push_back(options_.rank_of_sequence[trace_.tokens.sequence[row]]);
     }
   }
+  std::uint32_t replica = 0;
+  for (std::uint64_t row = begin; row < end && signals_.replicas() > 1; ++row) {
+    const std::uint32_t of = signals_.replica_of(trace_.tokens.sequence[row]);
+    if (row > begin && of != replica) {
+      throw InputError("replay",
+                       fmt::format("step {} of the trace has sequences of replicas {} and {}",
+                                   step_, replica, of),
+                       "use the signals that the trace was made with");
+    }
+    replica = of;
+  }
   signals_.begin_step(std::find(trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(begin),
                                 trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(end),
                                 static_cast<std::uint8_t>(Phase::kDecode)) !=
-                      trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(end));
+                          trace_.tokens.phase.begin() + static_cast<std::ptrdiff_t>(end),
+                      replica);
   for (std::uint32_t l = 0; l < h.layer_count(); ++l) {
     for (std::uint32_t t = 0; t < rows; ++t) {
       const TraceCell cell = trace_cell(trace_, begin + t, l);
@@ -142,7 +154,8 @@ void Replayer::next_step(std::vector<LayerDecision>& decisions) {
       signals = signals_.view(l);
       input.signals = &signals;
     }
-    route_layer(h.gate, options_.policy, context, input, state_.layer(l), workspace_, decisions[l]);
+    route_layer(h.gate, options_.policy, context, input,
+                state_.layer(std::size_t{replica} * h.layer_count() + l), workspace_, decisions[l]);
     backlog_[l] = decisions[l].deferred;
   }
   ++step_;

@@ -28,7 +28,7 @@ h5::SchemaTable make_schema() {
       "look "
       "at memory, queues, placement and time can run in the engine (`switchyard trace --signals`, "
       "`switchyard couple`). S simulated steps, G GPUs, L MoE layers of the routing trace, E "
-      "experts, P placements, N entries of them.\n\n"
+      "experts, P placements, N entries of them, Q simulated sequences.\n\n"
       "Every value is what the simulator's own policy saw in that step. Which step of an engine "
       "run "
       "sees which row: `engine/routing/signal_table.hpp`.";
@@ -64,6 +64,14 @@ h5::SchemaTable make_schema() {
       true);
   add("queue/longest", "S,L", ElementType::kU32, "assignments",
       "Longest queue of the layer as the step before left it; absent when the policy reads none",
+      true);
+  add("step/replica", "S", ElementType::kU32, "",
+      "Replica that stepped, whose copies of the experts placement and queues are of; absent when "
+      "there is one",
+      true);
+  add("sequence/replica", "Q", ElementType::kU32, "",
+      "Replica that computed the simulated sequence last; 4294967295 = none; absent when there is "
+      "one",
       true);
   return t;
 }
@@ -114,6 +122,10 @@ void write_signals(const std::filesystem::path& path, const SignalsFile& f) {
   if (!t.longest_queue.empty()) {
     file.write("queue/longest", t.longest_queue, {t.steps(), t.layers});
   }
+  if (!t.replica.empty()) {
+    file.write("step/replica", t.replica);
+    file.write("sequence/replica", t.sequence_replica);
+  }
   file.finish();
 }
 
@@ -153,6 +165,10 @@ SignalsFile read_signals(const std::filesystem::path& path) {
   t.gpu = file.read<std::uint32_t>("placement/gpu");
   if (file.has("queue/level")) t.queue = file.read<float>("queue/level");
   if (file.has("queue/longest")) t.longest_queue = file.read<std::uint32_t>("queue/longest");
+  if (file.has("step/replica")) t.replica = file.read<std::uint32_t>("step/replica");
+  if (file.has("sequence/replica")) {
+    t.sequence_replica = file.read<std::uint32_t>("sequence/replica");
+  }
   validate_signals(t, where);
   return f;
 }

@@ -867,6 +867,33 @@ TraceRouting read_rows(const h5::FileReader& file, std::uint64_t first, std::uin
   return r;
 }
 
+std::uint32_t input_width(const h5::FileReader& file) {
+  const std::uint64_t hidden = file.extent("H");
+  if (hidden == 0 || hidden > kMostHidden) {
+    file.fail("router_input", fmt::format("a width of {}", hidden));
+  }
+  return static_cast<std::uint32_t>(hidden);
+}
+
+/// The last layer's part of router_input, a few MB of rows at a time.
+LastInput read_last_input(const h5::FileReader& file, const RoutingTrace& trace) {
+  LastInput out;
+  if (!file.has("router_input") || trace.header.layer_count() == 0) return out;
+  out.width = input_width(file);
+  const std::uint64_t row = std::uint64_t{trace.header.layer_count()} * out.width;
+  const std::uint64_t each = std::max<std::uint64_t>(1, (std::uint64_t{8} << 20) / (2 * row));
+  out.values.reserve(trace.rows() * out.width);
+  for (std::uint64_t first = 0; first < trace.rows(); first += each) {
+    const std::uint64_t n = std::min(each, trace.rows() - first);
+    const auto values = file.read_rows<std::uint16_t>("router_input", first, n);
+    for (std::uint64_t r = 1; r <= n; ++r) {
+      const auto end = values.begin() + static_cast<std::ptrdiff_t>(r * row);
+      out.values.insert(out.values.end(), end - out.width, end);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOptions& options) {
@@ -874,22 +901,21 @@ RoutingTrace read_trace(const std::filesystem::path& path, const TraceReadOption
   RoutingTrace trace = read_tokens(file);
   trace.routing = read_rows(file, 0, trace.rows(), trace.decisions_present);
   if (file.has("router_input") && options.router_input) {
-    const std::uint64_t hidden = file.extent("H");
-    if (hidden == 0 || hidden > kMostHidden) {
-      file.fail("router_input", fmt::format("a width of {}", hidden));
-    }
-    trace.header.hidden = static_cast<std::uint32_t>(hidden);
+    trace.header.hidden = input_width(file);
     trace.routing.router_input = file.read<std::uint16_t>("router_input");
   }
+  if (options.last_input) trace.last_input = read_last_input(file, trace);
   Validator validator(file, trace);
   validator.part(trace.routing, 0);
   validator.end();
   return trace;
 }
 
-RoutingTrace open_trace(const std::filesystem::path& path, bool verify, std::uint64_t most_bytes) {
+RoutingTrace open_trace(const std::filesystem::path& path, bool verify, std::uint64_t most_bytes,
+                        bool last_input) {
   auto file = std::make_shared<h5::FileReader>(path, trace_schema(), h5::ReadOptions{verify});
   RoutingTrace trace = read_tokens(*file);
+  if (last_input) trace.last_input = read_last_input(*file, trace);
   const TraceHeader& h = trace.header;
   const std::uint64_t row_bytes =
       std::uint64_t{h.layer_count()} *

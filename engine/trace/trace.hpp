@@ -95,6 +95,13 @@ struct TraceRouting {
   bool operator==(const TraceRouting&) const = default;
 };
 
+/// The router's input of the last MoE layer alone (cohesion.hpp); empty when it was not read.
+struct LastInput {
+  std::uint32_t width = 0;            ///< H
+  std::vector<std::uint16_t> values;  ///< [rows][H] bfloat16 bits
+  bool operator==(const LastInput&) const = default;
+};
+
 /// A whole trace in memory; or, from open_trace (trace_parts.hpp), all of it but `routing`.
 struct RoutingTrace {
   TraceHeader header;
@@ -107,6 +114,7 @@ struct RoutingTrace {
   /// had none. What balancing losses need when M < E; empty: not recorded.
   std::vector<double> gate_sum;
   TraceRouting routing;
+  LastInput last_input{};
   /// False when the file has candidates but no first, chosen, weights, outcome: replay() makes
   /// them.
   bool decisions_present = true;
@@ -215,6 +223,7 @@ void write_trace(const std::filesystem::path& path, const RoutingTrace& trace);
 struct TraceReadOptions {
   bool verify = true;         ///< false (--no-verify): skip the content hash; only above 4 GiB.
   bool router_input = false;  ///< Read router_input when it is there.
+  bool last_input = false;    ///< Read that of the last MoE layer alone.
 };
 
 /// Reads and validates a whole trace. InputError names the file, the dataset and the row: not a

@@ -3,17 +3,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <set>
+#include <utility>
 
 #include "engine/base/error.hpp"
-#include "engine/base/random.hpp"
 #include "engine/routing/capacity.hpp"
+#include "engine/trace/cohesion.hpp"
 
 namespace switchyard {
 namespace {
-
-constexpr std::uint64_t kMostPairs = 2000;
 
 /// One C for all rows of the step, if the policy has one.
 std::optional<std::uint64_t> capacity_of(const RoutingTrace& trace, std::uint64_t begin,
@@ -37,46 +35,6 @@ std::optional<std::uint64_t> capacity_of(const RoutingTrace& trace, std::uint64_
   const std::uint32_t c =
       expert_capacity(policy, counts, trace.header.experts(), trace.header.top_k());
   return c == kUnlimitedCapacity ? std::nullopt : std::optional<std::uint64_t>(c);
-}
-
-float from_bfloat16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
-}
-
-/// Mean cosine of pairs of `members` (rows of `vectors`, [n][width], unit length or zero).
-std::optional<double> mean_cosine(const std::vector<std::uint64_t>& members,
-                                  const std::vector<double>& vectors, std::size_t width,
-                                  std::uint64_t seed, std::uint32_t purpose, std::uint32_t expert) {
-  const std::uint64_t n = members.size();
-  if (n < 2) {
-    return std::nullopt;
-  }
-  double sum = 0;
-  std::uint64_t pairs = 0;
-  const auto add = [&](std::uint64_t a, std::uint64_t b) {
-    const double* x = vectors.data() + members[a] * width;
-    const double* y = vectors.data() + members[b] * width;
-    double dot = 0;
-    for (std::size_t i = 0; i < width; ++i) {
-      dot += x[i] * y[i];
-    }
-    sum += dot;
-    ++pairs;
-  };
-  if (n * (n - 1) / 2 <= kMostPairs) {
-    for (std::uint64_t a = 0; a < n; ++a) {
-      for (std::uint64_t b = a + 1; b < n; ++b) {
-        add(a, b);
-      }
-    }
-  } else {
-    for (std::uint32_t i = 0; i < kMostPairs; ++i) {
-      const std::uint64_t a = random_u64(seed, purpose, {0, 0, i, expert}) % n;
-      const std::uint64_t b = random_u64(seed, purpose, {1, 0, i, expert}) % (n - 1);
-      add(a, b < a ? b : b + 1);
-    }
-  }
-  return sum / static_cast<double>(pairs);
 }
 
 }  // namespace
@@ -144,86 +102,24 @@ TraceActivity trace_activity(const RoutingTrace& trace) {
 std::optional<Cohesion> trace_cohesion(const RoutingTrace& trace, std::uint64_t seed) {
   SWITCHYARD_ASSERT(trace.decisions_present, "replay() first");
   const TraceHeader& h = trace.header;
-  if (trace.routing.router_input.empty() || h.layer_count() == 0) {
-    return std::nullopt;
-  }
+  if (!has_token_vectors(trace)) return std::nullopt;
   const std::uint32_t last = h.layer_count() - 1;
-  const std::size_t width = h.hidden;
-  std::vector<std::uint64_t> rows;
-  for (std::uint64_t r = 0; r < trace.rows(); ++r) {
-    if (trace.tokens.phase[r] != static_cast<std::uint8_t>(Phase::kWarmUp)) {
-      rows.push_back(r);
-    }
-  }
-  if (rows.empty()) {
-    return std::nullopt;
-  }
-  std::vector<double> vectors(rows.size() * width);
-  std::vector<double> mean(width, 0.0);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (std::size_t c = 0; c < width; ++c) {
-      const double v =
-          from_bfloat16(trace.routing.router_input[trace.layer_at(rows[i], last) * width + c]);
-      vectors[i * width + c] = v;
-      mean[c] += v;
-    }
-  }
-  for (double& m : mean) {
-    m /= static_cast<double>(rows.size());
-  }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    double squares = 0;
-    for (std::size_t c = 0; c < width; ++c) {
-      double& v = vectors[i * width + c];
-      v -= mean[c];
-      squares += v * v;
-    }
-    for (std::size_t c = 0; squares > 0 && c < width; ++c) {
-      vectors[i * width + c] /= std::sqrt(squares);
-    }
-  }
+  const TokenVectors vectors(trace);
+  std::vector<float> units;
   std::vector<std::vector<std::uint64_t>> members(h.experts());
-  for (std::uint64_t i = 0; i < rows.size(); ++i) {
+  std::uint64_t tokens = 0;
+  for (std::uint64_t r = 0; r < trace.rows(); ++r) {
+    if (trace.tokens.phase[r] == static_cast<std::uint8_t>(Phase::kWarmUp)) continue;
+    vectors.append_unit(r, units);
     for (std::uint32_t j = 0; j < h.slots; ++j) {
-      const std::uint16_t e = trace.routing.chosen[trace.slot_at(rows[i], last, j)];
-      if (e != kNoExpert) {
-        members[e].push_back(i);
-      }
+      const std::uint16_t e = trace.routing.chosen[trace.slot_at(r, last, j)];
+      if (e != kNoExpert) members[e].push_back(tokens);
     }
+    ++tokens;
   }
-  Cohesion out;
-  out.layer = h.layers[last];
-  double sum = 0;
-  double base = 0;
-  std::uint64_t counted = 0;
-  for (std::uint32_t e = 0; e < h.experts(); ++e) {
-    out.experts.push_back(
-        mean_cosine(members[e], vectors, width, seed, random_purpose("cohesion"), e));
-    if (!out.experts.back()) {
-      continue;
-    }
-    // As many tokens, drawn without replacement.
-    std::vector<std::uint64_t> any(rows.size());
-    for (std::uint64_t i = 0; i < any.size(); ++i) {
-      any[i] = i;
-    }
-    const std::size_t n = std::min(any.size(), members[e].size());
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::uint64_t pick = random_u64(seed, random_purpose("cohesion baseline"),
-                                            {0, 0, static_cast<std::uint32_t>(i), e}) %
-                                 (any.size() - i);
-      std::swap(any[i], any[i + pick]);
-    }
-    any.resize(n);
-    sum += *out.experts.back();
-    base += mean_cosine(any, vectors, width, seed, random_purpose("cohesion pairs"), e).value_or(0);
-    ++counted;
-  }
-  if (counted > 0) {
-    out.mean = sum / static_cast<double>(counted);
-    out.baseline = base / static_cast<double>(counted);
-  }
-  return out;
+  if (tokens == 0) return std::nullopt;
+  ExpertCohesion found = expert_cohesion(units, vectors.width(), members, seed);
+  return Cohesion{h.layers[last], std::move(found.experts), found.mean, found.baseline};
 }
 
 }  // namespace switchyard

@@ -6,12 +6,7 @@
 // nothing else. touched: experts with >= 1 token that ran there (kept + rerouted), summed over
 // layers. capacity: C of the recorded policy, where one C holds for the step.
 //
-//   cohesion(e)  mean cosine of pairs of token vectors routed to e, of all pairs or of 2000 drawn
-//   by
-//                philox(seed, "cohesion"; e, pair); vector: the router's input of the last MoE
-//                layer (what the trace holds nearest to the final hidden state; recorded with
-//                --router-input), minus the mean over all tokens. Baseline: as many tokens drawn
-//                without regard to routing.
+// Cohesion: cohesion.hpp; here of all tokens of the trace.
 //
 // Not modelled: C of policies that count by groups of tokens, of tutel with factor <= 0 and of
 // policies other than capacity: no value. Ranks: a trace is of one.
@@ -50,7 +45,7 @@ struct Cohesion {
   std::vector<std::optional<double>> experts;  ///< [E]; no value for fewer than two tokens.
   std::optional<double> mean, baseline;        ///< Mean over experts with a value.
 };
-/// No value without router_input (read it with TraceReadOptions::router_input).
+/// No value without router_input (read it with TraceReadOptions::router_input or last_input).
 [[nodiscard]] std::optional<Cohesion> trace_cohesion(const RoutingTrace& trace,
                                                      std::uint64_t seed = 1);
 

@@ -29,9 +29,11 @@ namespace switchyard {
 inline constexpr std::uint64_t kTraceBytesInMemory = 256ULL << 20;
 
 /// As read_trace; the routing of a trace above `most_bytes` stays in the file: `routing` is empty
-/// and `parts` is set, which holds at most about `most_bytes` (at least four parts).
+/// and `parts` is set, which holds at most about `most_bytes` (at least four parts). `last_input`:
+/// as TraceReadOptions; it is in memory whatever its size (2 H bytes a row).
 [[nodiscard]] RoutingTrace open_trace(const std::filesystem::path& path, bool verify = true,
-                                      std::uint64_t most_bytes = kTraceBytesInMemory);
+                                      std::uint64_t most_bytes = kTraceBytesInMemory,
+                                      bool last_input = false);
 
 /// What the routers saw and decided for rows [first, end); borrowed until the next part is read.
 struct TracePart {

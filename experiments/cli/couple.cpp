@@ -236,6 +236,7 @@ int run_couple(const CoupleOptions& options) {
     run.chunk = options.chunk;
     run.seed = first.run.seed;
     run.sampling.seed = first.run.seed;
+    run.router_input = options.router_input;
     if (signals != nullptr || !coupled::needs_signals(policy)) {
       run.policy = policy;
       run.weights = weights.layers.empty() ? nullptr : &weights;
@@ -245,7 +246,7 @@ int run_couple(const CoupleOptions& options) {
     const fs::path file = folder.file(round, kTraceName);
     (void)record_trace(engine, prompts, run, file);
     last_round = round;
-    return read_trace(file);
+    return read_trace(file, {.last_input = options.router_input});
   };
   hooks.simulate = [&](std::uint32_t round, const RoutingTrace& trace) {
     say(round, "simulator");

@@ -23,6 +23,7 @@ struct CoupleOptions {
   std::uint32_t max_new = 32;         ///< Per prompt, unless the prompt says otherwise.
   std::uint32_t batch = 0;            ///< Prompts that run together; 0: all.
   std::uint32_t chunk = 0;            ///< 0: whole prompts.
+  bool router_input = false;          ///< Traces keep hidden states: the run has its cohesion.
   unsigned threads = 0;               ///< 0: the cores. No effect on any output.
   std::string progress;               ///< "" or "json".
   bool quiet = false;

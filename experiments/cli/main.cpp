@@ -290,6 +290,9 @@ int run(int argc, char** argv) {
                        "key=value, overrides the scenario; may be repeated");
   v_couple->add_option("--keep", couple.keep,
                        "folder: roundN/trace.h5 and roundN/signals.h5 of every round");
+  v_couple->add_flag("--router-input", couple.router_input,
+                     "keep the routers' inputs in the traces: the run then has the cohesion of its "
+                     "experts' tokens, which alarms may watch");
   v_couple->add_option("--threads", couple.threads, "0: all cores; changes no output")
       ->capture_default_str();
   v_couple->add_option("-o,--output", couple.output, "run file (.h5) of the last round")

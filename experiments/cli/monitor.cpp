@@ -39,7 +39,7 @@ int run_monitor(const MonitorOptions& options) {
     std::optional<RoutingTrace> trace;
     std::string hash;
     if (s.workload.routing.source == scenario::RoutingSource::kTrace) {
-      trace = open_trace(s.workload.routing.trace_path);
+      trace = open_trace(s.workload.routing.trace_path, true, kTraceBytesInMemory, true);
       hash = trace_file_hash(s.workload.routing.trace_path);
     }
     const auto sink = sim::memory_sink();
@@ -66,6 +66,14 @@ int run_monitor(const MonitorOptions& options) {
   if (options.alarms) {
     rules = scenario::read_alarm_file(*options.alarms);
     source = "the rules of " + *options.alarms;
+    for (const scenario::AlarmRule& r : rules) {
+      if (!scenario::of_hidden_states(r.signal) || (file ? file->run : run).cohesion) continue;
+      throw InputError(r.where,
+                       fmt::format("signal = \"{}\" needs hidden states: {} has none",
+                                   scenario::kHealthSignals[health::at(r.signal)].name,
+                                   options.input),
+                       "simulate a trace made with --router-input");
+    }
   }
   health::MonitorReport report = file ? health::monitor_run(*file, rules, options.input)
                                       : health::monitor_run(run, rules, options.input);

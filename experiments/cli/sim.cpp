@@ -104,7 +104,7 @@ int run_sim(const SimOptions& options) {
   std::string trace_hash;
   if (scenario.workload.routing.source == scenario::RoutingSource::kTrace) {
     const std::string& path = scenario.workload.routing.trace_path;
-    trace = open_trace(path);
+    trace = open_trace(path, true, kTraceBytesInMemory, true);
     trace_hash = trace_file_hash(path);
   }
   const std::filesystem::path trace_path = trace ? scenario.workload.routing.trace_path : "";

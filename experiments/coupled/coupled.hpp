@@ -11,13 +11,16 @@
 //                gives the signals that it was made with. Or a round whose trace is that of an
 //                earlier one: it oscillates for ever. Or `rounds` are over: not converged.
 //
+// Of several replicas each sequence sees the one that computed it in the simulation of the round
+// before (signal_table.hpp); in round 0 the engine runs all of them together.
+//
 // A decision is the set of experts of one token row in one MoE layer; rows are the same when
 // sequence and position are. A row that only one of the two traces has (another token ended a
 // sequence) is changed in every layer.
 //
 // Not modelled: the engine's batches are its own, not the simulator's (signal_table.hpp says how
-// steps are paired); damping of the signals between rounds; several replicas (refused by name): the
-// table has one sample a step, and each sequence would need those of its own replica.
+// steps are paired); damping of the signals between rounds; prefill replicas (refused by name): a
+// sequence's prompt and answer would see two machines.
 #pragma once
 #include <cstdint>
 #include <functional>

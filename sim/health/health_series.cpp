@@ -49,6 +49,8 @@ HealthSample sample_step(const run::StepRecord& r, std::uint32_t step, const run
   set(HealthSignal::kLongestQueue,
       sc.assignments > 0 ? static_cast<double>(sc.longest_queue) : run::kNoData);
   set(HealthSignal::kGateEntropy, sc.gate_entropy);
+  set(HealthSignal::kCohesion, sc.cohesion);
+  set(HealthSignal::kCohesionBaseline, sc.cohesion_baseline);
   set(HealthSignal::kExpertFraction,
       share(static_cast<double>(sc.assignments - sc.dropped),
             static_cast<double>(sc.tokens) * static_cast<double>(inv.moe_layers.size()) *

@@ -24,7 +24,7 @@ struct Line {
 /// For most signals high is bad; for these low is.
 bool low_is_bad(HealthSignal s) {
   return s == HealthSignal::kColdExpert || s == HealthSignal::kExpertFraction ||
-         s == HealthSignal::kSparsityRatio;
+         s == HealthSignal::kSparsityRatio || s == HealthSignal::kCohesion;
 }
 
 std::string state_of(HealthSignal signal, const std::vector<scenario::AlarmRule>& rules,

@@ -37,6 +37,16 @@ void Simulator::make_board(const run::Inventory& inventory) {
   own_policy_ = policy_;
   busy_ps_.assign(gpus_, 0);
   for (const AlarmRule& r : s_.alarms) {
+    if (scenario::of_hidden_states(r.signal) && !cohesion_) {
+      throw InputError(r.where,
+                       fmt::format("signal = \"{}\" needs hidden states: {}",
+                                   scenario::kHealthSignals[health::at(r.signal)].name,
+                                   layers_ == 0       ? "the model is dense"
+                                   : trace_ == nullptr ? "synthetic routing has none"
+                                                       : "the routing trace has none"),
+                       layers_ == 0 ? "watch another signal"
+                                    : "use a trace made with --router-input (trace, couple)");
+    }
     if (r.action != AlarmAction::kPolicy) continue;
     const RoutingPolicy plain;
     if (trace_ != nullptr) require_decidable(trace_->header, r.policy, r.where);

@@ -102,6 +102,7 @@ void Simulator::settle_step(std::uint32_t engine) {
     check_time(end);
     const std::int64_t more = end - sc.end_ps, before = sc.end_ps;
     sc.end_ps = end;
+    settle_signals(h.step, end);
     stretch(sc.phase_ps.data(), more);
     if (more > 0 && !h.path.empty()) {
       run::CriticalEntry e = h.path.back();

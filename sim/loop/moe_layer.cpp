@@ -410,6 +410,7 @@ void Simulator::moe_front(std::uint32_t moe) {
   if (s_.memory.sample_every.ps() > 0) sample_by_clock();
   if (defers_) find_late(moe);
   decide_layer(moe, index);
+  if (cohesion_ && moe + 1 == layers_) cohesion_->add(*source_, tokens_, moe, decision_);
   if (defers_) choose_what_runs();
   pool_->traffic.build(moe, *ran_tokens_, *ran_, traffic_);
   check_traffic(moe);

@@ -94,7 +94,6 @@ class TraceSource final : public RoutingSource {
                   Need need) override {
     const std::uint32_t in_trace = trace_.header.layer_count();
     const std::uint32_t l = layer % in_trace;
-    const std::uint64_t shift = std::uint64_t{kShift} * (layer / in_trace);
     const std::uint32_t m = trace_.header.candidates;
     const bool scored = need == Need::kScored;
     const bool entropies = m == trace_.header.experts() && !is_experts_only(trace_.header);
@@ -106,17 +105,13 @@ class TraceSource final : public RoutingSource {
     out.lse.resize(scored ? tokens.size() : 0);
     double sum = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const std::uint32_t b = tokens.sequence[t];
-      Pool& pool = pools_[tokens.answer[t]];
-      const auto& list = pool.of_sequence[followed(b)];
-      const std::uint64_t lap = serves_ ? 0 : b / sequences_.size();
-      const std::uint32_t place = list[(lap * kShift + tokens.ordinal[t]) % list.size()];
+      const std::uint32_t place = place_of(tokens, t);
       if (layer == 0) {
+        Pool& pool = pools_[tokens.answer[t]];
         reused_ = reused_ || pool.taken[place] != 0;
         pool.taken[place] = 1;
       }
-      const std::uint64_t at = place + shift;
-      const std::uint64_t row = pool.rows[at < pool.rows.size() ? at : at % pool.rows.size()];
+      const std::uint64_t row = row_of(tokens, layer, t, place);
       const TraceCell cell = trace_cell(trace_, row, l);
       std::copy_n(cell.candidates.begin(), m, out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
       if (scored) {
@@ -139,6 +134,11 @@ class TraceSource final : public RoutingSource {
   [[nodiscard]] std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const override {
     return followed(b);
   }
+  [[nodiscard]] std::optional<std::uint64_t> trace_row(const StepTokens& tokens,
+                                                       std::uint32_t layer,
+                                                       std::uint32_t t) const override {
+    return row_of(tokens, layer, t, place_of(tokens, t));
+  }
   [[nodiscard]] std::span<const float> gate_bias(std::uint32_t layer) const override {
     return trace_.bias_of(layer % trace_.header.layer_count());
   }
@@ -153,6 +153,20 @@ class TraceSource final : public RoutingSource {
     std::vector<std::vector<std::uint32_t>> of_sequence;  // indices into rows
     std::vector<std::uint8_t> taken;
   };
+  /// Place of the token's row in its pool, before layers that are cycled shift it.
+  [[nodiscard]] std::uint32_t place_of(const StepTokens& tokens, std::size_t t) const {
+    const std::uint32_t b = tokens.sequence[t];
+    const auto& list = pools_[tokens.answer[t]].of_sequence[followed(b)];
+    const std::uint64_t lap = serves_ ? 0 : b / sequences_.size();
+    return list[(lap * kShift + tokens.ordinal[t]) % list.size()];
+  }
+  [[nodiscard]] std::uint64_t row_of(const StepTokens& tokens, std::uint32_t layer, std::size_t t,
+                                     std::uint32_t place) const {
+    const auto& rows = pools_[tokens.answer[t]].rows;
+    const std::uint64_t at =
+        place + std::uint64_t{kShift} * (layer / trace_.header.layer_count());
+    return rows[at < rows.size() ? at : at % rows.size()];
+  }
   /// Sequence of the trace that simulated sequence b follows.
   [[nodiscard]] std::uint32_t followed(std::uint32_t b) const {
     const std::uint64_t n = sequences_.size();

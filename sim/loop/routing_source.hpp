@@ -60,6 +60,12 @@ class RoutingSource {
                               std::span<std::uint16_t> ids) = 0;
   /// Sequence of the trace that simulated sequence b follows; no value: a synthetic request.
   [[nodiscard]] virtual std::optional<std::uint32_t> trace_sequence(std::uint32_t b) const = 0;
+  /// Row of the trace whose candidates token t has in layer `layer`; no value: synthetic.
+  [[nodiscard]] virtual std::optional<std::uint64_t> trace_row(const StepTokens& /*tokens*/,
+                                                               std::uint32_t /*layer*/,
+                                                               std::uint32_t /*t*/) const {
+    return std::nullopt;
+  }
   /// All E logits of the last call's tokens, [T][E], or empty when only the candidates are known.
   [[nodiscard]] virtual std::span<const float> logits() const = 0;
   /// Selection bias of the layer, [E] or empty.

@@ -14,9 +14,11 @@ void Simulator::begin_signals(SignalTable* table) {
   if (layers_ == 0) {
     throw InputError("signals", "the model has no MoE layer, so nothing reads signals");
   }
-  if (s_.workload.serves() && s_.workload.serving.front_end.replicas > 1) {
-    throw InputError("signals", "unsupported: several replicas step by themselves, at once",
-                     "use workload.front_end.replicas = 1");
+  if (s_.workload.serves() && s_.workload.serving.front_end.prefill_replicas > 0) {
+    throw InputError("signals",
+                     "unsupported with prefill replicas: prompt and answer of a sequence see two "
+                     "machines",
+                     "use workload.front_end.prefill_replicas = 0");
   }
   if (defers_) {
     throw InputError("signals",
@@ -51,7 +53,19 @@ void Simulator::note_signals() {
   signalled_ = signals_ != nullptr && tokens_.size() > 0;
   if (!signalled_) return;
   SignalTable& t = *signals_;
-  const std::uint32_t copies = layout().copies();
+  // Copies of the experts in the replica that steps.
+  const scenario::Parallel& own = layout();
+  const std::uint32_t all_copies = own.copies();
+  const std::uint32_t first_copy = (plan_.first_gpu - own.first_gpu) / own.copy_gpus();
+  const std::uint32_t last_copy = (plan_.last_gpu - own.first_gpu) / own.copy_gpus();
+  if (replicas() > 1) {
+    t.replica.push_back(plan_.engine);
+    for (const PlannedSequence& q : plan_.sequences) {
+      if (t.sequence_replica.size() <= q.id) t.sequence_replica.resize(q.id + 1, kNoReplica);
+      t.sequence_replica[q.id] = plan_.engine;
+    }
+    signal_rows_[step_] = t.start_ps.size();
+  }
   t.decodes.push_back(std::find(tokens_.phase.begin(), tokens_.phase.end(),
                                 static_cast<std::uint8_t>(switchyard::Phase::kDecode)) !=
                               tokens_.phase.end()
@@ -65,9 +79,9 @@ void Simulator::note_signals() {
   for (std::uint32_t l = 0; l < layers_; ++l) {
     for (std::uint32_t e = 0; e < experts_; ++e) {
       std::vector<std::uint32_t> of;
-      for (std::uint32_t q = 0; q < copies; ++q) {
+      for (std::uint32_t q = first_copy; q < last_copy; ++q) {
         for (std::uint32_t i = 0; i < map().row(l).copies(e); ++i) {
-          of.push_back(map().gpu_of(l, e, q * layout().copy_gpus(), i));
+          of.push_back(map().gpu_of(l, e, own.first_of_copy(q), i));
         }
       }
       const std::size_t first = std::size_t{l % t.layers} * experts_ + e;
@@ -111,10 +125,11 @@ void Simulator::note_signals() {
     for (std::uint32_t l = 0; l < t.layers; ++l) {
       for (std::uint32_t e = 0; e < experts_; ++e) {
         float least = 0;
-        for (std::uint32_t q = 0; q < copies; ++q) {
-          const std::vector<float>& level = state_.layer(std::size_t{l} * copies + q).queue_level;
+        for (std::uint32_t q = first_copy; q < last_copy; ++q) {
+          const std::vector<float>& level =
+              state_.layer(std::size_t{l} * all_copies + q).queue_level;
           const float here = level.empty() ? 0.0F : level[e];
-          least = q == 0 ? here : std::min(least, here);
+          least = q == first_copy ? here : std::min(least, here);
         }
         t.queue.push_back(least);
       }
@@ -123,8 +138,8 @@ void Simulator::note_signals() {
   if (signal_longest_) {
     for (std::uint32_t l = 0; l < t.layers; ++l) {
       std::uint32_t longest = 0;
-      for (std::uint32_t q = 0; q < copies; ++q) {
-        longest = std::max(longest, state_.layer(std::size_t{l} * copies + q).longest_queue);
+      for (std::uint32_t q = first_copy; q < last_copy; ++q) {
+        longest = std::max(longest, state_.layer(std::size_t{l} * all_copies + q).longest_queue);
       }
       t.longest_queue.push_back(longest);
     }
@@ -133,6 +148,11 @@ void Simulator::note_signals() {
 
 void Simulator::end_signals(std::int64_t end_ps) {
   if (signalled_) signals_->end_ps.push_back(end_ps);
+}
+
+void Simulator::settle_signals(std::uint64_t step, std::int64_t end_ps) {
+  const auto row = signal_rows_.find(step);
+  if (row != signal_rows_.end()) signals_->end_ps[row->second] = end_ps;
 }
 
 }  // namespace switchyard::sim

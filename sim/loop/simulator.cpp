@@ -118,6 +118,9 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
     table_ = load_table(policy_, s_.policy_files, source_->gate(),
                         cycled ? trace->header.layer_count() : layers_);
     describe_requests(trace);
+    if (trace != nullptr && has_token_vectors(*trace)) {
+      cohesion_ = std::make_unique<StepCohesion>(*trace, experts_, s_.run.seed);
+    }
   }
   check_sampling();
   make_expert_loads(trace);
@@ -734,6 +737,7 @@ void Simulator::head() {
 void Simulator::compute_layers() {
   entropy_ = 0;
   empty_layers_ = 0;
+  if (cohesion_) cohesion_->begin_step();
   parts_ = layout().micro_batches * (s_.network.two_batch ? 2 : 1);
   layer_begun_.assign(layers_, 0);
   layer_straggler_ps_.assign(layers_, 0);
@@ -755,6 +759,7 @@ void Simulator::compute_layers() {
   if (layers_ > empty_layers_) {
     record_.scalars.gate_entropy = entropy_ / (layers_ - empty_layers_);
   }
+  if (cohesion_) cohesion_->finish(step_, record_.scalars);
   note_deferral();
 }
 
@@ -997,6 +1002,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   sink_.begin(meta, inv);
   prepare(inv);
   sink_.data().serving = s_.workload.serves();
+  sink_.data().cohesion = cohesion_ != nullptr;
 
   reset_healing();
   bool due = false;
@@ -1067,6 +1073,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   batch_->finish(end, sink_.data(), result.notes, broken);
   if (faults_ != nullptr) note_faults(result);
   note_deferral(result);
+  if (cohesion_) note_cohesion(sink_.data());
   if (board_ != nullptr) {
     sink_.data().metrics.push_back({"alarms", static_cast<double>(alarms_), ""});
   }

@@ -66,7 +66,7 @@ struct SimulationResult {
 /// What coupled mode adds to a simulation.
 struct SimulationExtras {
   /// Filled with what the policy saw, step by step (steps without a token left out): the input of
-  /// `trace --signals`. Null: not kept. InputError for a dense model, several replicas, and layers
+  /// `trace --signals`. Null: not kept. InputError for a dense model, prefill replicas, and layers
   /// of a cycled trace that share a trace's layer and not its placement.
   SignalTable* signals = nullptr;
   MemoryLedger::Watch memory;        ///< Told of every allocation and free; empty: nobody is.

@@ -30,6 +30,7 @@
 #include "sim/loop/router_units.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/loop/simulator.hpp"
+#include "sim/loop/step_cohesion.hpp"
 #include "sim/loop/step_plan.hpp"
 #include "sim/memory/ledger.hpp"
 #include "sim/memory/loading.hpp"
@@ -289,6 +290,8 @@ class Simulator {
   /// What the policy sees in the step that is about to be computed.
   void note_signals();
   void end_signals(std::int64_t end_ps);
+  /// Others' traffic has moved the end of a step of several replicas.
+  void settle_signals(std::uint64_t step, std::int64_t end_ps);
   /// Routes tokens of one copy of the experts, the one of GPUs copy * ep …
   void route(std::uint32_t moe, std::uint32_t copy, const StepContext& context,
              const CandidatesView& candidates, std::span<const float> logits, LayerDecision& out);
@@ -603,6 +606,7 @@ class Simulator {
   SignalTable* signals_ = nullptr;       // null: nobody wants them
   bool signal_queues_ = false, signal_longest_ = false;
   bool signalled_ = false;  // the step under way has a row in the table
+  std::map<std::uint64_t, std::size_t> signal_rows_;  // of steps of several replicas
 
   // Faults: null and empty without.
   std::unique_ptr<FaultClock> faults_;
@@ -735,6 +739,7 @@ class Simulator {
     std::uint64_t since = 0;  // step
     std::vector<WaitingSlot> slots;
   };
+  std::unique_ptr<StepCohesion> cohesion_;  // Null: there are no hidden states.
   bool defers_ = false;
   std::map<std::uint32_t, Waiting> waiting_;  // by sequence
   std::uint64_t deferred_slots_ = 0, deferrals_ = 0;

@@ -166,7 +166,9 @@ struct StepScalars {
   std::uint64_t assignments = 0, kept = 0, rerouted = 0, queued = 0, dropped = 0, overflow = 0;
   std::uint64_t longest_queue = 0;  ///< Max over experts of assignments beyond C.
   double gate_entropy = kNoData;    ///< Mean over tokens and layers, bits; in [0, log2 E].
-  double imbalance = kNoData;       ///< Mean over layers of LayerRecord::imbalance.
+  /// Mean cosine of the hidden states of an expert's tokens, mean over experts; of random tokens.
+  double cohesion = kNoData, cohesion_baseline = kNoData;
+  double imbalance = kNoData;  ///< Mean over layers of LayerRecord::imbalance.
   double imbalance_max = kNoData;   ///< Largest over layers.
   std::uint64_t hbm_bytes = 0;      ///< Read and written by all GPUs.
   double flops = 0;                 ///< Done by all GPUs.
@@ -335,6 +337,7 @@ struct RunData {
   RerouteSteps reroutes;
   std::vector<RequestRecord> requests;
   bool serving = false;  ///< The requests arrived; their last five members have a meaning.
+  bool cohesion = false;  ///< The trace had hidden states: steps know their cohesion.
   std::vector<TokenRecord> tokens;
   std::vector<Event> events;
   std::vector<CriticalEntry> critical_path;

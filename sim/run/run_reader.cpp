@@ -290,6 +290,10 @@ void RunReader::State::read_meta() {
   m.scenario_text = file.text("scenario");
   bytes += m.scenario_text.size();
   base.notes = strings("notes");
+  base.cohesion = file.has("step/cohesion");
+  if (base.cohesion != file.has("step/cohesion_baseline")) {
+    file.fail("step/cohesion", "cohesion and cohesion_baseline are present together");
+  }
   internal::counters(base.totals,
                      [this](const char* name, std::uint64_t& v) { v = file.u64_attribute(name); });
   if (steps() > kMostSteps) {
@@ -504,6 +508,16 @@ std::vector<StepScalars> RunReader::read_steps(std::uint64_t first, std::uint64_
       s.check_plain(name, values, 1, first);
     }
   });
+  if (s.base.cohesion) {
+    const auto cosines = [&](const char* name, auto member) {
+      const auto values = s.read_column(out, name, member, first, count);
+      s.check(
+          name, values, [](double v) { return std::isnan(v) || (v >= -1 && v <= 1); },
+          "a cosine, or NaN", 1, first);
+    };
+    cosines("step/cohesion", &StepScalars::cohesion);
+    cosines("step/cohesion_baseline", &StepScalars::cohesion_baseline);
+  }
   const bool several = s.file.has("step/engine");
   if (several) {
     const auto engines = s.read_column(out, "step/engine", &StepScalars::engine, first, count);

@@ -81,7 +81,8 @@ std::vector<SchemaEntry> entries() {
   add("link/bandwidth", "K", kF64, "B/s", "per direction");
   add("moe_layers", "L", kU32, "", "real numbers of the MoE layers, ascending");
   add("placement", "L,E,R", kU32, "",
-      "GPU of each expert's replicas when the run begins (a rebalanced placement: events); "
+      "GPU of each expert's replicas when the run begins (a rebalanced placement: events), "
+      "with `[parallel.prefill]` those of prefill replicas first; "
       "4294967295 = no further replica");
 
   add("totals/gpu_memory", "G,6", kU64, "B", "high water of each category");
@@ -119,6 +120,10 @@ std::vector<SchemaEntry> entries() {
   block("step/overflow", "S", kU64, "assignments", "first choices that found the expert full");
   block("step/longest_queue", "S", kU64, "assignments", "most beyond capacity at one expert");
   block("step/gate_entropy", "S", kF64, "bit", "mean over tokens and layers; NaN = n/a");
+  block("step/cohesion", "S", kF64, "",
+        "mean cosine of the hidden states of an expert's tokens in the last MoE layer, mean over "
+        "experts; NaN = no expert has two; absent when the trace has no hidden states");
+  block("step/cohesion_baseline", "S", kF64, "", "the same of as many random tokens of the step");
   block("step/imbalance", "S", kF64, "", "max/mean over GPUs, mean over layers; NaN = n/a");
   block("step/imbalance_max", "S", kF64, "", "max/mean over GPUs, largest layer; NaN = n/a");
   block("step/hbm_bytes", "S", kU64, "B", "HBM traffic of all GPUs");

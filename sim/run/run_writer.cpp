@@ -287,6 +287,10 @@ void write_rows(FileWriter& file, const RunData& run) {
     if (several_engines(run.inventory)) {
       file.write("step/engine", column(run.steps, &StepScalars::engine));
     }
+    if (run.cohesion) {
+      file.write("step/cohesion", column(run.steps, &StepScalars::cohesion));
+      file.write("step/cohesion_baseline", column(run.steps, &StepScalars::cohesion_baseline));
+    }
   }
   internal::request_columns([&](const char* name, auto member) {
     file.write(fmt::format("request/{}", name), column(run.requests, member));

@@ -32,6 +32,8 @@ double threshold(Section& s, std::string_view key, HealthSignal signal,
           .seconds();
     case SignalUnit::kShare:
       return s.percent(key, fallback);
+    case SignalUnit::kCosine:
+      return s.number(key, {-1, 1}, fallback);
     default:
       return s.number(key, {0, 1e12}, fallback);
   }
@@ -75,12 +77,6 @@ std::vector<AlarmRule> alarms_from(Context& context, const Node* list, const std
     r.where = list->children[i].where();
     if (!s.has("signal"))
       s.fail("signal", "is missing", fmt::format("one of {}", fmt::join(names, ", ")));
-    if (const Node* signal = s.find("signal"); signal->text == "cohesion") {
-      s.fail(
-          "signal",
-          "\"cohesion\" is no signal of a run: it is of hidden states, and a run has none",
-          "switchyard trace --router-input, then switchyard inspect TRACE --activation prints it");
-    }
     r.signal = static_cast<HealthSignal>(s.choice("signal", names));
     r.name = s.text("name", std::string(info(r.signal).name));
     for (const AlarmRule& other : rules) {

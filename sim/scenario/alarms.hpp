@@ -44,9 +44,11 @@ enum class HealthSignal : std::uint8_t {
   kWaitShare,
   kSparsityRatio,
   kGpuBusy,
+  kCohesion,
+  kCohesionBaseline,
 };
-inline constexpr std::size_t kHealthSignalCount = 17;
-enum class SignalUnit : std::uint8_t { kTime, kShare, kRatio, kCount, kBits };
+inline constexpr std::size_t kHealthSignalCount = 19;
+enum class SignalUnit : std::uint8_t { kTime, kShare, kRatio, kCount, kBits, kCosine };
 
 struct HealthSignalInfo {
   std::string_view name;
@@ -81,7 +83,16 @@ inline constexpr std::array<HealthSignalInfo, kHealthSignalCount> kHealthSignals
      "param_narrow)"},
     {"gpu_busy", SignalUnit::kShare, false,
      "time a GPU computes or exchanges / step time, busiest GPU"},
+    {"cohesion", SignalUnit::kCosine, false,
+     "mean cosine of the hidden states of an expert's tokens, mean over experts; of traces with "
+     "--router-input"},
+    {"cohesion_baseline", SignalUnit::kCosine, false, "cohesion of as many random tokens"},
 }};
+
+/// Signals that only a run of a trace with hidden states has.
+constexpr bool of_hidden_states(HealthSignal s) {
+  return s == HealthSignal::kCohesion || s == HealthSignal::kCohesionBaseline;
+}
 
 enum class AlarmStatistic : std::uint8_t { kMean, kMax, kMin, kP95, kGrowth };
 inline constexpr std::array<std::string_view, 5> kAlarmStatisticNames{"mean", "max", "min", "p95",

@@ -253,6 +253,93 @@ TEST_F(CoupleVerb, FindsAFixedPointWhereSimulatorAndEngineDecideAlike) {
   EXPECT_EQ(read_file(folder_ / "r.h5"), one);
 }
 
+// Requests in pairs that arrive together, dealt in turns to two replicas of four GPUs, against each
+// of them once on one such replica: the same machine, so the same decisions.
+TEST_F(CoupleVerb, TwoReplicasWithTheSameRequestsDecideAsOne) {
+  const std::vector<std::string> lines{"int main()", "hello", "for (;;)", "12345", "return 0"};
+  std::string hardware = read_file(test::source_path("tests/sim/data/worked_hardware.toml"));
+  write_file(folder_ / "eight.toml", hardware);
+  for (const auto& [eight, four] : {std::pair<std::string, std::string>{"count = 8", "count = 4"},
+                                    {"gpu[0-7]", "gpu[0-3]"}}) {
+    const std::size_t at = hardware.find(eight);
+    ASSERT_NE(at, std::string::npos);
+    hardware.replace(at, eight.size(), four);
+  }
+  write_file(folder_ / "four.toml", hardware);
+  const auto couple_of = [&](std::uint32_t replicas) {
+    const std::string n = std::to_string(replicas);
+    std::string prompts, arrivals = "arrival_ns,prompt_tokens,output_tokens\n";
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      for (std::uint32_t r = 0; r < replicas; ++r) {
+        prompts += lines[i] + "\n";
+        arrivals += std::to_string(1000 * i) + ",6,5\n";
+      }
+    }
+    write_file(folder_ / ("p" + n + ".txt"), prompts);
+    write_file(folder_ / ("a" + n + ".csv"), arrivals);
+    write_file(folder_ / ("s" + n + ".toml"),
+               "[model]\nfile = \"" + model_.string() + "\"\n[hardware]\nfile = \"" +
+                   (replicas == 1 ? "four" : "eight") +
+                   ".toml\"\n[parallel]\nep = 4\n[workload]\nkind = \"trace\"\n"
+                   "routing = { trace = \"trace.h5\" }\n[workload.arrivals]\nfile = \"a" + n +
+                   ".csv\"\n[workload.front_end]\nreplicas = " + n +
+                   "\nbalance = \"round_robin\"\n[network]\nmodel = \"bottleneck\"\n"
+                   "[policy]\nload_aware = { u = \"queue\", lambda = 0.4 }\n"
+                   "capacity = { rule = \"share\", factor = 1.5 }\n");
+    const auto r = run_switchyard(
+        {"couple", "s" + n + ".toml", "--model", model_.string(), "--prompts", "p" + n + ".txt",
+         "--max-new", "5", "--rounds", "12", "--keep", "rounds" + n, "-o", "r" + n + ".h5"},
+        {folder_, {}});
+    EXPECT_EQ(r.exit_code, 0) << r.err << r.out;
+    EXPECT_NE(r.out.find("converged in round"), std::string::npos) << r.out;
+    const run::RunData run = run::read_run(folder_ / ("r" + n + ".h5"));
+    EXPECT_GT(metric(run, "coupled changed decisions, round 1"), 0);
+    const auto rounds = static_cast<std::uint32_t>(metric(run, "coupled rounds"));
+    return folder_ / ("rounds" + n) / ("round" + std::to_string(rounds));
+  };
+  const fs::path one = couple_of(1), two = couple_of(2);
+  const RoutingTrace a = read_trace(one / "trace.h5"), b = read_trace(two / "trace.h5");
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> row_of;
+  for (std::uint64_t r = 0; r < a.rows(); ++r) {
+    row_of[{a.tokens.sequence[r], a.tokens.position[r]}] = r;
+  }
+  EXPECT_EQ(b.rows(), 2 * a.rows());
+  for (std::uint64_t r = 0; r < b.rows(); ++r) {
+    const auto same = row_of.find({b.tokens.sequence[r] / 2, b.tokens.position[r]});
+    ASSERT_NE(same, row_of.end()) << r;
+    for (std::uint32_t l = 0; l < 2; ++l) {
+      for (std::uint32_t j = 0; j < b.header.slots; ++j) {
+        ASSERT_EQ(b.routing.chosen[b.slot_at(r, l, j)],
+                  a.routing.chosen[a.slot_at(same->second, l, j)])
+            << "sequence " << b.tokens.sequence[r] << " position " << b.tokens.position[r];
+      }
+    }
+  }
+  // The signals say which replica each request and step were of, and where its experts are.
+  const fs::path before = two.parent_path() / "round0";
+  const SignalTable signals = read_signals(before / "signals.h5").table;
+  ASSERT_EQ(signals.replicas(), 2U);
+  EXPECT_EQ(signals.sequence_replica,
+            (std::vector<std::uint32_t>{0, 1, 0, 1, 0, 1, 0, 1, 0, 1}));
+  for (std::uint32_t s = 0; s < signals.steps(); ++s) {
+    const std::size_t first = std::size_t{signals.placement[s]} * 2 * 9;
+    for (std::uint32_t at = signals.first_gpu[first]; at < signals.first_gpu[first + 17]; ++at) {
+      EXPECT_EQ(signals.gpu[at] / 4, signals.replica[s]) << s;
+    }
+  }
+  EXPECT_EQ(read_signals(one.parent_path() / "round0" / "signals.h5").table.replica.size(), 0U);
+}
+
+TEST_F(CoupleVerb, RefusesPrefillReplicas) {
+  write_file(folder_ / "a.csv", "arrival_ns,prompt_tokens,output_tokens\n0,6,5\n");
+  const auto r = couple({"--set", "parallel.ep=4", "--set", "parallel.dp=4", "--set",
+                         "workload={kind=\"trace\",routing={trace=\"trace.h5\"},arrivals={file="
+                         "\"a.csv\"},front_end={replicas=2,prefill_replicas=1}}"});
+  EXPECT_EQ(r.exit_code, 2) << r.out;
+  testing_support::expect_contains(r.err, "unsupported with prefill replicas");
+  EXPECT_FALSE(fs::exists(folder_ / "r.h5"));
+}
+
 TEST_F(CoupleVerb, SaysNotConvergedAndStillWritesTheRun) {
   const auto r = couple({"--rounds", "1", "--quiet"});
   EXPECT_EQ(r.exit_code, 1);

@@ -226,6 +226,80 @@ TEST(PolicyInTheEngine, ConservesAndIsReplayedToTheSameDecisions) {
   }
 }
 
+// Two replicas, the second with the memory of the first one's GPUs the other way round: a sequence
+// is decided as in a run under its own replica's signals alone.
+TEST(PolicyInTheEngine, ASequenceSeesTheSignalsOfItsOwnReplica) {
+  const auto folder = fresh_folder("replicas");
+  const Engine engine = Engine::load(fixture("bf16"), {});
+  const SignalTable first = some_signals();
+  SignalTable second = first;
+  for (std::size_t s = 0; s < first.steps(); ++s) {
+    std::swap(second.used[2 * s], second.used[2 * s + 1]);
+  }
+  SignalTable both = first;
+  for (auto* values : {&both.used, &both.elastic}) values->clear();
+  both.decodes.clear();
+  both.start_ps.clear();
+  both.end_ps.clear();
+  both.placement.assign(8, 0);
+  for (std::size_t s = 0; s < first.steps(); ++s) {
+    std::uint32_t r = 0;
+    for (const SignalTable* t : std::initializer_list<const SignalTable*>{&first, &second}) {
+      both.replica.push_back(r++);
+      both.decodes.push_back(t->decodes[s]);
+      both.start_ps.push_back(t->start_ps[s]);
+      both.end_ps.push_back(t->end_ps[s]);
+      both.used.insert(both.used.end(), {t->used[2 * s], t->used[2 * s + 1]});
+      both.elastic.insert(both.elastic.end(), {t->elastic[2 * s], t->elastic[2 * s + 1]});
+    }
+  }
+  both.sequence_replica = {0, 1, 0};
+  validate_signals(both, "test");
+  TraceRunOptions options;
+  options.policy =
+      policy_from_text("load_aware.u=total load_aware.lambda=3 noise.jitter=0.05", "test");
+  const auto traced = [&](const SignalTable& table, const char* name) {
+    options.signals = &table;
+    (void)record_trace(engine, prompts(6), options, folder / name);
+    return read_trace(folder / name);
+  };
+  const RoutingTrace a = traced(first, "a.h5"), b = traced(second, "b.h5"),
+                     c = traced(both, "c.h5");
+  const auto weights_of = [](const RoutingTrace& t, std::uint32_t sequence) {
+    std::vector<float> out;
+    for (std::uint64_t r = 0; r < t.rows(); ++r) {
+      if (t.tokens.sequence[r] != sequence) continue;
+      for (std::uint32_t l = 0; l < 2; ++l) {
+        for (std::uint32_t j = 0; j < t.header.slots; ++j) {
+          out.push_back(t.routing.chosen[t.slot_at(r, l, j)]);
+          out.push_back(t.routing.weights[t.slot_at(r, l, j)]);
+        }
+      }
+    }
+    return out;
+  };
+  ASSERT_NE(weights_of(a, 1), weights_of(b, 1)) << "or the test shows nothing";
+  EXPECT_EQ(weights_of(c, 0), weights_of(a, 0));
+  EXPECT_EQ(weights_of(c, 1), weights_of(b, 1));
+  EXPECT_EQ(weights_of(c, 2), weights_of(a, 2));
+  EXPECT_EQ(c.sequences, a.sequences);
+  // Every step is of one replica, so it is replayed exactly; a's steps are not.
+  ReplayOptions replaying = ReplayOptions::recorded(c.header);
+  replaying.signals = &both;
+  RoutingTrace again = c;
+  replay(again, replaying);
+  EXPECT_TRUE(again.routing == c.routing);
+  RoutingTrace mixed = a;
+  try {
+    replay(mixed, replaying);
+    ADD_FAILURE() << "not refused";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("step 0 of the trace has sequences of replicas 0 and 1"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(PolicyInTheEngine, DoesNotSeeChunksOrTheBatchWhereTokensDoNotCompete) {
   const Engine engine = Engine::load(fixture("bf16"), {});
   const auto all = prompts(0);

@@ -73,6 +73,43 @@ TEST(SignalCursor, HoldsTheLastSampleAndLetsTheClockGoOn) {
   EXPECT_DOUBLE_EQ(c.view(0).used[0], 0.5);
 }
 
+// Rows 0, 1, 4 are of replica 0, rows 2, 3, 5 of replica 2; there is no replica 1.
+TEST(SignalCursor, CountsTheStepsOfEachReplicaByItself) {
+  SignalTable t = six_steps();
+  t.gpus = 3;
+  t.used.clear();
+  t.elastic.assign(18, 0);
+  for (int s = 0; s < 6; ++s) t.used.insert(t.used.end(), {0.1 * s, 0.5, 0.5});
+  t.replica = {0, 0, 2, 2, 0, 2};
+  t.sequence_replica = {2, kNoReplica, 0};
+  validate_signals(t, "test");
+  SignalCursor c(&t);
+  EXPECT_EQ(c.replicas(), 3U);
+  EXPECT_EQ(c.replica_of(0), 2U);
+  EXPECT_EQ(c.replica_of(2), 0U);
+  // Numbers that the simulation never computed go round those that stepped: 0, 2.
+  EXPECT_EQ(c.replica_of(1), 2U);
+  EXPECT_EQ(c.replica_of(10), 0U);
+  c.begin_step(true, 2);
+  EXPECT_EQ(c.sample(), 2U);
+  EXPECT_DOUBLE_EQ(c.view(0).start, 0.2);
+  c.begin_step(true, 0);
+  EXPECT_EQ(c.sample(), 1U);
+  EXPECT_DOUBLE_EQ(c.view(0).start, 0.1) << "clocks are of replicas";
+  c.begin_step(true, 0);
+  EXPECT_EQ(c.sample(), 4U);
+  c.begin_step(false, 2);
+  EXPECT_EQ(c.sample(), 3U);
+  c.begin_step(true, 2);
+  EXPECT_EQ(c.sample(), 5U);
+  // Over: replica 0's three steps took from 0 to 0.5 s, a mean of 1/6 s.
+  c.begin_step(true, 0);
+  EXPECT_EQ(c.sample(), 4U);
+  EXPECT_DOUBLE_EQ(c.view(0).start, 0.5);
+  c.begin_step(true, 0);
+  EXPECT_DOUBLE_EQ(c.view(0).start, 0.5 + 0.5 / 3);
+}
+
 TEST(SignalCursor, SeesTheFirstOrTheLastSampleOfASimulationWithoutStepsOfItsKind) {
   SignalTable t = six_steps();
   t.decodes.assign(6, 1);

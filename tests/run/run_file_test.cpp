@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "engine/base/atomic_file.hpp"
+#include "engine/base/error.hpp"
 #include "engine/base/random.hpp"
 #include "engine/h5/container.hpp"
 #include "sim/run/conservation.hpp"
@@ -463,6 +464,7 @@ TEST(RunFile, FormatMdIsTheSchemaAndTheSchemaIsTheFile) {
   served.serving = true;
   served.inventory.gpus.back().engine = 1;
   served.requests[0].cached_tokens = 512;
+  served.cohesion = true;
   write_run("schema.h5", served);
   const h5::FileReader file("schema.h5", run_schema());
   EXPECT_EQ(h5::schema_differences(run_schema(), file), std::vector<std::string>{});
@@ -472,6 +474,31 @@ TEST(RunFile, FormatMdIsTheSchemaAndTheSchemaIsTheFile) {
       found = found || h5::name_matches(entry.name, name);
     }
     EXPECT_TRUE(found) << entry.name << " is in no file";
+  }
+}
+
+TEST(RunFile, KeepsCohesionWhereTheTraceHadHiddenStates) {
+  RunData run = sample_run(10, Detail::kSteps);
+  write_run("plain.h5", run);
+  EXPECT_FALSE(read_run("plain.h5").cohesion);
+  EXPECT_TRUE(std::isnan(read_run("plain.h5").steps[2].cohesion));
+  run.cohesion = true;
+  run.steps[2].cohesion = -0.25;
+  run.steps[2].cohesion_baseline = 0.125;
+  write_run("cohesion.h5", run);
+  const RunData back = read_run("cohesion.h5");
+  EXPECT_TRUE(back.cohesion);
+  EXPECT_EQ(back.steps[2].cohesion, -0.25);
+  EXPECT_EQ(back.steps[2].cohesion_baseline, 0.125);
+  EXPECT_TRUE(std::isnan(back.steps[3].cohesion)) << "no expert had two tokens";
+  run.steps[4].cohesion_baseline = 1.5;
+  write_run("cohesion.h5", run);
+  try {
+    (void)read_run("cohesion.h5");
+    ADD_FAILURE() << "accepted";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("step/cohesion_baseline[4]"), std::string::npos)
+        << e.what();
   }
 }
 

@@ -202,7 +202,7 @@ TEST(Settings, ErrorsNameTheOption) {
 TEST(Presets, AreFoundFromAScenarioThatLiesAnywhere) {
   const auto read = [](const std::string& hardware, const std::string& more = {}) {
     ReadOptions options;
-    options.presets_root = SWITCHYARD_SOURCE_DIR "/scenarios";
+    options.presets_root = std::string(SWITCHYARD_SOURCE_DIR) + "/scenarios";
     return read_scenario_text("[model]\nfile = \"models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" +
                                   hardware +
                                   "\"\n[workload]\nkind = \"decode\"\nbatch = 8\ncontext = 8\nsteps = "

@@ -47,6 +47,8 @@ SignalsFile sample(bool queues = true) {
   if (queues) {
     t.queue.assign(24, 0.5F);
     t.longest_queue = {0, 1, 2, 3, 4, 5};
+    t.replica = {0, 1, 0};
+    t.sequence_replica = {1, kNoReplica, 0, 0};
   }
   return f;
 }
@@ -144,6 +146,9 @@ TEST(SignalsFile, WithHostileValuesIsRefusedWithThePlace) {
   EXPECT_EQ(u32("step/placement", 2, 4'000'000'000U), "a.h5: placement[2]: 4000000000 of 2");
   EXPECT_NE(u32("placement/first", 3, 4'000'000'000U).find("first_gpu["), std::string::npos);
   EXPECT_EQ(u32("placement/gpu", 0, 2), "a.h5: gpu[0]: GPU 2 of 2");
+  EXPECT_EQ(u32("step/replica", 1, 2), "a.h5: replica[1]: replica 2 of 2 GPUs");
+  EXPECT_EQ(u32("step/replica", 1, 0), "a.h5: sequence_replica[0]: replica 1 has no step");
+  EXPECT_EQ(u32("sequence/replica", 3, 7), "a.h5: sequence_replica[3]: replica 7 has no step");
   EXPECT_NE(poked<float>("queue/level", H5T_NATIVE_FLOAT, 5, -1).find("queue[5]"),
             std::string::npos);
 }
