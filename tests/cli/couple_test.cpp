@@ -332,7 +332,7 @@ TEST_F(CoupleVerb, TwoReplicasWithTheSameRequestsDecideAsOne) {
 
 TEST_F(CoupleVerb, RefusesPrefillReplicas) {
   write_file(folder_ / "a.csv", "arrival_ns,prompt_tokens,output_tokens\n0,6,5\n");
-  const auto r = couple({"--set", "parallel.ep=4", "--set", "parallel.dp=4", "--set",
+  const auto r = couple({"--set", "parallel.ep=4", "--set",
                          "workload={kind=\"trace\",routing={trace=\"trace.h5\"},arrivals={file="
                          "\"a.csv\"},front_end={replicas=2,prefill_replicas=1}}"});
   EXPECT_EQ(r.exit_code, 2) << r.out;

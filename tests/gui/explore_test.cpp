@@ -993,8 +993,13 @@ TEST_F(ExploreTest, HeadersSayHowManyPointsAreDrawn) {
   EXPECT_TRUE(pane("latency")->headerText().contains(
       QStringLiteral("TTFT of 95 and TPOT of 95 of 95 requests")))
       << pane("latency")->headerText().toStdString();
-  QTest::mouseMove(p, QPoint(20, 4));
-  EXPECT_EQ(window.hoverText(), QStringLiteral("Load imbalance: ") + p->headerText());
+  // Of a pane that is folded in a window this low it shows the same.
+  for (TimePane* shown : {static_cast<TimePane*>(p), static_cast<TimePane*>(pane("latency"))}) {
+    QTest::mouseMove(shown, QPoint(1, shown->height() - 1));
+    QTest::mouseMove(shown, QPoint(60, 4));
+    EXPECT_TRUE(window.hoverText().contains(shown->headerText()))
+        << window.hoverText().toStdString() << " / " << shown->headerText().toStdString();
+  }
 }
 
 TEST_F(ExploreTest, ThePaletteAndTheHelpFollowTheMenus) {
