@@ -163,3 +163,45 @@ TEST(ServingVerbs, ABadTraceIsRefusedAndNothingIsWritten) {
   EXPECT_TRUE(has(r.err, "bad.csv:1: there is no column \"GeneratedTokens\"")) << r.err;
   EXPECT_FALSE(fs::exists(f / "r.csv"));
 }
+
+TEST(ServingVerbs, PrefillAndDecodeOfDifferentShapeThroughEveryVerb) {
+  const fs::path f = fresh_folder("prefill_layout");
+  const std::string scenarios = source_path("scenarios").string();
+  const auto scenario = [&](const std::string& prefill) {
+    return "[model]\nfile = \"" + scenarios + "/models/mixtral_8x7b.json\"\n[hardware]\nfile = \"" +
+           scenarios + "/hardware/hgx_h100.toml\"\n[parallel]\nep = 4\n[parallel.prefill]\n" +
+           prefill +
+           "[workload]\nkind = \"open\"\nrouting = { synthetic = \"uniform\" }\n"
+           "arrivals = { per_second = 50.0, requests = 6 }\nlengths = { prompt = 256, output = 4 "
+           "}\n"
+           "front_end = { replicas = 2, prefill_replicas = 1 }\n";
+  };
+  const auto verb = [&](std::vector<std::string> arguments) {
+    return run_switchyard(std::move(arguments), {.folder = f, .environment = {}});
+  };
+  write_file(f / "s.toml", scenario("gpus = 4\nattention = \"tp\"\ntp = 4\nep = 2\n"));
+  const ProcessResult explain = verb({"explain", "s.toml"});
+  ASSERT_EQ(explain.exit_code, 0) << explain.err;
+  EXPECT_TRUE(has(explain.out, "parallel.prefill.tp")) << explain.out;
+  EXPECT_TRUE(has(explain.out, "s.toml:10:")) << explain.out;  // tp = 4
+  const ProcessResult sim = verb({"sim", "s.toml", "-o", "r.h5"});
+  ASSERT_EQ(sim.exit_code, 0) << sim.err;
+  EXPECT_TRUE(has(sim.out, "all hold")) << sim.out;
+  EXPECT_TRUE(has(sim.out, "experts of prefill replicas: cut into columns over 2")) << sim.out;
+  for (const char* v : {"inspect", "diagnose", "monitor"}) {
+    const ProcessResult r = verb({v, "r.h5"});
+    EXPECT_EQ(r.exit_code, 0) << v << ": " << r.err;
+  }
+  // The decode replicas' places: two experts on each of four ranks, which are GPUs 4 to 7.
+  ASSERT_EQ(verb({"export", "placement", "r.h5", "-o", "p.csv"}).exit_code, 0);
+  const std::string places = read_file(f / "p.csv");
+  EXPECT_TRUE(
+      places.starts_with("layer,expert,rank\n0,0,0\n0,1,0\n0,2,1\n0,3,1\n0,4,2\n0,5,2\n"
+                         "0,6,3\n0,7,3\n1,0,0\n"))
+      << places;
+  write_file(f / "bad.toml", scenario("gpus = 4\nattention = \"tp\"\ntp = 3\n"));
+  const ProcessResult bad = verb({"sim", "bad.toml", "-o", "b.h5"});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_TRUE(has(bad.err, "bad.toml:10:")) << bad.err;
+  EXPECT_FALSE(fs::exists(f / "b.h5"));
+}
