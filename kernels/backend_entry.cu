@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/cuda_backend.hpp"
+#include "kernels/join_entry.hpp"
 
 #define SWITCHYARD_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -49,10 +50,12 @@ SWITCHYARD_EXPORT int32_t switchyard_cuda_probe(SwitchyardCudaDevice* device, ch
   return count;
 }
 
-SWITCHYARD_EXPORT void* switchyard_cuda_open(int32_t bf16, char* message, uint64_t message_size) {
+SWITCHYARD_EXPORT void* switchyard_cuda_open(int32_t number, int32_t bf16, char* message,
+                                             uint64_t message_size) {
   message[0] = '\0';
   std::string why;
-  std::unique_ptr<switchyard::gpu::Device> device = switchyard::gpu::open_device(why);
+  std::unique_ptr<switchyard::gpu::Device> device =
+      switchyard::gpu::open_device(why, static_cast<unsigned>(number));
   if (device == nullptr) {
     std::snprintf(message, message_size, "%s", why.c_str());
     return nullptr;
@@ -65,4 +68,11 @@ SWITCHYARD_EXPORT void* switchyard_cuda_open(int32_t bf16, char* message, uint64
       switchyard::gpu::make_cuda_backend(std::move(device), {.bf16 = bf16 != 0}, std::move(dense))
           .release();
   return backend;
+}
+
+SWITCHYARD_EXPORT void* switchyard_cuda_join(void* backend, void* job, uint64_t timeout_ms,
+                                             char* message, uint64_t message_size) {
+  return switchyard::gpu::join_entry(static_cast<switchyard::Backend*>(backend),
+                                     static_cast<switchyard::Communicator*>(job), timeout_ms,
+                                     switchyard::gpu::nccl::kFile, message, message_size);
 }

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SWITCHYARD_CUDA_ABI 3
+#define SWITCHYARD_CUDA_ABI 4
 
 struct SwitchyardCudaDevice {
   char name[256];        /* zero-terminated */
@@ -28,14 +28,24 @@ typedef const char* (*SwitchyardCudaVersion)(void);
 typedef int32_t (*SwitchyardCudaProbe)(struct SwitchyardCudaDevice* device, char* message,
                                        uint64_t message_size);
 
-/* Opens device 0; bf16: 0 float32, 1 BF16 operands of products. Returns a switchyard::Backend* that the caller deletes, or null with a reason in
- * message as above. A C++ object: program and library must be of one version and one compiler. */
-typedef void* (*SwitchyardCudaOpen)(int32_t bf16, char* message, uint64_t message_size);
+/* Opens device `device` < count; bf16: 0 float32, 1 BF16 operands of products. Returns a
+ * switchyard::Backend* that the caller deletes, or null with a reason in message as above. A C++
+ * object: program and library must be of one version and one compiler. */
+typedef void* (*SwitchyardCudaOpen)(int32_t device, int32_t bf16, char* message,
+                                    uint64_t message_size);
+
+/* Joins the GPUs of a job's ranks (kernels/nccl_communicator.hpp): `backend` is one of open's,
+ * `job` a switchyard::Communicator*; every rank calls it. Returns a Communicator* that the caller
+ * deletes and that borrows both until finish(), or on every rank null with a reason in message.
+ * Throws switchyard::InputError when a rank fails or does not come within timeout_ms. */
+typedef void* (*SwitchyardCudaJoin)(void* backend, void* job, uint64_t timeout_ms, char* message,
+                                    uint64_t message_size);
 
 #define SWITCHYARD_CUDA_ABI_NAME "switchyard_cuda_abi"
 #define SWITCHYARD_CUDA_VERSION_NAME "switchyard_cuda_version"
 #define SWITCHYARD_CUDA_PROBE_NAME "switchyard_cuda_probe"
 #define SWITCHYARD_CUDA_OPEN_NAME "switchyard_cuda_open"
+#define SWITCHYARD_CUDA_JOIN_NAME "switchyard_cuda_join"
 
 #ifdef __cplusplus
 }

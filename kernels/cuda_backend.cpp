@@ -238,6 +238,7 @@ class KernelBackend final : public CudaBackend {
   }
 
   const DeviceLedger& ledger() const override { return memory_->ledger(); }
+  Device& device() const override { return memory_->device(); }
   std::string name() const override {
     const std::string dense = dense_ != nullptr ? dense_->name() : "own dense products";
     return "cuda " + device().name() + (bf16_ ? ", " + dense : "");
@@ -698,7 +699,6 @@ class KernelBackend final : public CudaBackend {
     std::size_t size, used;
   };
 
-  [[nodiscard]] Device& device() const { return memory_->device(); }
   [[noreturn]] void fail() const {
     throw CapabilityError("--device cuda: the device failed: " + device().error());
   }

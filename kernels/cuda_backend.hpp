@@ -32,8 +32,12 @@
 // InputError that says what was planned, what is there, and what is missing.
 // A launch that fails or a fault of the device is a CapabilityError of one line.
 //
-// Not modelled: keys and values in BF16, CUDA graphs, several devices, several ranks (the CLI
-// refuses --device cuda under mpirun).
+// Several ranks (engine/nn/expert_exchange.hpp) have a backend and a device each; rows go between
+// them by NCCL (nccl_communicator.hpp) or through host memory. Float32 has the bits of one rank
+// alone, but for exp() at a rounding border (router.hpp): with ranks the host ranks the logits. BF16
+// would not: a rank has fewer rows, so kFewRows parts products otherwise. The CLI refuses it.
+//
+// Not modelled: keys and values in BF16, CUDA graphs, several devices of one process.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -63,6 +67,8 @@ inline constexpr std::size_t kCaptureSlots = 8;
 class CudaBackend : public Backend {
  public:
   [[nodiscard]] virtual const DeviceLedger& ledger() const = 0;
+  /// Where it computes; lives as long as the backend.
+  [[nodiscard]] virtual Device& device() const = 0;
 };
 
 /// `dense`: for BF16 products of many rows; null: our own kernel.

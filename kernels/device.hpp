@@ -3,7 +3,7 @@
 // (device_cuda.cu), or of the host executor in tests (host/device_host.cpp).
 // The compute queue takes kernels and copies; the capture queue copies results to the host beside
 // it. Nothing orders the two but record() and wait().
-// Not modelled: more queues, several devices, copies between devices.
+// Not modelled: more queues, copies between devices (NCCL does those: nccl_communicator.hpp).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +24,8 @@ class Device {
   virtual ~Device() = default;
   /// "sm_90 NVIDIA H200"; goes into the engine build that traces record.
   [[nodiscard]] virtual std::string name() const = 0;
+  /// Different for every device of a job, the same for two processes on one device.
+  [[nodiscard]] virtual std::string identity() const = 0;
   /// Bytes aligned to 256, not initialised; null: not so much is free.
   [[nodiscard]] virtual void* take(std::size_t bytes) = 0;
   /// Waits for queued work first.
@@ -34,6 +36,8 @@ class Device {
   [[nodiscard]] virtual bool copy_in(void* device, const void* host, std::size_t bytes) = 0;
   /// Copies behind the compute queue's work and waits until the bytes are there.
   [[nodiscard]] virtual bool copy_out(void* host, const void* device, std::size_t bytes) = 0;
+  /// Copies within the device, on the compute queue; returns at once.
+  [[nodiscard]] virtual bool copy(void* to, const void* from, std::size_t bytes) = 0;
   /// The compute queue, for launches.
   [[nodiscard]] virtual Stream stream() = 0;
   /// What failed, after a false or Status::kLaunchFailed; one line.
@@ -52,11 +56,14 @@ class Device {
   [[nodiscard]] virtual bool wait(Event event, Queue queue) = 0;
   /// The host waits for the event's last mark.
   [[nodiscard]] virtual bool finish(Event event) = 0;
+  /// Asks without waiting whether the event's last mark is reached. False: the device failed.
+  [[nodiscard]] virtual bool reached(Event event, bool& there) = 0;
   /// Copies on the capture queue; returns at once.
   [[nodiscard]] virtual bool capture(void* pinned, const void* device, std::size_t bytes) = 0;
 };
 
-/// Device 0 (CUDA_VISIBLE_DEVICES chooses it). Null: none, with a reason in `why`.
-[[nodiscard]] std::unique_ptr<Device> open_device(std::string& why);
+/// Device `number` of those that CUDA_VISIBLE_DEVICES leaves; at most one a process. Null: none,
+/// with a reason in `why`.
+[[nodiscard]] std::unique_ptr<Device> open_device(std::string& why, unsigned number = 0);
 
 }  // namespace switchyard::gpu

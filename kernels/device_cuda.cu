@@ -15,6 +15,7 @@ class CudaDevice final : public Device {
         capture_(capture),
         name_("sm_" + std::to_string(properties.major * 10 + properties.minor) + " " +
               properties.name),
+        identity_(hex(properties.uuid.bytes, sizeof properties.uuid.bytes)),
         reads_host_pages_(properties.pageableMemoryAccessUsesHostPageTables != 0) {}
   ~CudaDevice() override {
     cudaStreamDestroy(capture_);
@@ -22,6 +23,7 @@ class CudaDevice final : public Device {
   }
 
   std::string name() const override { return name_; }
+  std::string identity() const override { return identity_; }
   void* take(std::size_t bytes) override {
     void* memory = nullptr;
     if (cudaMalloc(&memory, bytes) != cudaSuccess) {
@@ -53,6 +55,9 @@ class CudaDevice final : public Device {
     return good(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_)) &&
            good(cudaStreamSynchronize(stream_));
   }
+  bool copy(void* to, const void* from, std::size_t bytes) override {
+    return good(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+  }
   Stream stream() override { return stream_; }
   std::string error() override {
     const cudaError_t now = cudaGetLastError();
@@ -80,11 +85,29 @@ class CudaDevice final : public Device {
   bool finish(Event event) override {
     return good(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
   }
+  bool reached(Event event, bool& there) override {
+    const cudaError_t now = cudaEventQuery(static_cast<cudaEvent_t>(event));
+    there = now == cudaSuccess;
+    if (now == cudaErrorNotReady) {
+      cudaGetLastError();  // no error, but kept as one
+      return true;
+    }
+    return good(now);
+  }
   bool capture(void* pinned, const void* device, std::size_t bytes) override {
     return good(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, capture_));
   }
 
  private:
+  static std::string hex(const char* bytes, std::size_t count) {
+    std::string out;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto byte = static_cast<unsigned char>(bytes[i]);
+      out += "0123456789abcdef"[byte / 16];
+      out += "0123456789abcdef"[byte % 16];
+    }
+    return out;
+  }
   cudaStream_t of(Queue queue) const { return queue == Queue::kCompute ? stream_ : capture_; }
   bool good(cudaError_t result) {
     last_ = result == cudaSuccess ? last_ : result;
@@ -93,19 +116,20 @@ class CudaDevice final : public Device {
   cudaStream_t stream_;
   cudaStream_t capture_;
   std::string name_;
+  std::string identity_;
   bool reads_host_pages_;
   cudaError_t last_ = cudaSuccess;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> open_device(std::string& why) {
+std::unique_ptr<Device> open_device(std::string& why, unsigned number) {
   cudaDeviceProp properties{};
   cudaStream_t stream = nullptr;
   cudaStream_t capture = nullptr;
-  cudaError_t result = cudaSetDevice(0);
+  cudaError_t result = cudaSetDevice(static_cast<int>(number));
   if (result == cudaSuccess) {
-    result = cudaGetDeviceProperties(&properties, 0);
+    result = cudaGetDeviceProperties(&properties, static_cast<int>(number));
   }
   if (result == cudaSuccess) {
     result = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);

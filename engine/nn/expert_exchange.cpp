@@ -189,6 +189,45 @@ std::uint64_t ExpertExchange::exchange(std::span<const float> send,
   return left;
 }
 
+const float* ExpertExchange::carry(const float* from, std::size_t floats, Slot slot,
+                                   std::uint64_t& bytes) {
+  float* const to = scratch(
+      slot, std::accumulate(receive_length_.begin(), receive_length_.end(), std::size_t{0}));
+  if (!job_.moves_device_memory()) {
+    host_out_.resize(floats);
+    backend_.download(from, host_out_);
+    bytes += exchange(host_out_, start_, send_length_, receive_length_);
+    backend_.upload(host_in_, to);
+    return to;
+  }
+  std::vector<std::span<const std::byte>> send;
+  std::vector<std::span<std::byte>> receive;
+  std::size_t at = 0;
+  for (std::size_t q = 0; q < grid_.ranks(); ++q) {
+    SWITCHYARD_ASSERT(start_[q] + send_length_[q] <= floats, "block to send");
+    send.push_back(std::as_bytes(std::span(from + start_[q], send_length_[q])));
+    receive.push_back(std::as_writable_bytes(std::span(to + at, receive_length_[q])));
+    at += receive_length_[q];
+    bytes += q == grid_.rank ? 0 : send.back().size();
+  }
+  job_.all_to_all_device(send, receive);
+  return to;
+}
+
+void ExpertExchange::join_parts(const float* from, std::span<const std::size_t> rows,
+                                std::size_t columns, float* out) {
+  for (const std::size_t n : rows) {
+    for (std::size_t t = 0; t < grid_.tp; ++t) {
+      const Block part = block_of(columns, grid_.tp, t);
+      if (n > 0 && part.size() > 0) {
+        backend_.copy_columns(from, n, part.size(), part.size(), out + part.first, columns);
+      }
+      from += n * part.size();
+    }
+    out += n * columns;
+  }
+}
+
 void ExpertExchange::gather_rows(What what, std::span<const std::uint16_t> owner,
                                  std::size_t columns, std::span<const float> mine,
                                  std::span<float> all) {
@@ -333,11 +372,7 @@ void ExpertExchange::moe(const float* x, std::span<const ExpertView> experts, st
   }
   float* sending = scratch(kSend, index_.size() * hidden);
   backend_.gather(x, index_, hidden, sending);
-  host_out_.resize(index_.size() * hidden);
-  backend_.download(sending, host_out_);
-  mine_.dispatch_bytes += exchange(host_out_, start_, send_length_, receive_length_);
-  float* received = scratch(kReceived, host_in_.size());
-  backend_.upload(host_in_, received);
+  const float* received = carry(sending, index_.size() * hidden, kReceived, mine_.dispatch_bytes);
 
   const Block block = block_of(experts.size(), grid_.ep, grid_.group());
   const auto held = experts.subspan(block.first, block.size());
@@ -356,29 +391,14 @@ void ExpertExchange::moe(const float* x, std::span<const ExpertView> experts, st
     sent_[q * 2 + 1] += incoming_[q].size();
     received_[q * 2 + 1] += send_outputs_[q / grid_.tp];
   }
-  host_out_.resize(at);
-  backend_.download(y, host_out_);
-  mine_.return_bytes += exchange(host_out_, start_, send_length_, receive_length_);
-  std::span<const float> outputs = host_in_;
+  const float* returned = carry(y, at, kReturned, mine_.return_bytes);
   if (grid_.tp > 1) {
-    host_wide_.resize(std::accumulate(send_outputs_.begin(), send_outputs_.end(), std::size_t{0}) *
-                      hidden);
-    const float* from = host_in_.data();
-    float* to = host_wide_.data();
-    for (std::size_t g = 0; g < grid_.ep; ++g) {
-      for (std::size_t t = 0; t < grid_.tp; ++t) {
-        const Block columns = block_of(hidden, grid_.tp, t);
-        for (std::size_t i = 0; i < send_outputs_[g]; ++i) {
-          std::copy_n(from, columns.size(), to + i * hidden + columns.first);
-          from += columns.size();
-        }
-      }
-      to += send_outputs_[g] * hidden;
-    }
-    outputs = host_wide_;
+    const std::size_t outputs =
+        std::accumulate(send_outputs_.begin(), send_outputs_.end(), std::size_t{0});
+    float* whole = scratch(kResult, outputs * hidden);
+    join_parts(returned, send_outputs_, hidden, whole);
+    returned = whole;
   }
-  float* returned = scratch(kResult, outputs.size());
-  backend_.upload(outputs, returned);
 
   // Combine, in slot order.
   own_weights_.clear();
@@ -457,27 +477,16 @@ const float* ExpertExchange::compute_slices(const float* received, std::span<con
   }
 
   // All parts of the group sorted the same assignments alike; each needs all inner columns.
-  host_out_.resize(n * own_inner);
-  backend_.download(gate, host_out_);
   for (std::size_t q = 0; q < grid_.ranks(); ++q) {
     const bool of_group = q / grid_.tp == grid_.group();
     start_[q] = 0;
-    send_length_[q] = of_group ? host_out_.size() : 0;
+    send_length_[q] = of_group ? n * own_inner : 0;
     receive_length_[q] = of_group ? n * block_of(inner, grid_.tp, q % grid_.tp).size() : 0;
   }
-  mine_.inner_bytes += exchange(host_out_, start_, send_length_, receive_length_);
-  host_wide_.resize(n * inner);
-  const float* from = host_in_.data();
-  for (std::size_t t = 0; t < grid_.tp; ++t) {
-    const Block columns = block_of(inner, grid_.tp, t);
-    for (std::size_t i = 0; i < n; ++i) {
-      std::copy_n(from, columns.size(), host_wide_.data() + i * inner + columns.first);
-      from += columns.size();
-    }
-  }
+  const float* parts = carry(gate, n * own_inner, kParts, mine_.inner_bytes);
   float* wide = scratch(kInner, n * inner);
+  join_parts(parts, {&n, 1}, inner, wide);
   float* down = scratch(kGate, n * own_hidden);
-  backend_.upload(host_wide_, wide);
   for (std::size_t e = 0; e < held.size(); ++e) {
     const std::size_t count = begin[e + 1] - begin[e];
     if (count > 0 && own_hidden > 0) {
@@ -510,6 +519,7 @@ ExchangeTotals ExpertExchange::totals() {
   ExchangeTotals t;
   t.ep = grid_.ep;
   t.tp = grid_.tp;
+  t.transport = job_.transport();
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = 0; b < ranks; ++b) {
       for (std::size_t kind = 0; kind < 2; ++kind) {

@@ -18,6 +18,9 @@
 //   experts; tp > 1: inner activations to the tp - 1 other parts of the group in between
 //   return: one output per (row, slot) to the owner, H / tp values from each part
 //   combine: the owner adds w_j * output_j in slot order, as one rank alone does
+// Rows, inner activations and outputs go from one backend's memory to another's where the job can
+// (Communicator::moves_device_memory), else through host memory; counts and logits, which the host
+// reads, always through host memory.
 // So logits, decisions and traces are the same to the bit for any grid.
 //
 // Not modelled: overlap of exchange and compute, low-precision messages, replicas of experts,
@@ -65,6 +68,7 @@ std::optional<Hash128> require_same_checkpoint(
 /// What was exchanged. Rows and bytes that stay on their rank are not counted as sent.
 struct ExchangeTotals {
   unsigned ep = 1, tp = 1;      ///< The grid.
+  std::string transport;        ///< Of rows and outputs: Communicator::transport().
   std::uint64_t layers = 0;     ///< Exchanges: MoE layers x steps.
   std::uint64_t rows = 0;       ///< Row x group pairs to serve, local ones included.
   std::uint64_t rows_sent = 0;  ///< Rows that went to another rank (to each part of a group).
@@ -108,7 +112,19 @@ class ExpertExchange {
     std::uint32_t row;     // among the rows received
     std::uint16_t expert;  // 0 = first of this rank's block
   };
-  enum Slot : std::uint8_t { kSend, kReceived, kSorted, kGate, kUp, kInner, kOut, kResult, kSlots };
+  enum Slot : std::uint8_t {
+    kSend,
+    kReceived,
+    kSorted,
+    kGate,
+    kUp,
+    kParts,
+    kInner,
+    kOut,
+    kReturned,
+    kResult,
+    kSlots
+  };
   float* scratch(Slot slot, std::size_t floats);
   /// From the decision for all rows: what this rank sends, receives and computes.
   void plan(std::span<const std::uint16_t> chosen, std::size_t slots, std::size_t experts);
@@ -123,6 +139,14 @@ class ExpertExchange {
   std::uint64_t exchange(std::span<const float> send, std::span<const std::size_t> start,
                          std::span<const std::size_t> send_length,
                          std::span<const std::size_t> receive_length);
+  /// The same of start_, send_length_ and receive_length_ for `floats` values in the backend's
+  /// memory, past host memory where the job can; adds what left this rank to `bytes`. Returns what
+  /// came, rank after rank, in `slot`.
+  const float* carry(const float* from, std::size_t floats, Slot slot, std::uint64_t& bytes);
+  /// Puts the parts of rows side by side: `from` holds for each of `rows` (a count per group) the
+  /// columns of part 0 of all rows, then those of part 1, …; out rows of `columns` values.
+  void join_parts(const float* from, std::span<const std::size_t> rows, std::size_t columns,
+                  float* out);
 
   Communicator& job_;
   RankGrid grid_;
@@ -139,7 +163,7 @@ class ExpertExchange {
   std::vector<std::vector<Assignment>> incoming_;      // [R] what to compute for a rank
   std::vector<Assignment> assignments_;                // all of these
 
-  std::vector<float> host_out_, host_in_, host_wide_;
+  std::vector<float> host_out_, host_in_;
   std::vector<std::size_t> start_, send_length_, receive_length_;
   std::vector<std::uint32_t> index_;
   std::vector<std::uint16_t> local_chosen_;

@@ -52,6 +52,11 @@ void let_rank_0_speak() {
   }
 }
 
+void Communicator::all_to_all_device(std::span<const std::span<const std::byte>> /*send*/,
+                                     std::span<const std::span<std::byte>> /*receive*/) {
+  SWITCHYARD_ASSERT(moves_device_memory(), "this job moves host memory only");
+}
+
 void Communicator::exchange_counts(std::span<const std::uint64_t> send,
                                    std::span<std::uint64_t> receive, std::size_t width) {
   const std::size_t ranks = size();

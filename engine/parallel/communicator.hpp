@@ -33,12 +33,22 @@ class Communicator {
   [[nodiscard]] virtual unsigned size() const = 0;  ///< >= 1
   /// Ranks on this machine, this one included.
   [[nodiscard]] virtual unsigned local_size() const = 0;
+  /// This rank among those of its machine, 0 … local_size() - 1.
+  [[nodiscard]] virtual unsigned local_rank() const = 0;
 
   /// Rank q gets send[q], and receive[q] is filled with what rank q sent here (all-to-all-v). Both
   /// have size() blocks; empty blocks move nothing. The two sides of a pair give the same length
   /// (exchange_counts() beforehand where they may not know it). Blocks do not overlap.
   virtual void all_to_all(std::span<const std::span<const std::byte>> send,
                           std::span<const std::span<std::byte>> receive) = 0;
+  /// Whether the job takes blocks where a backend keeps them; else they go through host memory.
+  [[nodiscard]] virtual bool moves_device_memory() const { return false; }
+  /// all_to_all() of blocks in the memory of this rank's backend, behind the work that it was given
+  /// before; they are there at the return. Only where moves_device_memory().
+  virtual void all_to_all_device(std::span<const std::span<const std::byte>> send,
+                                 std::span<const std::span<std::byte>> receive);
+  /// What carries a backend's rows, for people: "MPI, through host memory".
+  [[nodiscard]] virtual std::string transport() const = 0;
   /// Waits for all ranks, then leaves the job. No operation may follow.
   virtual void finish() = 0;
 

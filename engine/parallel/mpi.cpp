@@ -48,6 +48,8 @@ class MpiJob final : public Communicator {
     const std::string here(name.data(), static_cast<std::size_t>(length));
     const auto machines = Communicator::all_gather(here);
     local_size_ = static_cast<unsigned>(std::count(machines.begin(), machines.end(), here));
+    local_rank_ =
+        static_cast<unsigned>(std::count(machines.begin(), machines.begin() + rank, here));
   }
   MpiJob(const MpiJob&) = delete;
   MpiJob& operator=(const MpiJob&) = delete;
@@ -57,6 +59,8 @@ class MpiJob final : public Communicator {
   [[nodiscard]] unsigned rank() const override { return rank_; }
   [[nodiscard]] unsigned size() const override { return size_; }
   [[nodiscard]] unsigned local_size() const override { return local_size_; }
+  [[nodiscard]] unsigned local_rank() const override { return local_rank_; }
+  [[nodiscard]] std::string transport() const override { return "MPI, through host memory"; }
 
   void all_to_all(std::span<const std::span<const std::byte>> send,
                   std::span<const std::span<std::byte>> receive) override {
@@ -194,7 +198,7 @@ class MpiJob final : public Communicator {
   }
 
   JobOptions options_;
-  unsigned rank_ = 0, size_ = 1, local_size_ = 1;
+  unsigned rank_ = 0, size_ = 1, local_size_ = 1, local_rank_ = 0;
   int tag_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;

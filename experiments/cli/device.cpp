@@ -89,7 +89,8 @@ CudaDevice probe_cuda(const std::filesystem::path& library) {
   return found;
 }
 
-std::unique_ptr<Backend> open_cuda(bool bf16, const std::filesystem::path& library) {
+std::unique_ptr<Backend> open_cuda(bool bf16, const std::filesystem::path& library,
+                                   unsigned local_rank) {
   const CudaDevice device = probe_cuda(library);
   // Objects cross the border, so both sides must come from the same sources.
   if (device.library_version != version()) {
@@ -99,11 +100,22 @@ std::unique_ptr<Backend> open_cuda(bool bf16, const std::filesystem::path& libra
   void* const handle = open_library(library);
   std::array<char, 512> reason{};
   void* const backend = entry<SwitchyardCudaOpen>(handle, SWITCHYARD_CUDA_OPEN_NAME)(
-      bf16 ? 1 : 0, reason.data(), reason.size());
+      static_cast<std::int32_t>(local_rank % static_cast<unsigned>(device.count)), bf16 ? 1 : 0,
+      reason.data(), reason.size());
   if (backend == nullptr) {
     missing(fmt::format("{} does not open: {}", device.name, first_line(reason.data())));
   }
   return std::unique_ptr<Backend>(static_cast<Backend*>(backend));
+}
+
+std::unique_ptr<Communicator> join_gpus(Backend& backend, Communicator& job,
+                                        std::chrono::milliseconds timeout, std::string& why,
+                                        const std::filesystem::path& library) {
+  std::array<char, 512> reason{};
+  void* const joined = entry<SwitchyardCudaJoin>(open_library(library), SWITCHYARD_CUDA_JOIN_NAME)(
+      &backend, &job, static_cast<std::uint64_t>(timeout.count()), reason.data(), reason.size());
+  why = joined == nullptr ? first_line(reason.data()) : "";
+  return std::unique_ptr<Communicator>(static_cast<Communicator*>(joined));
 }
 
 }  // namespace switchyard::cli

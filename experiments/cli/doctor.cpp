@@ -174,6 +174,7 @@ void report_machine(Report& report) {
 }
 
 void report_optional(Report& report) {
+  std::error_code error;
   const auto devices = cuda_devices();
   report.either(devices.value_or(0) > 0, "CUDA device",
                 fmt::format("{} listed by the driver", devices.value_or(0)),
@@ -182,6 +183,13 @@ void report_optional(Report& report) {
   report.either(!installed("libswitchyard_cuda.so").empty(), "CUDA library",
                 "libswitchyard_cuda.so is there", "libswitchyard_cuda.so is not there: preset cuda",
                 "nvidia-cuda-toolkit (non-free), or NVIDIA's cuda-toolkit-13-0");
+  // Asked for at run time, as the CUDA library does.
+  const bool nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL) != nullptr ||
+                    fs::exists("/usr/local/cuda/lib64/libnccl.so.2", error);
+  report.either(nccl, "NCCL",
+                "libnccl.so.2 is there: ranks on GPUs of their own exchange rows by it",
+                "libnccl.so.2 is not there: ranks on GPUs exchange rows through host memory",
+                "libnccl2, of NVIDIA's repository");
   report.either(on_path("nvcc"), "nvcc", "on PATH", "not on PATH",
                 "nvidia-cuda-toolkit (non-free), or NVIDIA's cuda-toolkit-13-0");
   const std::string mpi = mpi_version();

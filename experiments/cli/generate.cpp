@@ -98,7 +98,7 @@ struct Listener {
 };
 
 std::vector<Prompt> generate(const GenerateOptions& options, const Listener& listener) {
-  std::unique_ptr<Backend> backend = device_backend(options.device, options.dtype, options.threads);
+  check_device(options.device, options.dtype, options.threads);
   const SamplingOptions sampling{options.temperature, options.top_p, options.seed, options.top_k};
   validate(sampling, "generate");
   std::vector<Prompt> prompts = prompts_of(options);
@@ -116,11 +116,18 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
                           {"--kv-memory", options.kv_memory},
                           {"--quantise", options.quantise},
                           {"--router-dtype", options.router_dtype},
-                          {"--health", std::to_string(options.health)}});
+                          {"--health", std::to_string(options.health)},
+                          {"--device", options.device},
+                          {"--dtype", options.dtype}});
   }
+  std::unique_ptr<Backend> backend =
+      device_backend(options.device, options.dtype, options.threads, job.get());
+  std::string no_nccl;
+  const auto gpus = gpu_ranks(backend.get(), job.get(), options.ranks, no_nccl);
+  Communicator* const ranks = gpus ? gpus.get() : job.get();
   Engine engine = load_engine(options.model, std::move(backend),
                               {.threads = threads_of_rank(options.threads, job.get()),
-                               .job = job.get(),
+                               .job = ranks,
                                .tp = options.ranks.tp,
                                .quantise = quantise_options(options.quantise),
                                .router_bf16 = router_bf16(options.router_dtype)},
@@ -176,8 +183,8 @@ std::vector<Prompt> generate(const GenerateOptions& options, const Listener& lis
   how.end_of_text = engine.config().eos_tokens;
   how.alike = true;  // a text is the same alone and beside others
   run_prompts(session.kv_pool(), run, how, hooks);
-  if (job) {
-    job->finish();
+  if (ranks != nullptr) {
+    ranks->finish();
   }
   return prompts;
 }

@@ -13,18 +13,24 @@
 
 namespace switchyard::cli {
 
+std::chrono::milliseconds rank_timeout(const RankOptions& options) {
+  if (options.timeout.empty()) {
+    return JobOptions{}.timeout;
+  }
+  const SimTime time = parse_duration(options.timeout, "--rank-timeout", "time");
+  const std::chrono::milliseconds out(time.ps() / 1'000'000'000);
+  if (out <= std::chrono::milliseconds(0)) {
+    throw InputError("--rank-timeout", "time = " + options.timeout + ". Violated: time >= 1 ms");
+  }
+  return out;
+}
+
 std::unique_ptr<Communicator> open_ranks(const RankOptions& options) {
   JobOptions job;
-  if (!options.timeout.empty()) {
-    const SimTime time = parse_duration(options.timeout, "--rank-timeout", "time");
-    job.timeout = std::chrono::milliseconds(time.ps() / 1'000'000'000);
-    if (job.timeout <= std::chrono::milliseconds(0)) {
-      throw InputError("--rank-timeout", "time = " + options.timeout + ". Violated: time >= 1 ms");
-    }
-    if (!launched_as_job()) {
-      throw InputError("--rank-timeout", "this process runs alone and waits for no rank",
-                       "start several ranks: mpirun -n N switchyard …");
-    }
+  job.timeout = rank_timeout(options);
+  if (!options.timeout.empty() && !launched_as_job()) {
+    throw InputError("--rank-timeout", "this process runs alone and waits for no rank",
+                     "start several ranks: mpirun -n N switchyard …");
   }
   return open_job(job);
 }

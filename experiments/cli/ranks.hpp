@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of the verbs that run on several ranks (`mpirun -n N switchyard trace …`).
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,6 +20,9 @@ struct RankOptions {
 /// The ranks of this process's job, null when it was started alone. InputError: a time-out without
 /// a unit, not positive, or given to a process alone. CapabilityError: under mpirun without MPI.
 [[nodiscard]] std::unique_ptr<Communicator> open_ranks(const RankOptions& options);
+
+/// How long ranks wait for each other. InputError: a time without a unit or not positive.
+[[nodiscard]] std::chrono::milliseconds rank_timeout(const RankOptions& options);
 
 /// Is this the rank that prints and writes? True without a job.
 [[nodiscard]] inline bool speaks(const Communicator* job) {

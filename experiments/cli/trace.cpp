@@ -131,8 +131,7 @@ std::vector<TracePrompt> read_trace_prompts(const std::filesystem::path& file,
   return out;
 }
 
-std::unique_ptr<Backend> device_backend(const std::string& device, const std::string& dtype,
-                                        unsigned threads) {
+void check_device(const std::string& device, const std::string& dtype, unsigned threads) {
   static const std::array<std::string, 2> kDevices{"cpu", "cuda"};
   static const std::array<std::string, 2> kTypes{"f32", "bf16"};
   if (device != "cpu" && device != "cuda") {
@@ -148,23 +147,38 @@ std::unique_ptr<Backend> device_backend(const std::string& device, const std::st
                      "weights stored as BF16 are read as they are and widened exactly; or use "
                      "--device cuda");
   }
-  std::unique_ptr<Backend> backend;
-  if (device == "cuda") {
-    backend = open_cuda(dtype == "bf16");
-  }
   if (threads > 1024) {
     throw InputError("--threads", fmt::format("threads = {}. Violated: threads <= 1024", threads));
   }
-  return backend;
+}
+
+std::unique_ptr<Backend> device_backend(const std::string& device, const std::string& dtype,
+                                        unsigned threads, const Communicator* job) {
+  check_device(device, dtype, threads);
+  if (device != "cuda") {
+    return nullptr;
+  }
+  if (dtype == "bf16" && job != nullptr && job->size() > 1) {
+    throw InputError("--dtype",
+                     "unsupported: bf16 on several ranks, whose results would depend on their "
+                     "number (which kernel adds a product up depends on the rows of a rank)",
+                     "use f32; weights stored as BF16 stay BF16 there");
+  }
+  return open_cuda(dtype == "bf16", cuda_library(), job != nullptr ? job->local_rank() : 0);
+}
+
+std::unique_ptr<Communicator> gpu_ranks(Backend* backend, Communicator* job,
+                                        const RankOptions& options, std::string& why) {
+  why.clear();
+  return backend != nullptr && job != nullptr && job->size() > 1
+             ? join_gpus(*backend, *job, rank_timeout(options), why)
+             : nullptr;
 }
 
 Engine load_engine(const std::filesystem::path& model, std::unique_ptr<Backend> backend,
                    const EngineOptions& options, std::uint32_t health) {
   if (backend == nullptr) {
     return Engine::load(model, options);
-  }
-  if ((options.job != nullptr && options.job->size() > 1) || options.tp != 1) {
-    throw InputError("--device cuda", "unsupported on several ranks", "run it without mpirun");
   }
   if (health > 0) {
     throw InputError("--health", "unsupported with --device cuda: it reads weights on the host",
@@ -289,6 +303,7 @@ Table trace_summary_table(const TraceRunSummary& s) {
   if (s.exchanged) {
     const ExchangeTotals& x = *s.exchanged;
     table.rows.push_back({"ranks", fmt::format("{} x {}", x.ep, x.tp)});
+    table.rows.push_back({"rows go by", x.transport});
     row("rows for experts", x.rows);
     row("rows sent", x.rows_sent);
     row("expert outputs", x.outputs);
@@ -318,7 +333,7 @@ Table trace_summary_table(const TraceRunSummary& s) {
 }
 
 int run_trace(const TraceOptions& options) {
-  std::unique_ptr<Backend> backend = device_backend(options.device, options.dtype, options.threads);
+  check_device(options.device, options.dtype, options.threads);
   const bool json = progress_as_json(options.progress);
   if (options.batch == 0) {
     throw InputError("--batch", "batch = 0. Violated: batch >= 1");
@@ -350,8 +365,15 @@ int run_trace(const TraceOptions& options) {
                           {"--quantise", options.quantise},
                           {"--router-dtype", options.router_dtype},
                           {"--health", std::to_string(options.health)},
-                          {"--router-input", options.router_input ? "yes" : "no"}});
+                          {"--router-input", options.router_input ? "yes" : "no"},
+                          {"--device", options.device},
+                          {"--dtype", options.dtype}});
   }
+  std::unique_ptr<Backend> backend =
+      device_backend(options.device, options.dtype, options.threads, job.get());
+  std::string no_nccl;
+  const auto gpus = gpu_ranks(backend.get(), job.get(), options.ranks, no_nccl);
+  Communicator* const ranks = gpus ? gpus.get() : job.get();
   const bool speaking = speaks(job.get());
   const bool terminal = speaking && !options.quiet && !json && isatty(STDERR_FILENO) == 1;
   auto shown = std::chrono::steady_clock::now() - std::chrono::seconds(1);
@@ -380,7 +402,7 @@ int run_trace(const TraceOptions& options) {
                   {.threads = threads_of_rank(options.threads, job.get()),
                    .progress = [&](std::uint64_t done,
                                    std::uint64_t total) { progress(kLoading, done, total); },
-                   .job = job.get(),
+                   .job = ranks,
                    .tp = options.ranks.tp,
                    .quantise = quantise_options(options.quantise),
                    .router_bf16 = router_bf16(options.router_dtype)},
@@ -449,6 +471,9 @@ int run_trace(const TraceOptions& options) {
     print_json({{"event", "done"}, {"output", options.output.string()}});
   } else if (!options.quiet && speaking) {
     Table table = trace_summary_table(summary);
+    if (!no_nccl.empty()) {
+      table.notes.push_back("NCCL is not used: " + no_nccl);
+    }
     add_quantised(table, engine.quantised());
     if (monitor) {
       add_health(table, monitor->report());
@@ -459,8 +484,8 @@ int run_trace(const TraceOptions& options) {
     }
     fmt::print("{}", render(table, options.format));
   }
-  if (job) {
-    job->finish();
+  if (ranks != nullptr) {
+    ranks->finish();
   }
   return 0;
 }

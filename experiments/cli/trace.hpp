@@ -77,12 +77,20 @@ void add_quantised(Table& table, const std::vector<QuantisedPart>& parts);
 /// The table that run_trace prints.
 [[nodiscard]] Table trace_summary_table(const TraceRunSummary& summary);
 
-/// The GPU's backend, or null for the CPU's, which Engine::load makes with its threads. InputError
-/// or CapabilityError when the engine cannot serve the options.
+/// InputError: a device or a type that there is not, BF16 on the CPU, too many threads.
+void check_device(const std::string& device, const std::string& dtype, unsigned threads);
+/// check_device(), then the GPU's backend (of several ranks on a machine each its own while there
+/// are enough), or null for the CPU's, which Engine::load makes with its threads. InputError or
+/// CapabilityError when the engine cannot serve the options; InputError: BF16 on several ranks.
 [[nodiscard]] std::unique_ptr<Backend> device_backend(const std::string& device,
-                                                      const std::string& dtype, unsigned threads);
-/// Engine::load, on `backend` if there is one. InputError: options that a GPU cannot serve (ranks,
-/// --health).
+                                                      const std::string& dtype, unsigned threads,
+                                                      const Communicator* job = nullptr);
+/// What carries rows between the ranks of `job`: NCCL on `backend`'s GPUs, or null for the job
+/// itself, with the reason in `why` ("" without a GPU or other ranks). Every rank calls it.
+[[nodiscard]] std::unique_ptr<Communicator> gpu_ranks(Backend* backend, Communicator* job,
+                                                      const RankOptions& options, std::string& why);
+/// Engine::load, on `backend` if there is one. InputError: options that a GPU cannot serve
+/// (--health).
 [[nodiscard]] Engine load_engine(const std::filesystem::path& model,
                                  std::unique_ptr<Backend> backend, const EngineOptions& options,
                                  std::uint32_t health);

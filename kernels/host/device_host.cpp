@@ -95,6 +95,7 @@ class HostDevice final : public gpu::Device {
     }
   }
   std::string name() const override { return "host executor"; }
+  std::string identity() const override { return name(); }
   void* take(std::size_t bytes) override {
     if (bytes > free_) {
       return nullptr;
@@ -137,6 +138,13 @@ class HostDevice final : public gpu::Device {
     queues_.record(there, gpu::Queue::kCompute);
     return queues_.run_to(there);
   }
+  bool copy(void* to, const void* from, std::size_t bytes) override {
+    queues_.push(gpu::Queue::kCompute, [=] {
+      std::memcpy(to, from, bytes);
+      return true;
+    });
+    return true;
+  }
   gpu::Stream stream() override { return &queues_; }
   std::string error() override { return take_fault(); }
 
@@ -165,6 +173,10 @@ class HostDevice final : public gpu::Device {
   bool finish(gpu::Event event) override {
     return queues_.run_to(*static_cast<Queues::Mark*>(event));
   }
+  bool reached(gpu::Event event, bool& there) override {
+    there = finish(event);  // nobody else runs the queues
+    return there;
+  }
   bool capture(void* pinned, const void* device, std::size_t bytes) override {
     queues_.push(gpu::Queue::kCapture, [=] {
       std::memcpy(pinned, device, bytes);
@@ -189,7 +201,7 @@ std::unique_ptr<gpu::Device> make_device(std::uint64_t memory, QueueOrder order)
 
 namespace switchyard::gpu {
 
-std::unique_ptr<Device> open_device(std::string& why) {
+std::unique_ptr<Device> open_device(std::string& why, unsigned /*number*/) {
   why.clear();
   constexpr std::uint64_t kMemory = std::uint64_t{1} << 30;
   return host::make_device(kMemory);

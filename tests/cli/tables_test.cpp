@@ -593,8 +593,8 @@ TEST(Doctor, ReportsPartsAndPackages) {
     EXPECT_TRUE(row["status"] == "ok" || row["status"] == "missing" ||
                 row["status"] == "not built");
   }
-  for (const char* part : {"CPU features", "cores", "memory", "CUDA device", "MPI", "desktop app",
-                           "working folder", "checkpoint"}) {
+  for (const char* part : {"CPU features", "cores", "memory", "CUDA device", "NCCL", "MPI",
+                           "desktop app", "working folder", "checkpoint"}) {
     EXPECT_TRUE(parts.contains(part)) << part;
   }
 }

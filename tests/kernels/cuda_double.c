@@ -32,9 +32,9 @@ int32_t switchyard_cuda_probe(struct SwitchyardCudaDevice* device, char* message
   }
   return COUNT;
 }
-void* switchyard_cuda_open(int32_t bf16, char* message, uint64_t message_size) {
+void* switchyard_cuda_open(int32_t device, int32_t bf16, char* message, uint64_t message_size) {
   (void)bf16;
-  snprintf(message, message_size, "it is a double\nsecond line");
+  snprintf(message, message_size, "it is a double of number %d\nsecond line", (int)device);
   return NULL;
 }
 #else

@@ -47,7 +47,7 @@ TEST(CudaDevice, SaysThatTheLibraryDoesNotLoad) {
 
 TEST(CudaDevice, SaysThatTheLibraryIsOfAnotherBuild) {
   expect_contains(refusal(library("cuda_double_bare")), "has no entry switchyard_cuda_abi");
-  expect_contains(refusal(library("cuda_double_other")), "has interface 77, this program 3");
+  expect_contains(refusal(library("cuda_double_other")), "has interface 77, this program 4");
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpuOrNoDriver) {
@@ -70,7 +70,21 @@ TEST(CudaDevice, FindsAGpuButNoLibraryOfItsVersion) {
   EXPECT_EQ(device.memory_bytes, 1000U);
   expect_contains(refusal(library("cuda_double_h200")), "has version double, this program ");
   expect_contains(refusal(library("cuda_double_closed")),
-                  "Double 9 does not open: it is a double;");
+                  "Double 9 does not open: it is a double of number 0;");
+}
+
+TEST(CudaDevice, GivesEachRankOfAMachineItsOwnGpu) {
+  const auto number = [](unsigned local_rank) {
+    try {
+      (void)open_cuda(false, library("cuda_double_closed"), local_rank);
+    } catch (const CapabilityError& e) {
+      const std::string text = e.what();
+      return text.substr(text.find("number "), 8);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(number(3), "number 3");
+  EXPECT_EQ(number(4), "number 0") << "more ranks than GPUs: they share";
 }
 
 #ifdef HAS_EXECUTOR_LIBRARY

@@ -288,6 +288,7 @@ TEST(ExpertExchange, CountsBytesByHand) {
   });
   for (const auto& totals : got) {
     ASSERT_TRUE(totals.has_value());
+    EXPECT_EQ(totals->transport, "threads");
     EXPECT_EQ(totals->layers, expected.layers);
     EXPECT_EQ(totals->rows, expected.rows);
     EXPECT_EQ(totals->rows_sent, expected.rows_sent);

@@ -39,6 +39,8 @@ class ThreadJob final : public Communicator {
   [[nodiscard]] unsigned rank() const override { return rank_; }
   [[nodiscard]] unsigned size() const override { return static_cast<unsigned>(room_.send.size()); }
   [[nodiscard]] unsigned local_size() const override { return size(); }
+  [[nodiscard]] unsigned local_rank() const override { return rank(); }
+  [[nodiscard]] std::string transport() const override { return "threads"; }
   void all_to_all(std::span<const std::span<const std::byte>> send,
                   std::span<const std::span<std::byte>> receive) override {
     room_.send[rank_] = send;
