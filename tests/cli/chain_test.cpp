@@ -127,7 +127,7 @@ TEST(SimMemoryOut, ListsAllocationsAndFreesThatSumToNothing) {
   const fs::path folder = fresh_folder("memory_out");
   switchyard::write_file(folder / "dense.toml", dense_scenario());
   ProcessResult r = run_switchyard({"sim", "dense.toml", "-o", "d.h5", "--memory-out", "m.csv"},
-                                   {.folder = folder});
+                                   {.folder = folder, .environment = {}});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   std::istringstream in(read_file(folder / "m.csv"));
   std::string line;
@@ -152,7 +152,7 @@ TEST(SimMemoryOut, ListsAllocationsAndFreesThatSumToNothing) {
   EXPECT_GT(entries, frees);
   for (const auto& [what, bytes] : live) EXPECT_EQ(bytes, 0) << what;
   r = run_switchyard({"sim", "dense.toml", "-o", "d.h5", "--memory-out", "d.h5"},
-                     {.folder = folder});
+                     {.folder = folder, .environment = {}});
   EXPECT_EQ(r.exit_code, 2);
   EXPECT_NE(r.err.find("--memory-out"), std::string::npos) << r.err;
 }
