@@ -17,9 +17,13 @@ if [ -n "$missing" ]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-if [ -z "${REAL_WINDOW_INSIDE:-}" ]; then
-  export REAL_WINDOW_INSIDE=1
-  exec xvfb-run -a -s "-screen 0 1280x800x24" bash "$0" "$gui" "$write_demo_run"
+if [ -z "${REAL_WINDOW_SCREEN:-}" ]; then
+  # -noreset: without it the server starts anew when its last client leaves, which the first short
+  # xdotool may be, and cuts off what has just connected. -fbdir: the screen's pixels as a file,
+  # without the mouse's arrow.
+  REAL_WINDOW_SCREEN=$work/Xvfb_screen0 xvfb-run -a \
+    -s "-screen 0 1280x800x24 -noreset -nocursor -fbdir $work" bash "$0" "$gui" "$write_demo_run"
+  exit
 fi
 export HOME=$work/home XDG_CONFIG_HOME=$work/home/config XDG_RUNTIME_DIR=$work/runtime
 mkdir -p "$HOME" "$XDG_CONFIG_HOME" "$XDG_RUNTIME_DIR"
@@ -27,57 +31,99 @@ chmod 700 "$XDG_RUNTIME_DIR"
 cd "$work"
 "$write_demo_run" a.h5 120
 "$write_demo_run" b.h5 90
-openbox >openbox.log 2>&1 &
 window=
 log=
+pid=
+server=
+for stat in /proc/[0-9]*/stat; do
+  read -r process name _ parent _ 2>/dev/null <"$stat" || continue
+  [ "$name" != "(Xvfb)" ] || [ "$parent" != "$PPID" ] || server=$process
+done
+[ -n "$server" ] || { echo "failed: the X server is no child of xvfb-run" >&2; exit 1; }
+# What one state is waited for, in seconds; a loaded machine takes its time.
+patience=120
 
-fail() { echo "failed: $*" >&2; [ -z "$log" ] || cat "$log" >&2; exit 1; }
-picture() { import -window root rgb:- | md5sum; }
+# What there is, for who reads a failure.
+state() {
+  set +e
+  echo "--- windows of the app:"
+  for w in $(xdotool search --class switchyard-gui); do
+    echo "$w \"$(xdotool getwindowname "$w" 2>&1)\"" \
+      "$(xdotool getwindowgeometry "$w" 2>&1 | tr '\n' ' ')"
+  done
+  echo "--- processes:"
+  ps -o pid,stat,etimes,time,args -p "$wm_pid${pid:+,$pid}" 2>&1
+  echo "--- openbox:"
+  cat "$work/openbox.log"
+  echo "--- the app:"
+  [ -z "$log" ] || cat "$log"
+}
+fail() { echo "failed: $*" >&2; state >&2; exit 1; }
+# within_patience COMMAND…: repeats it until it succeeds; 1 when it never does.
+within_patience() {
+  local end=$((SECONDS + patience))
+  until "$@"; do
+    [ "$SECONDS" -lt "$end" ] || return 1
+    sleep 0.1
+  done
+}
+ended() { ! kill -0 "$1" 2>/dev/null; }
+picture() { md5sum <"$REAL_WINDOW_SCREEN"; }
 # Title and header of the dock at the top left: "Run", or "Experts" where the run dock is hidden.
 docks() { import -window root -crop 190x32+4+100 rgb:- | md5sum; }
-# Waits until the screen stays the same for a moment.
-settled() {
-  local now before=
-  for _ in $(seq 100); do
-    now=$(picture)
-    [ "$now" != "$before" ] || return 0
-    before=$now
-    sleep 0.3
+# Nobody has an event left to answer: a program that waits for the processor is not asleep.
+asleep() {
+  local process state
+  for process in "$pid" "$wm_pid" "$server"; do
+    read -r _ _ state _ 2>/dev/null <"/proc/$process/stat" || return 1
+    [ "$state" = S ] || return 1
   done
-  fail "the screen never settles"
 }
+# The screen stays the same for a moment, and everybody sleeps.
+quiet() {
+  local before
+  before=$(picture)
+  for _ in 1 2 3 4 5; do
+    asleep || return 1
+    sleep 0.06
+  done
+  asleep && [ "$(picture)" = "$before" ]
+}
+settled() { within_patience quiet || fail "the screen never settles"; }
+# Only a window manager states the number of desktops.
+managed() { ended "$wm_pid" || xdotool get_num_desktops >/dev/null 2>&1; }
+find_window() {
+  window=$(xdotool search --onlyvisible --class switchyard-gui 2>/dev/null | tail -n 1) || true
+  [ -n "$window" ] || ended "$pid"
+}
+placed() { [[ $(xdotool getwindowgeometry "$window" 2>&1) == *"Geometry: 1280x780"* ]]; }
+docks_are() { [ "$(docks)" = "$1" ]; }
 start() {
   log=$work/$1.log
   shift
+  window=
   "$gui" "$@" >"$log" 2>&1 &
   pid=$!
-  for _ in $(seq 200); do
-    window=$(xdotool search --onlyvisible --class switchyard-gui 2>/dev/null | tail -n 1) && [ -n "$window" ] && break
-    sleep 0.1
-  done
-  [ -n "$window" ] || fail "no window"
+  within_patience find_window || fail "no window"
+  [ -n "$window" ] || fail "the app ended before it had a window"
   xdotool windowsize "$window" 1280 780 windowmove "$window" 0 20 windowfocus "$window" || true
+  within_patience placed || fail "the window has not the size that it was given"
   settled
 }
+differs_from() { [ "$(picture)" != "$1" ]; }
 # changes WHAT COMMAND…: the command changes what is on the screen.
 changes() {
   local what=$1 before
   shift
   before=$(picture)
   "$@"
-  for _ in $(seq 50); do
-    [ "$(picture)" = "$before" ] || { settled; return 0; }
-    sleep 0.2
-  done
-  fail "$what changed nothing on the screen"
+  within_patience differs_from "$before" || fail "$what changed nothing on the screen"
+  settled
 }
 quit() {
   xdotool key --clearmodifiers ctrl+q
   local code=0
-  for _ in $(seq 100); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.1
-  done
+  within_patience ended "$pid" || fail "Ctrl+Q does not end the app"
   wait "$pid" || code=$?
   [ "$code" -eq 0 ] || fail "exit code $code"
   # Known noise of Qt without a session; everything else is a fault.
@@ -86,6 +132,10 @@ quit() {
   fi
 }
 
+openbox >openbox.log 2>&1 &
+wm_pid=$!
+within_patience managed || fail "the window manager is not ready"
+ended "$wm_pid" && fail "the window manager ended"
 start first a.h5 b.h5
 xdotool mousemove 700 300
 settled
@@ -111,12 +161,12 @@ start second a.h5 b.h5
 xdotool mousemove 700 440
 settled
 # The first start hid the run dock, so it is hidden now.
-[ "$(docks)" = "$hidden" ] || fail "the second start does not have the layout of the first one"
+within_patience docks_are "$hidden" || fail "the second start does not have the layout of the first one"
 # The last entry of the Window menu.
 changes "the Window menu" xdotool key alt+w
 changes "Restore default layout" xdotool key Up key Return
 xdotool mousemove 700 440
 settled
-[ "$(docks)" = "$shipped" ] || fail "\"Restore default layout\" did not bring back the docks"
+within_patience docks_are "$shipped" || fail "\"Restore default layout\" did not bring back the docks"
 quit
 echo "the window works with a real mouse and keyboard"
