@@ -34,9 +34,25 @@ void forget(const fs::path& temporary) {  // pending().mutex is held
   std::erase(pending().files, std::pair(::getpid(), temporary));
 }
 
+/// The file that a name stands for: symbolic links followed, also where their end does not exist.
+fs::path behind_links(const fs::path& name) {
+  constexpr int kMostLinks = 40;  // As path_resolution(7).
+  fs::path p = name;
+  std::error_code ec;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(p, ec); ++i) {
+    const fs::path to = fs::read_symlink(p, ec);
+    if (ec) break;
+    p = to.is_absolute() ? to : p.parent_path() / to;
+  }
+  if (fs::is_symlink(p, ec)) {
+    throw InputError(name.string(), "a symbolic link that leads to no end");
+  }
+  return p;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)) {
+AtomicFile::AtomicFile(fs::path target) : target_(behind_links(target)) {
   if (target_.empty()) {
     throw InputError("output", "the file name is empty");
   }

@@ -8,8 +8,8 @@
 namespace switchyard {
 
 /// A pending output. The constructor checks that the target's folder exists and is writable
-/// (InputError otherwise); commit() flushes, closes and renames; the destructor removes the
-/// temporary when commit() was not reached. The temporary is "<target>.<pid>.tmp".
+/// (InputError otherwise) and follows symbolic links, which stay; commit() flushes, closes, renames;
+/// the destructor removes the temporary, "<target>.<pid>.tmp", when commit() was not reached.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);

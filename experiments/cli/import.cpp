@@ -276,7 +276,7 @@ constexpr std::array<Kind, 14> kKinds{
      {"megatron-jsonl", nullptr, ""},
      {"moe-balance", nullptr, ""},
      {"nccl-xml", import_topo_m, " --like --numa "},
-     {"deepep", nullptr, ""},
+     {"deepep", import_deepep, " --tokens --hidden --top-k --experts "},
      {"vllm-args", import_vllm_args, " --model --like --requests "}}};
 
 /// Options that were given, by name.
@@ -293,6 +293,10 @@ std::vector<std::string> given(const ImportOptions& o) {
   add("--buffer", !o.buffer.empty());
   add("--model", !o.model.empty());
   add("--requests", !o.requests.empty());
+  add("--tokens", !o.tokens.empty());
+  add("--hidden", o.hidden != 0);
+  add("--top-k", o.top_k != 0);
+  add("--experts", o.experts != 0);
   return out;
 }
 

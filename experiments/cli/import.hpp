@@ -8,6 +8,7 @@
 //   expert-counts         assignments per layer and expert as the CSV of placement_options.loads
 //   routing-vllm, -sglang experts per token of a response as a routing trace without logits
 //   vllm-args             a vllm serve command as a scenario
+//   deepep                printed times of dispatch and combine as a CSV of `fit --measured`
 // Forms and formulas: sim/scenario/request_trace.hpp, experiments/import/*.hpp.
 //
 // Forms of a placement that are recognised by their content:
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "engine/base/table.hpp"
 
@@ -35,6 +37,8 @@ struct ImportOptions {
   std::string buffer;             ///< nccl-tests: out-of-place (if empty) or in-place.
   std::string model;              ///< routing-*: what ran; vllm-args: in place of the command's.
   std::string requests;           ///< vllm-args: the CSV of workload.arrivals.file.
+  std::vector<std::uint64_t> tokens;  ///< deepep: tokens of a rank, one for each run of the text.
+  std::uint64_t hidden = 0, top_k = 0, experts = 0;  ///< deepep: the shape of all runs.
   bool quiet = false;
   TableFormat format = TableFormat::kText;
 };
@@ -45,7 +49,9 @@ int run_import(const ImportOptions& options);
 int import_topo_m(const ImportOptions& options);
 /// The kinds requests-azure, requests-burstgpt, requests-mooncake.
 int import_requests(const ImportOptions& options);
-/// The kinds nccl-tests and expert-counts (experiments/import/nccl_tests.hpp, expert_counts.hpp).
+/// The kinds nccl-tests, expert-counts and deepep (experiments/import/nccl_tests.hpp,
+/// expert_counts.hpp, deepep.hpp).
+int import_deepep(const ImportOptions& options);
 int import_nccl_tests(const ImportOptions& options);
 int import_expert_counts(const ImportOptions& options);
 /// The kinds routing-vllm and routing-sglang (experiments/import/routing_dump.hpp).

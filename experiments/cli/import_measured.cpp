@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds nccl-tests and expert-counts of the verb `import`.
+// The kinds nccl-tests, expert-counts and deepep of the verb `import`.
 #include <fmt/format.h>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
 #include "experiments/cli/import.hpp"
+#include "experiments/import/deepep.hpp"
 #include "experiments/import/expert_counts.hpp"
 #include "experiments/import/nccl_tests.hpp"
 
@@ -42,6 +43,37 @@ int import_nccl_tests(const ImportOptions& options) {
       "would count bytes that never leave the GPU",
       fmt::format("next: [network] measured = {{ file = \"{}\", class = \"…\" }}",
                   options.output.filename().string())};
+  fmt::print("{}", render(table, options.format));
+  return 0;
+}
+
+int import_deepep(const ImportOptions& options) {
+  const importers::DeepEpTimes read = importers::read_deepep(
+      read_file(options.input), options.input.string(), options.input.filename().string(),
+      {options.tokens, options.hidden, options.top_k, options.experts});
+  constexpr std::string_view kEnd = "_deepep_ll_us.csv";
+  const std::string name = options.output.filename().string();
+  if (!name.ends_with(kEnd) || name.size() == kEnd.size()) {
+    throw InputError("-o", fmt::format("\"{}\" is no <device>{}", name, kEnd),
+                     "switchyard fit --measured finds its files by these names");
+  }
+  write_file(options.output, read.csv);
+  if (options.quiet) return 0;
+  Table table;
+  table.name = "import";
+  table.title = "Times of dispatch and combine";
+  table.columns = {"tokens of a rank", "dispatch", "combine", "slowest rank / mean"};
+  for (const importers::DeepEpRun& r : read.runs) {
+    table.rows.push_back({std::to_string(r.tokens), fmt::format("{:.4g} us", r.dispatch_us),
+                          fmt::format("{:.4g} us", r.combine_us), fmt::format("{:.3f}", r.spread)});
+  }
+  table.notes = {fmt::format("8 GPUs of one node, hidden {}, top-{} of {} experts; low-latency "
+                             "kernels alone, mean of the ranks",
+                             options.hidden, options.top_k, options.experts),
+                 fmt::format("next: switchyard fit --measured FOLDER --device {} --hardware … "
+                             "--source … --licence … -o {}.toml",
+                             name.substr(0, name.size() - kEnd.size()),
+                             name.substr(0, name.size() - kEnd.size()))};
   fmt::print("{}", render(table, options.format));
   return 0;
 }

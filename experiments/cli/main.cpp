@@ -483,7 +483,7 @@ int run(int argc, char** argv) {
       "import",
       "read other tools' files: eplb, topo-m, nccl-xml, requests-azure, "
       "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts, routing-vllm, "
-      "routing-sglang, vllm-args");
+      "routing-sglang, vllm-args, deepep");
   v_import
       ->add_option("kind", import_options.kind,
                    "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
@@ -493,9 +493,10 @@ int run(int argc, char** argv) {
                    "print, as the CSV that network.measured reads; expert-counts: assignments per "
                    "layer and expert (CSV or JSON), as the CSV that placement_options.loads reads. "
                    "routing-vllm, routing-sglang: experts per token that a response holds, as a "
-                   "routing trace without logits; vllm-args: a vllm serve command as a scenario. "
-                   "Refused, since their "
-                   "form could not be verified: megatron-jsonl, moe-balance, deepep")
+                   "routing trace without logits; vllm-args: a vllm serve command as a scenario; "
+                   "deepep: what DeepEP's tests/test_low_latency.py prints, as "
+                   "<device>_deepep_ll_us.csv of fit --measured. "
+                   "Refused, since their form could not be verified: megatron-jsonl, moe-balance")
       ->required();
   v_import
       ->add_option("input", import_options.input,
@@ -529,6 +530,17 @@ int run(int argc, char** argv) {
                        "not say");
   v_import->add_option("--buffer", import_options.buffer,
                        "nccl-tests: out-of-place (default) or in-place");
+  v_import
+      ->add_option("--tokens", import_options.tokens,
+                   "deepep: tokens of a rank, one number for each run of the text, e.g. 1,8,128")
+      ->delimiter(',')
+      ->transform(whole_number());
+  v_import->add_option("--hidden", import_options.hidden, "deepep: hidden size of all runs")
+      ->transform(whole_number());
+  v_import->add_option("--top-k", import_options.top_k, "deepep: experts per token of all runs")
+      ->transform(whole_number());
+  v_import->add_option("--experts", import_options.experts, "deepep: experts of all runs")
+      ->transform(whole_number());
   quiet_flag(v_import);
   format.add(*v_import);
   v_import->footer("Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv");

@@ -455,7 +455,7 @@ void Simulator::move_kv(std::size_t layer, std::uint32_t moe) {
       }
       keep_at_home(q, kv_count(q.id, moe, home));
       if (kept != q.had) {
-        violation("memory", fmt::format("step {}, MoE layer {}", step_, moe),
+        violation("memory", fmt::format("step {}, MoE layer {}", step_, s_.model.moe_layers()[moe]),
                   fmt::format("sequence {} has {} tokens cached, {} are kept", q.id, q.had, kept));
       }
     }

@@ -333,7 +333,7 @@ void Simulator::route_away(std::uint32_t moe, std::int64_t& longest) {
   for (std::size_t t = 0; t < tokens_.size(); ++t)
     wanted += uses_router(tokens_.sequence[t]) ? 1 : 0;
   if (sent != wanted) {
-    violation("router", fmt::format("step {}, MoE layer {}", step_, moe),
+    violation("router", fmt::format("step {}, MoE layer {}", step_, s_.model.moe_layers()[moe]),
               fmt::format("{} tokens went to the router, {} need it", sent, wanted));
   }
   std::int64_t most = 0;

@@ -88,11 +88,12 @@ void Simulator::note_signals() {
       if (l < t.layers) {
         places.push_back(std::move(of));
       } else if (of != places[first]) {
-        throw InputError("signals",
-                         fmt::format("unsupported: MoE layers {} and {} follow one layer of the "
-                                     "trace, but place expert {} differently",
-                                     l % t.layers, l, e),
-                         "use a placement that is the same in every layer");
+        throw InputError(
+            "signals",
+            fmt::format("unsupported: MoE layers {} and {} follow one layer of the "
+                        "trace, but place expert {} differently",
+                        s_.model.moe_layers()[l % t.layers], s_.model.moe_layers()[l], e),
+            "use a placement that is the same in every layer");
       }
     }
   }

@@ -95,7 +95,7 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
     }
     for (std::uint32_t l = 0; l < layers_; ++l) {
       ledger_.allocate(g, MemoryCategory::kExperts, job.layers[l], t.layer_ps[l], run::kNone,
-                       fmt::format("experts of MoE layer {}", l));
+                       fmt::format("experts of MoE layer {}", s_.model.moe_layers()[l]));
     }
     ledger_.allocate(g, MemoryCategory::kRuntime, spec.workspace, t.warm_up_begin_ps, run::kNone,
                      "workspace of the warm-up");

@@ -179,7 +179,8 @@ void Simulator::check_traffic(std::uint32_t moe) {
       const std::uint32_t beyond = first[e + 1];
       while (c < beyond && rank[c] * cut != d - base) ++c;
       if (c == beyond) {
-        violation("placement", fmt::format("step {}, MoE layer {}", step_, moe),
+        violation("placement",
+                  fmt::format("step {}, MoE layer {}", step_, s_.model.moe_layers()[moe]),
                   fmt::format("expert {} ran on GPU {}, which holds no copy", e, d));
       }
       if (d == s) continue;
@@ -216,7 +217,7 @@ void Simulator::check_traffic(std::uint32_t moe) {
   const std::uint64_t out = s_.network.payload.dispatch_bytes(s_.model.hidden_size) * copies;
   const std::uint64_t back = s_.network.payload.combine_bytes(s_.model.hidden_size) * copies;
   if (sum(traffic_.dispatch_ports) != out || sum(traffic_.combine_ports) != back) {
-    violation("bytes", fmt::format("step {}, MoE layer {}", step_, moe),
+    violation("bytes", fmt::format("step {}, MoE layer {}", step_, s_.model.moe_layers()[moe]),
               fmt::format("dispatch {} and combine {} bytes, the decisions ask for {} and {}",
                           sum(traffic_.dispatch_ports), sum(traffic_.combine_ports), out, back));
   }

@@ -122,6 +122,22 @@ TEST_F(AtomicFileTest, AFullDiskIsAnErrorAndLeavesNothing) {
   EXPECT_EQ(entries(), 0U);
 }
 
+TEST_F(AtomicFileTest, ASymbolicLinkStaysAndTheFileBehindItIsWritten) {
+  fs::create_directory(folder_ / "elsewhere");
+  fs::create_symlink(fs::path("elsewhere") / "real", folder_ / "second");
+  fs::create_symlink("second", folder_ / "link");
+  for (const std::string text : {"new", "again"}) {  // First its end does not exist, then it does.
+    write_file(folder_ / "link", text);
+    EXPECT_EQ(read_file(folder_ / "elsewhere" / "real"), text);
+    EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+    EXPECT_TRUE(fs::is_symlink(folder_ / "second"));
+  }
+  EXPECT_EQ(entries(), 3U);
+  fs::create_symlink("loop", folder_ / "loop");
+  EXPECT_EQ(error_of([&] { write_file(folder_ / "loop", "x"); }),
+            "atomic_file_test.dir/loop: a symbolic link that leads to no end");
+}
+
 TEST_F(AtomicFileTest, ReadingNamesAMissingFileOrAFolder) {
   EXPECT_EQ(error_of([&] { (void)read_file(folder_ / "b"); }),
             "atomic_file_test.dir/b: cannot open: No such file or directory");
