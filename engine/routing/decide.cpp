@@ -2,10 +2,12 @@
 #include "engine/routing/decide.hpp"
 
 #include <fmt/format.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -22,6 +24,20 @@ constexpr std::uint8_t kKept = static_cast<std::uint8_t>(SlotOutcome::kKept);
 constexpr std::uint8_t kRerouted = static_cast<std::uint8_t>(SlotOutcome::kRerouted);
 constexpr std::uint8_t kQueued = static_cast<std::uint8_t>(SlotOutcome::kQueued);
 constexpr std::uint8_t kDropped = static_cast<std::uint8_t>(SlotOutcome::kDropped);
+
+/// A token that keeps its eight first choices; false, and nothing done: one of them is no expert.
+bool keep_eight(const std::uint16_t* ids, std::uint32_t experts, std::uint32_t* demand,
+                std::uint16_t* first, std::uint16_t* chosen, std::uint8_t* outcome) {
+  static_assert(kNoExpert == 0xFFFF);
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(ids));
+  const __m128i beyond = _mm_set1_epi16(static_cast<short>(std::min(experts, 0xFFFFU)));
+  if (_mm_movemask_epi8(_mm_cmpeq_epi16(_mm_max_epu16(x, beyond), x)) != 0) return false;
+  for (std::size_t j = 0; j < 8; ++j) ++demand[ids[j]];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(first), x);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(chosen), x);
+  std::memset(outcome, kKept, 8);
+  return true;
+}
 
 /// One call of decide(): the inputs by reference and the algorithm's parts.
 class Decider {
@@ -239,18 +255,22 @@ class Decider {
       std::uint16_t* const first = out_.first.data() + at;
       std::uint16_t* const chosen = out_.chosen.data() + at;
       std::uint8_t* const outcome = out_.outcome.data() + at;
-      std::uint32_t j = 0;
-      for (; j < slots && ids[j] != kNoExpert; ++j) {
-        const std::uint16_t e = ids[j];
-        SWITCHYARD_ASSERT(e < experts, fmt::format("expert {} of {}", e, experts));
-        ++demand[e];
-        first[j] = chosen[j] = e;
-        outcome[j] = kKept;
-      }
-      assignments += j;
-      for (; j < slots; ++j) {
-        first[j] = chosen[j] = kNoExpert;
-        outcome[j] = 0;
+      if (slots == 8 && keep_eight(ids, experts, demand, first, chosen, outcome)) {
+        assignments += 8;
+      } else {
+        std::uint32_t j = 0;
+        for (; j < slots && ids[j] != kNoExpert; ++j) {
+          const std::uint16_t e = ids[j];
+          SWITCHYARD_ASSERT(e < experts, fmt::format("expert {} of {}", e, experts));
+          ++demand[e];
+          first[j] = chosen[j] = e;
+          outcome[j] = kKept;
+        }
+        assignments += j;
+        for (; j < slots; ++j) {
+          first[j] = chosen[j] = kNoExpert;
+          outcome[j] = 0;
+        }
       }
       if (!weighs_) continue;
       std::iota(w_.slot_rank.begin() + static_cast<std::ptrdiff_t>(at),

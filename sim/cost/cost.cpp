@@ -61,6 +61,9 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
           "add gpu_types.<name>.peak or choose another model.dtype");
     }
   }
+  for (std::size_t d = 0; d < kFormats; ++d) {
+    peak_[d] = gpu_.peak_for(compute_format(static_cast<DType>(d))).value;
+  }
   const double hidden = real(model.hidden_size);
   expert_bytes_ = expert_matrices_ * hidden * real(model.expert_intermediate) * expert_w_;
   const double heads = real(model.num_heads);
@@ -84,7 +87,7 @@ DType CostModel::compute_format(DType stored) const { return wider(stored, input
 OpCost CostModel::roofline(double bytes, double flops, DType p, double share,
                            std::uint32_t kernels) const {
   const double memory = bytes / (gpu_.mbu * gpu_.hbm.value);
-  const double arithmetic = flops / (share * gpu_.peak_for(compute_format(p)).value);
+  const double arithmetic = flops / (share * peak(p));
   OpCost cost;
   cost.time = SimTime::from_ps(launch().ps() * kernels) +
               SimTime::from_seconds(std::max(memory, arithmetic));
@@ -110,7 +113,7 @@ OpCost CostModel::group(std::initializer_list<Part> parts) const {
   for (const Part& p : parts) {
     cost.bytes += p.bytes - p.inside;
     cost.flops += p.flops;
-    arithmetic += p.flops / (p.share * gpu_.peak_for(compute_format(p.format)).value);
+    arithmetic += p.flops / (p.share * peak(p.format));
   }
   cost.time = launch() +
               SimTime::from_seconds(std::max(cost.bytes / (gpu_.mbu * gpu_.hbm.value), arithmetic));
@@ -119,7 +122,7 @@ OpCost CostModel::group(std::initializer_list<Part> parts) const {
 }
 
 CostModel::Asked* CostModel::table_of(scenario::OpKind kind, DType format,
-                                      std::vector<std::uint64_t> shape) const {
+                                      std::initializer_list<std::uint64_t> shape) const {
   if (!spec_.calibration) return nullptr;
   std::string_view variant;
   if (kind == scenario::OpKind::kExperts) {
@@ -128,11 +131,12 @@ CostModel::Asked* CostModel::table_of(scenario::OpKind kind, DType format,
                             : spec_.grouped_gemm == scenario::GroupedGemm::kMasked;
     variant = masked ? scenario::kMasked : scenario::kContiguous;
   }
-  auto& asked = tables_[{kind, variant, format, shape}];
+  auto& asked = tables_[{kind, variant, format, std::vector<std::uint64_t>(shape)}];
   if (!asked) {
     asked = std::make_shared<Asked>();
     const scenario::OpTable* table =
-        scenario::choose_table(*spec_.calibration, kind, spec_.library, variant, format, shape);
+        scenario::choose_table(*spec_.calibration, kind, spec_.library, variant, format,
+                               {shape.begin(), shape.size()});
     if (table != nullptr) asked->timer = std::make_unique<OpTimer>(*spec_.calibration, *table);
   }
   return asked->timer ? asked.get() : nullptr;
@@ -143,9 +147,10 @@ bool CostModel::has_product(double n, double k) const {
                   {static_cast<std::uint64_t>(n), static_cast<std::uint64_t>(k)}) != nullptr;
 }
 
-bool CostModel::measured(scenario::OpKind kind, DType format, std::vector<std::uint64_t> shape,
+bool CostModel::measured(scenario::OpKind kind, DType format,
+                         std::initializer_list<std::uint64_t> shape,
                          const std::array<double, 3>& at, OpCost& cost) const {
-  Asked* const asked = table_of(kind, format, std::move(shape));
+  Asked* const asked = table_of(kind, format, shape);
   if (asked == nullptr) return false;
   asked->used = true;
   auto known = asked->known.find(at);
@@ -261,8 +266,9 @@ OpCost CostModel::core(std::size_t layer, std::span<const SequenceWork> work) co
       context += real(s.context);
     }
     const double n = static_cast<double>(part->size());
-    const std::vector<std::uint64_t> shape{model_.num_heads, model_.num_kv_heads, model_.head_dim,
-                                           model_.layers[layer].sliding_window};
+    const std::initializer_list<std::uint64_t> shape{
+        model_.num_heads, model_.num_kv_heads, model_.head_dim,
+        model_.layers[layer].sliding_window};
     if (model_.attention == model::AttentionKind::kMla) {
       if (part == &decode) {
         measured(scenario::OpKind::kMlaDecode, dtype_.kv,

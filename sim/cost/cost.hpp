@@ -48,6 +48,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <set>
@@ -200,15 +201,21 @@ class CostModel {
   /// The parts one after the other, or as one kernel when fused.
   [[nodiscard]] OpCost group(std::initializer_list<Part> parts) const;
   [[nodiscard]] bool fused() const { return spec_.launch == scenario::LaunchMode::kFused; }
+  static constexpr std::size_t kFormats = static_cast<std::size_t>(model::DType::kQ6K) + 1;
+  /// FLOP/s in the format that a GEMM runs in whose stored operand has `stored`.
+  [[nodiscard]] double peak(model::DType stored) const {
+    return peak_[static_cast<std::size_t>(stored)];
+  }
   struct Asked;
   /// The table that a question of this kind goes to; null: none.
   Asked* table_of(scenario::OpKind kind, model::DType format,
-                  std::vector<std::uint64_t> shape) const;
+                  std::initializer_list<std::uint64_t> shape) const;
   /// Whether product() of these n and k is measured.
   [[nodiscard]] bool has_product(double n, double k) const;
   /// The measured time, if the calibration has it; bytes and flops are the roofline's.
-  bool measured(scenario::OpKind kind, model::DType format, std::vector<std::uint64_t> shape,
-                const std::array<double, 3>& at, OpCost& cost) const;
+  bool measured(scenario::OpKind kind, model::DType format,
+                std::initializer_list<std::uint64_t> shape, const std::array<double, 3>& at,
+                OpCost& cost) const;
   /// A product of m rows of k with n × k shared weights by itself; measured = 1 when it is.
   [[nodiscard]] OpCost product(double m, double n, double k) const;
   /// The projections of latent attention to queries, keys and values; none of them measured: false.
@@ -235,6 +242,7 @@ class CostModel {
   };
   mutable std::map<TableKey, std::shared_ptr<Asked>> tables_;
   bool only_decode_ = true;
+  std::array<double, kFormats> peak_{};  // FLOP/s by stored format
   GateShape gate_;
   double a_ = 2, w_ = 2;                      // bytes per activation, per backbone weight
   double expert_w_ = 2;                       // bytes per expert weight

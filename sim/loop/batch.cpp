@@ -162,7 +162,8 @@ std::uint64_t Simulator::kv_bytes_of(const Pool& pool, std::uint64_t tokens,
   const std::uint64_t held = (tokens + block - 1) / block * block;
   std::uint64_t values = 0;
   const std::uint64_t per_token = model::kv_values_per_token_layer(pool.shard);
-  for (std::size_t layer = first_layer; layer < beyond; ++layer) {
+  if (!windows_) values = per_token * held * (beyond - first_layer);
+  for (std::size_t layer = first_layer; windows_ && layer < beyond; ++layer) {
     const std::uint64_t window = s_.model.layers[layer].sliding_window;
     values += per_token * (window == 0 ? held : std::min(held, window));
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/base/error.hpp"
 
@@ -165,12 +166,28 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
                                  const LayerDecision& decision, LayerTraffic& out) {
   const std::size_t g = map_.gpus, k = decision.slots, copies = row.rank.size();
   const std::uint32_t span = map_.span(), cut = map_.cut, origin = map_.first;
+  const std::uint32_t* const rank = row.rank.data();
   for (std::uint32_t t = 0; t < decision.tokens; ++t) {
     const std::uint32_t s = tokens.rank[t];
-    const std::uint32_t group = (s - origin) / span, base = origin + group * span;
+    const std::uint32_t group = map_.groups == 1 ? 0 : (s - origin) / span;
+    const std::uint32_t base = origin + group * span;
     std::uint32_t* const sent = copies_.data() + s * g;
     std::uint32_t* const rows = rows_.data() + group * copies;
     std::uint32_t* const queued = queued_.data() + group * copies;
+    // Most tokens of most runs: eight choices, all kept.
+    std::uint64_t eight = 0;
+    if (k == 8) std::memcpy(&eight, decision.outcome.data() + t * k, 8);
+    if (eight == kEightKept) {
+      const std::uint16_t* const chosen = decision.chosen.data() + t * 8;
+      std::uint32_t* const gpu = out.gpu.data() + t * 8;
+      for (std::size_t j = 0; j < 8; ++j) {
+        const std::uint32_t e = chosen[j], d = base + rank[e] * cut;
+        ++rows[e];
+        ++sent[d];
+        gpu[j] = d;
+      }
+      continue;
+    }
     for (std::size_t at = t * k; at < (t + 1) * k; ++at) {
       const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
       std::uint32_t e = decision.chosen[at];
@@ -181,7 +198,7 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
         out.gpu[at] = kNoGpu;
         continue;
       }
-      const std::uint32_t d = base + row.rank[e] * cut;  // Copy e is that of expert e.
+      const std::uint32_t d = base + rank[e] * cut;  // Copy e is that of expert e.
       ++rows[e];
       ++sent[d];
       out.gpu[at] = d;

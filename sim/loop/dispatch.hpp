@@ -87,6 +87,9 @@ struct ExpertMap {
 }
 
 inline constexpr std::uint32_t kNoGpu = UINT32_MAX;
+/// The outcomes of eight slots that were all kept, as one number.
+inline constexpr std::uint64_t kEightKept =
+    0x0101010101010101 * static_cast<std::uint64_t>(SlotOutcome::kKept);
 
 /// What the GPUs send and receive in one exchange: row and column sums of its matrix.
 struct PortBytes {

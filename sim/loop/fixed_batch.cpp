@@ -16,10 +16,12 @@ class FixedBatch final : public BatchSource {
       : s_(s),
         decode_(s.workload.kind == WorkloadKind::kDecode),
         gpus_(static_cast<std::uint32_t>(s.hardware.gpu_count())),
-        sequences_(s.workload.batch) {
+        sequences_(s.workload.batch),
+        at_home_(gpus_) {
     for (std::uint32_t b = 0; b < s.workload.batch; ++b) {
       sequences_[b].first_home = sequences_[b].home = home(b);
       sequences_[b].cached = sequences_[b].wanted = s.workload.context;
+      at_home_[home(b)].push_back(b);
     }
   }
 
@@ -102,8 +104,8 @@ class FixedBatch final : public BatchSource {
 
   void holders(std::uint32_t gpu, std::vector<std::uint64_t>& tokens) const override {
     tokens.clear();
-    for (const Sequence& have : sequences_) {
-      if (have.home == gpu && have.paged > 0) tokens.push_back(have.paged);
+    for (const std::uint32_t b : at_home_[gpu]) {
+      if (sequences_[b].paged > 0) tokens.push_back(sequences_[b].paged);
     }
   }
 
@@ -224,6 +226,8 @@ class FixedBatch final : public BatchSource {
     if (!keep_kv) lose(have);
     if (keep_kv && have.paged > 0) freed_.push_back({have.home, have.paged, 0});
     have.paged = 0;
+    std::erase(at_home_[have.home], b);
+    at_home_[to].push_back(b);
     have.home = to;
     return moved;
   }
@@ -238,6 +242,7 @@ class FixedBatch final : public BatchSource {
   bool decode_;
   std::uint32_t gpus_;
   std::vector<Sequence> sequences_;
+  std::vector<std::vector<std::uint32_t>> at_home_;  // [G] sequences, in any order
   std::vector<KvChange> freed_;  // Of sequences that moved; the next plan says so.
   std::uint64_t recomputed_ = 0;
   std::int64_t first_start_ps_ = -1;  // first measured step

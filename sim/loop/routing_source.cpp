@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -29,7 +30,10 @@ class TraceSource final : public RoutingSource {
       : trace_(trace),
         cycle_(scenario.workload.routing.layers == scenario::TraceLayers::kCycle),
         serves_(scenario.workload.serves()),
-        seed_(scenario.run.seed) {
+        seed_(scenario.run.seed),
+        slots_(std::min(std::max(policy_slots(scenario.policy, trace.header.gate),
+                                 policy_slots(trace.header.policy, trace.header.gate)),
+                        trace.header.candidates)) {
     const std::string where = scenario.workload.routing.trace_path;
     const TraceHeader& h = trace.header;
     const std::uint64_t layers = scenario.model.num_moe_layers();
@@ -97,23 +101,26 @@ class TraceSource final : public RoutingSource {
     const std::uint32_t m = trace_.header.candidates;
     const bool scored = need == Need::kScored;
     const bool entropies = m == trace_.header.experts() && !is_experts_only(trace_.header);
+    const std::uint32_t width = need == Need::kChosen ? slots_ : m;
     out.tokens = static_cast<std::uint32_t>(tokens.size());
-    out.width = m;
+    out.width = width;
     out.nan_rows = 0;
-    out.ids.resize(std::size_t{m} * tokens.size());
+    out.ids.resize(std::size_t{width} * tokens.size());
     out.logit.resize(scored ? out.ids.size() : 0);
     out.lse.resize(scored ? tokens.size() : 0);
+    find_places(tokens);
+    if (layer == 0) take_places();
+    if (!scored && !entropies && trace_.parts == nullptr) {
+      copy_ids(layer, l, width, out.ids);
+      entropy_ = std::numeric_limits<double>::quiet_NaN();
+      return;
+    }
     double sum = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const std::uint32_t place = place_of(tokens, t);
-      if (layer == 0) {
-        Pool& pool = pools_[tokens.answer[t]];
-        reused_ = reused_ || pool.taken[place] != 0;
-        pool.taken[place] = 1;
-      }
-      const std::uint64_t row = row_of(tokens, layer, t, place);
+      const std::uint64_t row = row_of(tokens, layer, t, places_[t]);
       const TraceCell cell = trace_cell(trace_, row, l);
-      std::copy_n(cell.candidates.begin(), m, out.ids.begin() + static_cast<std::ptrdiff_t>(t * m));
+      std::copy_n(cell.candidates.begin(), width,
+                  out.ids.begin() + static_cast<std::ptrdiff_t>(t * width));
       if (scored) {
         std::copy_n(cell.logit.begin(), m, out.logit.begin() + static_cast<std::ptrdiff_t>(t * m));
         out.lse[t] = cell.lse;
@@ -153,6 +160,40 @@ class TraceSource final : public RoutingSource {
     std::vector<std::vector<std::uint32_t>> of_sequence;  // indices into rows
     std::vector<std::uint8_t> taken;
   };
+  /// Of the tokens of a step, which its layers ask for again and again.
+  void find_places(const StepTokens& tokens) {
+    if (tokens.sequence == asked_.sequence && tokens.ordinal == asked_.ordinal &&
+        tokens.answer == asked_.answer) {
+      return;
+    }
+    asked_.sequence = tokens.sequence;
+    asked_.ordinal = tokens.ordinal;
+    asked_.answer = tokens.answer;
+    places_.resize(tokens.size());
+    for (std::size_t t = 0; t < tokens.size(); ++t) places_[t] = place_of(tokens, t);
+  }
+  void take_places() {
+    for (std::size_t t = 0; t < places_.size(); ++t) {
+      std::uint8_t& taken = pools_[asked_.answer[t]].taken[places_[t]];
+      reused_ = reused_ || taken != 0;
+      taken = 1;
+    }
+  }
+  /// The first `width` candidates of the tokens of find_places(), from a trace in memory.
+  void copy_ids(std::uint32_t layer, std::uint32_t l, std::uint32_t width,
+                std::vector<std::uint16_t>& ids) const {
+    const std::uint16_t* const from = trace_.routing.candidates.data() + trace_.candidate_at(0, l);
+    const std::size_t each = trace_.candidate_at(1, 0);
+    for (std::size_t t = 0; t < places_.size(); ++t) {
+      const std::uint16_t* const row = from + row_of(asked_, layer, t, places_[t]) * each;
+      std::uint16_t* const to = ids.data() + t * width;
+      if (width == 8) {
+        std::memcpy(to, row, 8 * sizeof *to);  // One load and one store.
+      } else {
+        std::copy_n(row, width, to);
+      }
+    }
+  }
   /// Place of the token's row in its pool, before layers that are cycled shift it.
   [[nodiscard]] std::uint32_t place_of(const StepTokens& tokens, std::size_t t) const {
     const std::uint32_t b = tokens.sequence[t];
@@ -198,7 +239,10 @@ class TraceSource final : public RoutingSource {
   bool reused_ = false;
   std::uint64_t seed_;
   double entropy_ = 0;
+  std::uint32_t slots_;            // Of the scenario's policy or the trace's, at most M.
   std::array<Pool, 2> pools_;      // prompts, answers
+  StepTokens asked_;               // sequence, ordinal and answer of the tokens of
+  std::vector<std::uint32_t> places_;
   std::vector<double> entropies_;  // [row, layer] -1: not computed yet
   std::vector<std::uint32_t> sequences_;
   std::string description_;

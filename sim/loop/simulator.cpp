@@ -70,6 +70,8 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       ledger_(capacities(scenario), scenario.memory.watermark),
       policy_(scenario.policy) {
   trace_ = trace;
+  windows_ = std::any_of(s_.model.layers.begin(), s_.model.layers.end(),
+                         [](const model::LayerSpec& l) { return l.sliding_window > 0; });
   for (const scenario::Parallel* layout : s_.layouts()) {
     pools_.push_back(std::make_unique<Pool>(s_, *layout, trace));
     pools_.back()->first_copy = static_cast<std::uint32_t>(copies_);

@@ -544,6 +544,7 @@ class Simulator {
   const scenario::Scenario& s_;
   RunSink& sink_;
   std::uint32_t gpus_, layers_, experts_;
+  bool windows_ = false;  ///< Some layer has a sliding window.
   std::vector<std::unique_ptr<Pool>> pools_;  // One, or prefill replicas and the others.
   Pool* pool_ = nullptr;                      // of the step
   std::size_t copies_ = 0;                    // of the experts, in all pools

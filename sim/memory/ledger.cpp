@@ -82,7 +82,7 @@ void MemoryLedger::vacate(std::uint32_t gpu, std::size_t category, std::uint64_t
 }
 
 void MemoryLedger::allocate(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
-                            std::int64_t time_ps, std::uint32_t step, const std::string& cause) {
+                            std::int64_t time_ps, std::uint32_t step, std::string_view cause) {
   const std::size_t c = index(category);
   if (watch_ && bytes > 0) watch_({time_ps, step, gpu, category, false, bytes, cause});
   const std::uint64_t before = live_sum_[gpu];

@@ -63,7 +63,7 @@ class MemoryLedger {
   /// Adds `bytes` (may be 0) to a GPU's category. Events that follow (watermark, out of memory) go
   /// to events(), with `cause` in their text; an out-of-memory event is recorded once per GPU.
   void allocate(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
-                std::int64_t time_ps, std::uint32_t step, const std::string& cause);
+                std::int64_t time_ps, std::uint32_t step, std::string_view cause);
   /// Takes `bytes` away; asserted ≤ live bytes of the category.
   void release(std::uint32_t gpu, run::MemoryCategory category, std::uint64_t bytes,
                std::int64_t time_ps, std::uint32_t step, std::string_view cause);

@@ -88,7 +88,7 @@ std::string deepseek(std::uint32_t gpus, const std::string& routing) {
   return fmt::format(
       "[model]\nfile = \"deepseek_v3\"\ndtype = {{ experts = \"fp8\", shared = \"fp8\", router = "
       "\"fp32\", kv = \"bf16\" }}\n{0}[parallel]\nep = {1}\n[workload]\nkind = \"decode\"\nbatch = "
-      "{2}\ncontext = 1024\nsteps = 6\nrouting = {3}\n[network]\ndispatch = "
+      "{2}\ncontext = 1024\nsteps = 20\nrouting = {3}\n[network]\ndispatch = "
       "\"per_expert\"\npayload = {{ dispatch = \"fp8\", combine = \"bf16\", scale_block = 128, "
       "header = \"16 B\" }}\n[run]\ndetail = \"summary\"\n",
       servers(gpus), gpus, 32 * gpus, routing);
