@@ -171,7 +171,7 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
     const std::uint32_t s = tokens.rank[t];
     const std::uint32_t group = map_.groups == 1 ? 0 : (s - origin) / span;
     const std::uint32_t base = origin + group * span;
-    std::uint32_t* const sent = copies_.data() + s * g;
+    std::uint32_t* const sent = out.copies.data() + s * g;
     std::uint32_t* const rows = rows_.data() + group * copies;
     std::uint32_t* const queued = queued_.data() + group * copies;
     // Most tokens of most runs: eight choices, all kept.
@@ -204,7 +204,7 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
       out.gpu[at] = d;
     }
   }
-  for (std::size_t i = 0; i < g; ++i) copies_[i * g + i] = 0;
+  for (std::size_t i = 0; i < g; ++i) out.copies[i * g + i] = 0;
   for (std::size_t q = 0; q < rows_.size() / copies; ++q) {
     for (std::size_t c = 0; c < copies; ++c) {
       out.assignments[origin + q * span + row.rank[c] * cut] += rows_[q * copies + c];
@@ -213,12 +213,12 @@ void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& to
 }
 
 void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
-                           const LayerDecision& decision, LayerTraffic& out) {
+                           const LayerDecision& decision, LayerTraffic& out, bool matrices) {
   const std::size_t g = map_.gpus;
   const bool per_node = kind_ == scenario::DispatchKind::kPerNode && members_.size() > 1;
   const std::size_t phases = per_node ? 2 : 1;
   const std::size_t k_groups = expert_groups_;
-  copies_.assign(phases * g * g, 0);
+  out.copies.assign(phases * g * g, 0);
   group_copies_.assign(k_groups > 1 ? k_groups * phases * g * g : 0, 0);
   out.assignments.assign(g, 0);
   out.passed_on.assign(per_node ? g : 0, 0);
@@ -269,19 +269,19 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
           seen = stamp_;
         }
         if (!per_node || node_[d] == node_[s]) {
-          ++copies_[s * g + d];
+          ++out.copies[s * g + d];
           if (k_groups > 1) ++group_copies_[(of * phases * g + s) * g + d];
           continue;
         }
         const std::uint32_t relay = members_[node_[d]][place_[s]];
         if (std::uint32_t& seen = seen_node_[node_[d] * k_groups + of]; seen != stamp_) {
           seen = stamp_;
-          ++copies_[s * g + relay];
+          ++out.copies[s * g + relay];
           if (k_groups > 1) ++group_copies_[(of * phases * g + s) * g + relay];
           relays_.emplace_back(relay, of);
         }
         if (relay == d) continue;
-        ++copies_[(g + relay) * g + d];
+        ++out.copies[(g + relay) * g + d];
         if (k_groups > 1) ++group_copies_[((of * phases + 1) * g + relay) * g + d];
       }
       for (const auto& [relay, of] : relays_) {
@@ -293,11 +293,11 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   }
 
   // The last of the ways there is the first of the ways back.
-  for (auto* v : {&out.dispatch, &out.combine}) v->resize(phases);
+  for (auto* v : {&out.dispatch, &out.combine}) v->resize(matrices ? phases : 0);
   for (auto* v : {&out.dispatch_ports, &out.combine_ports}) v->resize(phases);
   for (std::size_t p = 0; p < phases; ++p) {
-    const std::uint32_t* const sent = copies_.data() + p * g * g;
-    to_bytes(sent, out.dispatch[p], out.combine[phases - 1 - p]);
+    const std::uint32_t* const sent = out.copies.data() + p * g * g;
+    if (matrices) to_bytes(sent, out.dispatch[p], out.combine[phases - 1 - p]);
     PortBytes& there = out.dispatch_ports[p];
     PortBytes& back = out.combine_ports[phases - 1 - p];
     in_.assign(g, 0);

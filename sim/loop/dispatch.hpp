@@ -101,7 +101,10 @@ void sum_ports(const std::vector<std::uint64_t>& matrix, PortBytes& out);
 
 /// One layer's traffic and work.
 struct LayerTraffic {
-  /// Exchanges in order; each [G][G] bytes, row = sender. One matrix, or two with per_node.
+  /// [phases][G][G] copies that travel, row = sender; two phases with per_node, else one.
+  std::vector<std::uint32_t> copies;
+  /// Exchanges in order; each [G][G] bytes, row = sender. One matrix, or two with per_node; none
+  /// where only the copies were asked for.
   std::vector<std::vector<std::uint64_t>> dispatch, combine;
   std::vector<PortBytes> dispatch_ports, combine_ports;  ///< Of each of them.
   /// chunk_by = experts: [k] parts of dispatch and combine by expert group, the exchanges of each
@@ -124,9 +127,18 @@ class TrafficBuilder {
   /// per_node when nodes differ in their number of GPUs. `choice`: of several copies of an expert.
   TrafficBuilder(const scenario::Scenario& scenario, const ExpertMap& map,
                  std::vector<std::uint32_t> node, scenario::ReplicaChoice choice);
-  /// Queued slots run in extra waves of at most the capacity.
+  /// Queued slots run in extra waves of at most the capacity. `matrices`: of bytes, beside that of
+  /// copies.
   void build(std::uint32_t layer, const StepTokens& tokens, const LayerDecision& decision,
-             LayerTraffic& out);
+             LayerTraffic& out, bool matrices = true);
+  /// Whether every exchange is of one matrix of copies, there and back.
+  [[nodiscard]] bool one_phase() const {
+    return expert_groups_ == 1 &&
+           (kind_ != scenario::DispatchKind::kPerNode || members_.size() <= 1);
+  }
+  /// What a copy brings there, and what comes back for it.
+  [[nodiscard]] std::uint64_t dispatch_bytes() const { return dispatch_bytes_; }
+  [[nodiscard]] std::uint64_t combine_bytes() const { return combine_bytes_; }
 
  private:
   /// Copy (index into the row's copies) that serves an assignment.
@@ -148,7 +160,6 @@ class TrafficBuilder {
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
   std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_, turn_;
   std::vector<std::uint32_t> near_;
-  std::vector<std::uint32_t> copies_;        // [phases][G][G] sent there
   std::vector<std::uint32_t> group_copies_;  // [groups][phases][G][G] sent there
   std::vector<std::uint32_t> in_;            // [G] of them received
   std::vector<std::pair<std::uint32_t, std::uint32_t>> relays_;  // GPU, group of a token

@@ -202,43 +202,89 @@ void Simulator::exchange(run::Phase phase, std::uint32_t moe,
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const std::vector<std::uint64_t>& matrix = matrices[i];
     exchange_.run(matrix, ready_, timings_, among, {}, time);
-    std::int64_t longest = 0, highest_floor = 0;
-    for (const ExchangeTiming& t : timings_) {
-      longest = std::max(longest, t.duration_ps);
-      highest_floor = std::max(highest_floor, t.floor_ps);
-      ++exchanges_;
-      extrapolated_ += t.extrapolated ? 1 : 0;
-      const Activity what = note_straggler(moe, phase, t);
-      const Path path_of_last = path_[t.last_ready];
-      Path joint;  // To `joint_end`, the end of most.
-      std::int64_t joint_end = -1;
-      for (std::uint32_t g = 0; g < gpus_; ++g) {
-        if (t.participates[g] == 0) continue;
-        const std::int64_t end = t.end_ps[g];
-        check_time(end);
-        const std::int64_t begin = std::clamp(t.begin_ps, ready_[g], end);
-        gpu_phase_[g][at(run::Phase::kWait)] += begin - ready_[g];
-        gpu_phase_[g][at(phase)] += end - begin;
-        if (end >= t.begin_ps) {
-          // The path to this GPU's end goes through the GPU that was ready last.
-          if (end != joint_end) {
-            joint = path_of_last;
-            extend(joint, what, end - t.begin_ps);
-            joint_end = end;
-          }
-          path_[g] = joint;
-        } else {
-          extend(path_[g], what, end - ready_[g]);
-        }
-        ready_[g] = end;
-      }
-      count_links(t);
-    }
-    duration += longest;
-    keep_times(moe, duration);
-    floor += highest_floor;
+    apply_timings(phase, moe, duration, floor);
     count_bytes(matrix, ports == nullptr ? nullptr : &(*ports)[i]);
   }
+}
+
+void Simulator::apply_timings(run::Phase phase, std::uint32_t moe, std::int64_t& duration,
+                              std::int64_t& floor) {
+  std::int64_t longest = 0, highest_floor = 0;
+  for (const ExchangeTiming& t : timings_) {
+    longest = std::max(longest, t.duration_ps);
+    highest_floor = std::max(highest_floor, t.floor_ps);
+    ++exchanges_;
+    extrapolated_ += t.extrapolated ? 1 : 0;
+    const Activity what = note_straggler(moe, phase, t);
+    const Path path_of_last = path_[t.last_ready];
+    Path joint;  // To `joint_end`, the end of most.
+    std::int64_t joint_end = -1;
+    for (std::uint32_t g = 0; g < gpus_; ++g) {
+      if (t.participates[g] == 0) continue;
+      const std::int64_t end = t.end_ps[g];
+      check_time(end);
+      const std::int64_t begin = std::clamp(t.begin_ps, ready_[g], end);
+      gpu_phase_[g][at(run::Phase::kWait)] += begin - ready_[g];
+      gpu_phase_[g][at(phase)] += end - begin;
+      if (end >= t.begin_ps) {
+        // The path to this GPU's end goes through the GPU that was ready last.
+        if (end != joint_end) {
+          joint = path_of_last;
+          extend(joint, what, end - t.begin_ps);
+          joint_end = end;
+        }
+        path_[g] = joint;
+      } else {
+        extend(path_[g], what, end - ready_[g]);
+      }
+      ready_[g] = end;
+    }
+    count_links(t);
+  }
+  duration += longest;
+  keep_times(moe, duration);
+  floor += highest_floor;
+}
+
+bool Simulator::copies_suffice() {
+  const scenario::NetworkSpec& n = s_.network;
+  // Bytes are counted at the end of the step; a count of 32 bits must hold until then.
+  const std::uint64_t most = record_.scalars.tokens * slots_ * layers_;
+  return pool_->traffic.one_phase() && n.chunks == 1 && !n.two_batch &&
+         n.payload.wire == scenario::WireFormat::kNative && faults_ == nullptr &&
+         !exchange_times_ && !defers_ && (!sharded() || wide()) && most < UINT32_MAX &&
+         exchange_.takes_copies();
+}
+
+void Simulator::exchange_copies(run::Phase phase, std::uint32_t moe, bool back,
+                                std::int64_t& duration, std::int64_t& floor) {
+  const TrafficBuilder& traffic = pool_->traffic;
+  const PortBytes& ports = back ? traffic_.combine_ports[0] : traffic_.dispatch_ports[0];
+  if (!back) {
+    exchange_.sum_copies(traffic_.copies);
+    step_copies_.resize(traffic_.copies.size(), 0);
+    for (std::size_t i = 0; i < step_copies_.size(); ++i) step_copies_[i] += traffic_.copies[i];
+  }
+  exchange_.run_copies(back ? traffic.combine_bytes() : traffic.dispatch_bytes(), back, ports.out,
+                       ready_, timings_);
+  apply_timings(phase, moe, duration, floor);
+  count_ports(ports);
+}
+
+/// Their bytes, at the end of the step: each went there and came back.
+void Simulator::count_copies_sent() {
+  if (step_copies_.empty()) return;
+  const std::uint64_t there = pool_->traffic.dispatch_bytes();
+  const std::uint64_t back = pool_->traffic.combine_bytes();
+  for (std::size_t i = 0; i < gpus_; ++i) {
+    for (std::size_t j = 0; j < gpus_; ++j) {
+      const std::uint64_t n = step_copies_[i * gpus_ + j];
+      if (n == 0) continue;
+      record_.pair_bytes[i * gpus_ + j] += n * there;
+      record_.pair_bytes[j * gpus_ + i] += n * back;
+    }
+  }
+  step_copies_.clear();
 }
 
 Activity Simulator::note_straggler(std::uint32_t moe, run::Phase phase, const ExchangeTiming& t) {
@@ -280,12 +326,16 @@ void Simulator::count_bytes(const std::vector<std::uint64_t>& matrix, const Port
   }
   std::uint64_t* const pairs = record_.pair_bytes.data();
   for (std::size_t i = 0; i < matrix.size(); ++i) pairs[i] += matrix[i];
+  for (std::uint32_t g = 0; g < gpus_; ++g) pairs[std::size_t{g} * (gpus_ + 1)] = 0;
+  count_ports(*ports);
+}
+
+void Simulator::count_ports(const PortBytes& ports) {
   for (std::uint32_t g = 0; g < gpus_; ++g) {
-    pairs[std::size_t{g} * (gpus_ + 1)] = 0;
-    record_.gpu_bytes_out[g] += ports->out[g];
-    record_.gpu_bytes_in[g] += ports->in[g];
+    record_.gpu_bytes_out[g] += ports.out[g];
+    record_.gpu_bytes_in[g] += ports.in[g];
   }
-  record_.scalars.bytes_sent += ports->total;
+  record_.scalars.bytes_sent += ports.total;
 }
 
 void Simulator::count_transfers() {

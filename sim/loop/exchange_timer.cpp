@@ -171,6 +171,11 @@ struct ExchangeTimer::State {
     std::int64_t duration_ps = 0, alpha_ps = 0, wait_ps = 0, early_ps = 0;
   };
   std::vector<Reason> reasons;  // [groups with traffic]
+  /// Writes what `result` says of the exchange of some GPUs, which send where s.sends is set.
+  void tell(const std::vector<std::uint32_t>& members, std::span<const std::int64_t> ready_ps,
+            ExchangeTiming& t);
+  /// Who stands for the waits of an exchange, and for how long.
+  static void blame(const Reason& why, ExchangeTiming& t);
   [[nodiscard]] Built build(const scenario::Scenario& scenario, const cluster::ClusterGraph& graph,
                             cluster::RouteTable routes) const;
   /// End of a GPU's pairs of an exchange of one phase; 0: it has none.
@@ -638,44 +643,13 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
 
     if (out.size() <= used) out.emplace_back();
     ExchangeTiming& t = out[used++];
-    t.end_ps.assign(ready_ps.begin(), ready_ps.end());
-    t.participates.assign(gpus, 0);
-    t.begin_ps = r.start.ps();
-    t.duration_ps = r.duration.ps();
-    t.floor_ps = r.floor.ps();
-    t.extrapolated = r.extrapolated;
-    t.last_ready = members[r.last_ready];
-    t.kept = false;
-    if (s.link_of.empty()) {
-      t.link_bytes = r.link_bytes;
-    } else {
-      t.link_bytes.assign(s.links.size(), 0);
-      for (std::size_t k = 0; k < r.link_bytes.size(); ++k) {
-        t.link_bytes[s.link_of[k]] = r.link_bytes[k];
-      }
-    }
-    // Idle receivers do not make a GPU late: only senders count.
-    std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0, first = r.start.ps();
-    std::uint32_t late = UINT32_MAX;
     s.sends.assign(n, 0);
     for (std::size_t i = 0; i < n; ++i) {
-      t.end_ps[members[i]] = r.end[i].ps();
-      t.participates[members[i]] = r.participates[i];
-      if (r.participates[i] != 0) first = std::min(first, ready_ps[members[i]]);
       for (std::size_t j = 0; j < n && s.sends[i] == 0; ++j) {
         s.sends[i] = j != i && own[i * n + j] > 0 ? 1 : 0;
       }
-      if (s.sends[i] == 0) continue;
-      ++senders;
-      if (ready_ps[members[i]] > last_sender) {
-        last_sender = ready_ps[members[i]];
-        late = members[i];
-      }
     }
-    for (std::size_t i = 0; i < n; ++i) {
-      if (s.sends[i] != 0) wait += last_sender - ready_ps[members[i]];
-    }
-    wait = senders > 1 ? wait / (senders - 1) : 0;
+    s.tell(members, ready_ps, t);
     if (s.copies && (s.kept || s.copies->in_flight() > 0)) {
       TransferQueue::Exchange e;
       e.phases = network::all_to_all(models[q].algorithm(), own, models[q].routes().node);
@@ -702,8 +676,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
         }
       }
     }
-    s.reasons.push_back({r.straggler == network::kNone ? r.straggler : members[r.straggler], late,
-                         r.reason, t.duration_ps, r.alpha.ps(), wait, r.start.ps() - first});
+    s.reasons.back().duration_ps = t.duration_ps;
   }
   out.resize(used);
   // Exchanges that share a link with a copy take longer.
@@ -750,21 +723,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
                  : why.reason == network::StragglerReason::kLate ? network::StragglerReason::kLoad
                                                                  : why.reason;
   }
-  for (std::size_t i = 0; i < used; ++i) {
-    const State::Reason& why = s.reasons[i];
-    ExchangeTiming& t = out[i];
-    const std::int64_t transfer = std::max<std::int64_t>(0, why.duration_ps - why.alpha_ps);
-    if (why.wait_ps > transfer || why.straggler == network::kNone ||
-        why.reason == network::StragglerReason::kLate) {
-      t.straggler = why.late;
-      t.link_bound = false;
-      t.straggler_ps = why.wait_ps;
-    } else {
-      t.straggler = why.straggler;
-      t.link_bound = why.reason == network::StragglerReason::kLink;
-      t.straggler_ps = transfer;
-    }
-  }
+  for (std::size_t i = 0; i < used; ++i) State::blame(s.reasons[i], out[i]);
   for (std::size_t i = 0; s.kept && i < timed.size(); ++i) {
     const ExchangeTiming& t = out[s.group_of[i]];
     const TransferQueue::Exchange& e = s.beside[i];
@@ -796,6 +755,98 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       s.known[g] = t.end_ps[g];
     }
   }
+}
+
+void ExchangeTimer::State::tell(const std::vector<std::uint32_t>& members,
+                                std::span<const std::int64_t> ready_ps, ExchangeTiming& t) {
+  const network::ExchangeResult& r = result;
+  const std::size_t n = members.size();
+  t.end_ps.assign(ready_ps.begin(), ready_ps.end());
+  t.participates.assign(ready_ps.size(), 0);
+  t.begin_ps = r.start.ps();
+  t.duration_ps = r.duration.ps();
+  t.floor_ps = r.floor.ps();
+  t.extrapolated = r.extrapolated;
+  t.last_ready = members[r.last_ready];
+  t.kept = false;
+  if (link_of.empty()) {
+    t.link_bytes = r.link_bytes;
+  } else {
+    t.link_bytes.assign(links.size(), 0);
+    for (std::size_t k = 0; k < r.link_bytes.size(); ++k) {
+      t.link_bytes[link_of[k]] = r.link_bytes[k];
+    }
+  }
+  // Idle receivers do not make a GPU late: only senders count.
+  std::int64_t last_sender = INT64_MIN, wait = 0, senders = 0, first = r.start.ps();
+  std::uint32_t late = UINT32_MAX;
+  for (std::size_t i = 0; i < n; ++i) {
+    t.end_ps[members[i]] = r.end[i].ps();
+    t.participates[members[i]] = r.participates[i];
+    if (r.participates[i] != 0) first = std::min(first, ready_ps[members[i]]);
+    if (sends[i] == 0) continue;
+    ++senders;
+    if (ready_ps[members[i]] > last_sender) {
+      last_sender = ready_ps[members[i]];
+      late = members[i];
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (sends[i] != 0) wait += last_sender - ready_ps[members[i]];
+  }
+  wait = senders > 1 ? wait / (senders - 1) : 0;
+  reasons.push_back({r.straggler == network::kNone ? r.straggler : members[r.straggler], late,
+                     r.reason, t.duration_ps, r.alpha.ps(), wait, r.start.ps() - first});
+}
+
+void ExchangeTimer::State::blame(const Reason& why, ExchangeTiming& t) {
+  const std::int64_t transfer = std::max<std::int64_t>(0, why.duration_ps - why.alpha_ps);
+  if (why.wait_ps > transfer || why.straggler == network::kNone ||
+      why.reason == network::StragglerReason::kLate) {
+    t.straggler = why.late;
+    t.link_bound = false;
+    t.straggler_ps = why.wait_ps;
+  } else {
+    t.straggler = why.straggler;
+    t.link_bound = why.reason == network::StragglerReason::kLink;
+    t.straggler_ps = transfer;
+  }
+}
+
+bool ExchangeTimer::takes_copies() {
+  State& s = *state_;
+  const State::Built& b = s.built;
+  if (s.copies || b.models.size() != 1 || !b.models[0].takes_copies()) return false;
+  const std::vector<std::uint32_t>& members = b.groups[0];
+  if (members.size() != s.anchors.size()) return false;
+  for (std::uint32_t i = 0; i < members.size(); ++i) {
+    if (members[i] != i) return false;
+  }
+  return true;
+}
+
+void ExchangeTimer::sum_copies(std::span<const std::uint32_t> copies) {
+  state_->built.models[0].sum_copies(copies);
+}
+
+void ExchangeTimer::run_copies(std::uint64_t bytes, bool back,
+                               std::span<const std::uint64_t> sends,
+                               std::span<const std::int64_t> ready_ps,
+                               std::vector<ExchangeTiming>& out) {
+  State& s = *state_;
+  const std::size_t n = ready_ps.size();
+  s.reasons.clear();
+  s.ready.resize(n);
+  s.sends.resize(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    s.ready[i] = SimTime::from_ps(ready_ps[i]);
+    s.sends[i] = sends[i] > 0 ? 1 : 0;
+  }
+  s.built.models[0].exchange_copies(bytes, back, s.ready, s.result);
+  out.resize(s.result.bytes == 0 ? 0 : 1);
+  if (out.empty()) return;
+  s.tell(s.built.groups[0], ready_ps, out[0]);
+  State::blame(s.reasons[0], out[0]);
 }
 
 void ExchangeTimer::run_trip(std::span<const network::Transfer> up,

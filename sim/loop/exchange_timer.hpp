@@ -174,6 +174,16 @@ class ExchangeTimer {
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
            std::vector<ExchangeTiming>& out, Among among = Among::kGroups,
            std::span<const std::int64_t> all_ready_ps = {}, const GroupTime* time = nullptr);
+  /// Whether run_copies() may be asked of kGroups: all GPUs are one group, in closed form over tiers,
+  /// and nothing else is ever on their links.
+  [[nodiscard]] bool takes_copies();
+  /// Copies of one size between the GPUs, [G][G], row = sender, 0 on the diagonal: kept (borrowed)
+  /// for run_copies().
+  void sum_copies(std::span<const std::uint32_t> copies);
+  /// run() of those copies with `bytes` each, or (back) of what each brings back to its sender.
+  /// `sends` [G]: bytes that each GPU sends.
+  void run_copies(std::uint64_t bytes, bool back, std::span<const std::uint64_t> sends,
+                  std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out);
   /// Whether every group of `size` neighbouring GPUs of `among` exchanges by itself and nothing
   /// else may be on its links.
   [[nodiscard]] bool alone(Among among, std::uint32_t size);

@@ -412,7 +412,8 @@ void Simulator::moe_front(std::uint32_t moe) {
   decide_layer(moe, index);
   if (cohesion_ && moe + 1 == layers_) cohesion_->add(*source_, tokens_, moe, decision_);
   if (defers_) choose_what_runs();
-  pool_->traffic.build(moe, *ran_tokens_, *ran_, traffic_);
+  by_copies_ = copies_suffice();
+  pool_->traffic.build(moe, *ran_tokens_, *ran_, traffic_, !by_copies_);
   check_traffic(moe);
   sent_on_.clear();
   if (!astray_.empty()) send_on(moe);
@@ -480,10 +481,14 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     const auto time_of = [&](run::Phase phase, const auto& matrices) {
       return inside ? inside_time(phase, matrices) : all_to_all_time(phase, Among::kGroups);
     };
-    const GroupTime there = time_of(run::Phase::kDispatch, traffic_.dispatch);
-    exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
-             out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups, &traffic_.dispatch_ports,
-             &there);
+    if (by_copies_) {
+      exchange_copies(run::Phase::kDispatch, moe, false, out.dispatch_ps, out.dispatch_floor_ps);
+    } else {
+      const GroupTime there = time_of(run::Phase::kDispatch, traffic_.dispatch);
+      exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
+               out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups, &traffic_.dispatch_ports,
+               &there);
+    }
     if (packs) pack(run::Phase::kDispatch, false);
     if (!sent_on_.empty()) {
       exchange(run::Phase::kDispatch, moe, {there_}, out.dispatch_ps, out.dispatch_floor_ps);
@@ -517,9 +522,13 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
             true)) {
       sum_traffic();
     }
-    const GroupTime back = time_of(run::Phase::kCombine, traffic_.combine);
-    exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
-             &traffic_.combine_ports, &back);
+    if (by_copies_) {
+      exchange_copies(run::Phase::kCombine, moe, true, out.combine_ps, out.combine_floor_ps);
+    } else {
+      const GroupTime back = time_of(run::Phase::kCombine, traffic_.combine);
+      exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
+               &traffic_.combine_ports, &back);
+    }
     if (packs) pack(run::Phase::kCombine, false);
   }
   moe_finish(moe);

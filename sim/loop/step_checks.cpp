@@ -326,6 +326,7 @@ void Simulator::end_step(std::uint64_t step) {
     }
   }
   if (!exchange_.ends_move()) note_length(sc, step);
+  count_copies_sent();
   check_step(step);
   if (exchange_.copies() != nullptr) count_copies();
   if (loads_) end_loads(step);

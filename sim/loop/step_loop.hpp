@@ -195,6 +195,15 @@ class Simulator {
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
                 std::int64_t& floor, Among among = Among::kGroups,
                 const std::vector<PortBytes>* ports = nullptr, const GroupTime* time = nullptr);
+  /// Whether dispatch and combine of a layer need no matrices of bytes: the copies tell.
+  [[nodiscard]] bool copies_suffice();
+  /// The layer's dispatch, or its way back, by traffic_.copies; count_copies_sent() has their bytes.
+  void exchange_copies(run::Phase phase, std::uint32_t moe, bool back, std::int64_t& duration,
+                       std::int64_t& floor);
+  void count_copies_sent();
+  /// What timings_ say of an exchange: clocks, waits, paths, links.
+  void apply_timings(run::Phase phase, std::uint32_t moe, std::int64_t& duration,
+                     std::int64_t& floor);
   // exchange.cpp: times of a calibration (cost.exchange)
   [[nodiscard]] GroupTime all_to_all_time(run::Phase phase, Among among);
   [[nodiscard]] GroupTime inside_time(run::Phase phase,
@@ -457,6 +466,7 @@ class Simulator {
   void offer_critical(const run::StepScalars& step, std::vector<run::CriticalEntry>&& path);
 
   void count_links(const ExchangeTiming& timing);
+  void count_ports(const PortBytes& ports);
   void count_bytes(const std::vector<std::uint64_t>& matrix, const PortBytes* ports = nullptr);
   /// Pages on their way between replicas, to the links of the step that has been computed.
   void count_transfers();
@@ -770,6 +780,8 @@ class Simulator {
   RouteWorkspace workspace_;
   LayerDecision decision_;
   LayerTraffic traffic_;
+  bool by_copies_ = false;                   // The layer's traffic has no matrices of bytes.
+  std::vector<std::uint32_t> step_copies_;   // [G][G] that travelled so; empty: none in this step
   std::vector<ExchangeTiming> timings_;
   std::vector<std::uint32_t> group_rows_;
   StepTokens group_tokens_;

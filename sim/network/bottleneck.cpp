@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint64_t kLargestTotal = 1ULL << 53;
 
 /// Running sums over groups of W columns: sums[g] = Σ of bytes in the groups before g.
-template <std::uint32_t W>
-void sum_strips(const std::uint64_t* bytes, std::uint64_t* sums, std::size_t groups) {
+template <std::uint32_t W, class Bytes>
+void sum_strips(const Bytes* bytes, std::uint64_t* sums, std::size_t groups) {
   std::uint64_t sum = 0;
   for (std::size_t g = 0; g < groups; ++g, bytes += W) {
     sums[g] = sum;
@@ -225,7 +225,8 @@ bool BottleneckModel::find_tiers(const cluster::RouteTable& routes) {
   return parts * 2 < route_.size();
 }
 
-void BottleneckModel::sum_tiers(const std::uint64_t* bytes) {
+template <class Bytes>
+void BottleneckModel::sum_tiers(const Bytes* bytes) {
   const std::size_t n = n_, groups = groups_;
   // Every running sum begins at 0, so sums_[0] is 0.
   std::uint64_t* const rows = sums_.data();
@@ -238,7 +239,7 @@ void BottleneckModel::sum_tiers(const std::uint64_t* bytes) {
     std::uint64_t* const column = columns + (g + 1) * n;
     below.assign(groups + 1, 0);
     for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
-      const std::uint64_t* const row = bytes + i * n;
+      const Bytes* const row = bytes + i * n;
       std::uint64_t* const sums = rows + i * (groups + 1);
       if (width_ == 8) {
         sum_strips<8>(row, sums, groups);
@@ -265,46 +266,104 @@ void BottleneckModel::sum_tiers(const std::uint64_t* bytes) {
   }
 }
 
+void BottleneckModel::find_participants() {
+  const std::size_t n = n_, groups = groups_;
+  const std::uint64_t* const rows = sums_.data();
+  const std::uint64_t* const all = rows + n * (groups + 1) + groups * n;  // Sums of columns.
+  for (std::size_t i = 0; i < n; ++i) {
+    participants_[i] = static_cast<std::uint8_t>((rows[i * (groups + 1) + groups] | all[i]) != 0);
+  }
+}
+
+template <class Pair>
+std::int64_t BottleneckModel::find_alpha(bool back, const Pair& pair) const {
+  const std::size_t n = n_, groups = groups_;
+  const std::uint64_t* const blocks = sums_.data() + 2 * n * (groups + 1);
+  std::int64_t alpha = -1;
+  for (std::size_t g = 0; g < groups; ++g) {
+    for (std::size_t h = 0; h < groups; ++h) {
+      const std::size_t b = g * groups + h;
+      if (blocks[back ? h * groups + g : b] == 0 || block_latency_[b] <= alpha) continue;
+      if (block_uniform_[b] != 0) {
+        alpha = block_latency_[b];
+        continue;
+      }
+      for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
+        for (std::size_t j = first_[h]; j < first_[h + 1]; ++j) {
+          if (i != j && pair(i, j)) alpha = std::max(alpha, latency_ps_[i * n + j]);
+        }
+      }
+    }
+  }
+  return alpha;
+}
+
+std::uint32_t BottleneckModel::transposed(std::uint32_t sum) const {
+  const std::uint32_t each = groups_ + 1, columns = n_ * each, blocks = 2 * columns;
+  if (sum < columns) return columns + sum % each * n_ + sum / each;
+  if (sum < blocks) return (sum - columns) % n_ * each + (sum - columns) / n_;
+  if (sum >= blocks + groups_ * groups_) return sum;  // sum_copies() takes pairs as they are asked.
+  return blocks + (sum - blocks) % groups_ * groups_ + (sum - blocks) / groups_;
+}
+
+void BottleneckModel::sum_copies(std::span<const std::uint32_t> copies) {
+  SWITCHYARD_ASSERT(copies.size() == static_cast<std::size_t>(n_) * n_ && tiered(),
+                    fmt::format("{} copies, {} endpoints", copies.size(), n_));
+  matrix_ = nullptr;
+  list_ = {};
+  copies_ = copies.data();
+  sum_tiers(copies.data());
+  find_participants();
+  if (!back_terms_.empty()) return;
+  for (const Term& t : terms_) back_terms_.push_back({transposed(t.plus), transposed(t.minus)});
+}
+
+BottleneckTime BottleneckModel::evaluate_copies(std::uint64_t bytes, bool back,
+                                                std::span<std::uint64_t> link_bytes) {
+  SWITCHYARD_ASSERT(copies_ != nullptr && link_bytes.size() == bandwidth_.size(),
+                    fmt::format("{} links", link_bytes.size()));
+  const std::size_t n = n_;
+  back_ = back;
+  const auto of = [&](std::size_t i, std::size_t j) {
+    return copies_[back_ ? j * n + i : i * n + j];
+  };
+  const std::uint64_t* const blocks = sums_.data() + 2 * n * (groups_ + 1);
+  const std::uint64_t total =
+      std::accumulate(blocks, blocks + std::size_t{groups_} * groups_, std::uint64_t{0}) * bytes;
+  const std::int64_t alpha =
+      find_alpha(back, [&](std::size_t i, std::size_t j) { return of(i, j) != 0; });
+  std::uint64_t* const singles = sums_.data() + 2 * n * (groups_ + 1) + groups_ * groups_;
+  for (std::size_t s = 0; s < single_pair_.size(); ++s) {
+    singles[s] = of(single_pair_[s] / n, single_pair_[s] % n);
+  }
+  const std::vector<Term>& terms = back ? back_terms_ : terms_;
+  for (std::size_t l = 0; l < link_bytes.size(); ++l) {
+    std::uint64_t sum = 0;
+    for (std::uint32_t k = term_offset_[l]; k < term_offset_[l + 1]; ++k) {
+      sum += sums_[terms[k].plus] - sums_[terms[k].minus];
+    }
+    link_bytes[l] = sum * bytes;
+  }
+  return finish(link_bytes, total, alpha);
+}
+
 BottleneckTime BottleneckModel::evaluate(std::span<const std::uint64_t> bytes,
                                          std::span<std::uint64_t> link_bytes) {
   SWITCHYARD_ASSERT(
       bytes.size() == static_cast<std::size_t>(n_) * n_ && link_bytes.size() == bandwidth_.size(),
       fmt::format("{} bytes, {} links", bytes.size(), link_bytes.size()));
   matrix_ = bytes.data();
+  copies_ = nullptr;
   list_ = {};
   std::uint64_t total = 0;
-  std::int64_t alpha = -1;
   const std::size_t n = n_;
   if (!terms_.empty()) {
     sum_tiers(bytes.data());
-    const std::size_t groups = groups_;
-    const std::uint64_t* const rows = sums_.data();
-    const std::uint64_t* const columns = rows + n * (groups + 1);
-    const std::uint64_t* const blocks = columns + n * (groups + 1);
-    for (std::size_t g = 0; g < groups; ++g) {
-      for (std::size_t h = 0; h < groups; ++h) {
-        const std::size_t b = g * groups + h;
-        total += blocks[b];
-        if (blocks[b] == 0 || block_latency_[b] <= alpha) {
-          continue;
-        }
-        if (block_uniform_[b] != 0) {
-          alpha = block_latency_[b];
-          continue;
-        }
-        for (std::size_t i = first_[g]; i < first_[g + 1]; ++i) {
-          for (std::size_t j = first_[h]; j < first_[h + 1]; ++j) {
-            if (i != j && bytes[i * n + j] != 0) {
-              alpha = std::max(alpha, latency_ps_[i * n + j]);
-            }
-          }
-        }
-      }
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      participants_[i] = static_cast<std::uint8_t>(
-          (rows[i * (groups + 1) + groups] | columns[groups * n + i]) != 0);
-    }
+    const std::uint64_t* const blocks = sums_.data() + 2 * n * (groups_ + 1);
+    total = std::accumulate(blocks, blocks + std::size_t{groups_} * groups_, std::uint64_t{0});
+    const std::int64_t latest = find_alpha(
+        false, [&](std::size_t i, std::size_t j) { return matrix_[i * n + j] != 0; });
+    find_participants();
     for (std::size_t l = 0; l < link_bytes.size(); ++l) {
       std::uint64_t sum = 0;
       for (std::uint32_t k = term_offset_[l]; k < term_offset_[l + 1]; ++k) {
@@ -312,8 +371,9 @@ BottleneckTime BottleneckModel::evaluate(std::span<const std::uint64_t> bytes,
       }
       link_bytes[l] = sum;
     }
-    return finish(link_bytes, total, alpha);
+    return finish(link_bytes, total, latest);
   }
+  std::int64_t alpha = -1;
   std::fill(link_bytes.begin(), link_bytes.end(), 0);
   std::fill(participants_.begin(), participants_.end(), std::uint8_t{0});
   for (std::size_t i = 0; i < n; ++i) {
@@ -338,6 +398,7 @@ BottleneckTime BottleneckModel::evaluate(std::span<const Transfer> transfers,
   SWITCHYARD_ASSERT(link_bytes.size() == bandwidth_.size(),
                     fmt::format("{} links", link_bytes.size()));
   matrix_ = nullptr;
+  copies_ = nullptr;
   list_ = transfers;
   std::fill(link_bytes.begin(), link_bytes.end(), 0);
   std::fill(participants_.begin(), participants_.end(), std::uint8_t{0});
@@ -428,6 +489,14 @@ std::uint32_t BottleneckModel::straggler_on(std::uint32_t link) const {
       const std::uint32_t p = shared_pair_[k];
       own[p / n_] += matrix_[p];
       own[p % n_] += matrix_[p];
+    }
+  } else if (copies_ != nullptr) {
+    // All of one size: whose are most has most bytes.
+    for (std::uint32_t k = shared_offset_[link]; k < shared_offset_[link + 1]; ++k) {
+      const std::uint32_t i = shared_pair_[k] / n_, j = shared_pair_[k] % n_;
+      const std::uint32_t count = copies_[back_ ? j * n_ + i : i * n_ + j];
+      own[i] += count;
+      own[j] += count;
     }
   } else {
     for (const Transfer& t : list_) {

@@ -71,6 +71,12 @@ class BottleneckModel {
   /// (9 PB; asserted). link_bytes: [links], overwritten.
   BottleneckTime evaluate(std::span<const std::uint64_t> bytes,
                           std::span<std::uint64_t> link_bytes);
+  /// evaluate() in two parts, where tiered(): copies that all have one size, [n][n] as above, are
+  /// summed once; then the exchange of `bytes` per copy, or (back) of what each copy brings back to
+  /// its sender. Same results as of the matrix copies · bytes. `copies` must outlive the questions.
+  void sum_copies(std::span<const std::uint32_t> copies);
+  BottleneckTime evaluate_copies(std::uint64_t bytes, bool back,
+                                 std::span<std::uint64_t> link_bytes);
   /// The same from a list; transfers with src = dst or no bytes are ignored.
   BottleneckTime evaluate(std::span<const Transfer> transfers, std::span<std::uint64_t> link_bytes);
 
@@ -89,7 +95,15 @@ class BottleneckModel {
   BottleneckTime finish(std::span<std::uint64_t> link_bytes, std::uint64_t total,
                         std::int64_t alpha_ps) const;
   std::uint32_t straggler_on(std::uint32_t link) const;
-  void sum_tiers(const std::uint64_t* bytes);
+  template <class Bytes>
+  void sum_tiers(const Bytes* bytes);
+  /// The place in sums_ of the same strip, block or pair of the transposed matrix.
+  [[nodiscard]] std::uint32_t transposed(std::uint32_t sum) const;
+  void find_participants();
+  /// Latest of the latencies of pairs that carry bytes; pair(i, j) > 0 where they do. `back`: the
+  /// sums are of the transposed matrix.
+  template <class Pair>
+  [[nodiscard]] std::int64_t find_alpha(bool back, const Pair& pair) const;
   bool find_tiers(const cluster::RouteTable& routes);
 
   std::uint32_t n_ = 0;
@@ -114,14 +128,17 @@ class BottleneckModel {
     std::uint32_t plus, minus;
   };
   std::vector<std::uint32_t> term_offset_;  // [links + 1]
-  std::vector<Term> terms_;
+  std::vector<Term> terms_, back_terms_;    // The latter of the transposed matrix.
   std::vector<std::uint32_t> single_pair_;  // Pairs summed as themselves.
   // Scratch: bytes from each endpoint to the groups before a group [n][groups + 1]; to each from
   // the groups before a group [groups + 1][n]; blocks [groups][groups]; pairs.
   std::vector<std::uint64_t> sums_, block_sums_;
   std::vector<std::uint8_t> participants_;  // [n]
-  const std::uint64_t* matrix_ = nullptr;   // Of the evaluation in progress; either this
-  std::span<const Transfer> list_;          // or this.
+  // Of the evaluation in progress, one of: bytes, copies (`back_`: of the transposed), a list.
+  const std::uint64_t* matrix_ = nullptr;
+  const std::uint32_t* copies_ = nullptr;
+  bool back_ = false;
+  std::span<const Transfer> list_;
 };
 
 }  // namespace switchyard::network

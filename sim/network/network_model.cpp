@@ -71,15 +71,8 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
   SimTime closed_duration, longest;
   if (algorithm_ == Algorithm::kDirect) {
     const BottleneckTime t = closed_.evaluate(bytes, result.link_bytes);
-    std::copy(closed_.participants().begin(), closed_.participants().end(), takes_part_.begin());
+    take(t, result);
     closed_duration = t.duration;
-    result.floor = t.floor;
-    result.alpha = t.alpha;
-    result.bytes = t.bytes;
-    result.bottleneck_link = t.link;
-    result.straggler = t.straggler;
-    result.reason = t.reason;
-    result.extrapolated = t.extrapolated;
     if (!closed) {
       phases = all_to_all(Algorithm::kDirect, bytes, routes_->node);
     }
@@ -125,28 +118,9 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     return;
   }
 
-  std::uint32_t last = kNone;
-  SimTime first_ready;
-  for (std::uint32_t i = 0; i < n; ++i) {
-    if (takes_part_[i] != 0) {
-      if (last == kNone || ready[i] < first_ready) {
-        first_ready = ready[i];
-      }
-      if (last == kNone || ready[i] > ready[last]) {
-        last = i;
-      }
-    }
-  }
-  result.start = ready[last];
-  result.last_ready = last;
-
+  const SimTime first_ready = find_ready(ready, result);
   if (closed) {
-    result.duration = closed_duration;
-    for (std::size_t i = 0; i < n; ++i) {
-      if (takes_part_[i] != 0) {
-        result.end[i] = result.start + closed_duration;
-      }
-    }
+    end_together(closed_duration, result);
   } else {
     // The batch's zero is the first ready time: SimGrid never sees an absolute time.
     std::vector<Activity> batch(phases.size());
@@ -192,8 +166,62 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
       }
     }
   }
+  blame_late(first_ready, result);
+}
+
+void NetworkModel::exchange_copies(std::uint64_t bytes, bool back, std::span<const SimTime> ready,
+                                   ExchangeResult& result) {
+  SWITCHYARD_ASSERT(ready.size() == routes_->endpoints, fmt::format("{} ready", ready.size()));
+  result.link_bytes.resize(routes_->links());
+  result.end.assign(ready.begin(), ready.end());
+  const BottleneckTime t = closed_.evaluate_copies(bytes, back, result.link_bytes);
+  take(t, result);
+  result.participates.assign(takes_part_.begin(), takes_part_.end());
+  result.last_ready = kNone;
+  if (result.bytes == 0) {
+    result.start = *std::max_element(ready.begin(), ready.end());
+    result.duration = SimTime();
+    return;
+  }
+  const SimTime first_ready = find_ready(ready, result);
+  end_together(t.duration, result);
+  blame_late(first_ready, result);
+}
+
+void NetworkModel::take(const BottleneckTime& time, ExchangeResult& result) {
+  std::copy(closed_.participants().begin(), closed_.participants().end(), takes_part_.begin());
+  result.floor = time.floor;
+  result.alpha = time.alpha;
+  result.bytes = time.bytes;
+  result.bottleneck_link = time.link;
+  result.straggler = time.straggler;
+  result.reason = time.reason;
+  result.extrapolated = time.extrapolated;
+}
+
+SimTime NetworkModel::find_ready(std::span<const SimTime> ready, ExchangeResult& result) const {
+  std::uint32_t last = kNone;
+  SimTime first;
+  for (std::uint32_t i = 0; i < ready.size(); ++i) {
+    if (takes_part_[i] == 0) continue;
+    if (last == kNone || ready[i] < first) first = ready[i];
+    if (last == kNone || ready[i] > ready[last]) last = i;
+  }
+  result.start = ready[last];
+  result.last_ready = last;
+  return first;
+}
+
+void NetworkModel::end_together(SimTime duration, ExchangeResult& result) const {
+  result.duration = duration;
+  for (std::size_t i = 0; i < takes_part_.size(); ++i) {
+    if (takes_part_[i] != 0) result.end[i] = result.start + duration;
+  }
+}
+
+void NetworkModel::blame_late(SimTime first_ready, ExchangeResult& result) {
   if (result.start - first_ready > result.duration) {
-    result.straggler = last;
+    result.straggler = result.last_ready;
     result.reason = StragglerReason::kLate;
   }
 }

@@ -87,10 +87,28 @@ class NetworkModel {
   /// bytes: [n][n] row-major, row = sender, the diagonal is ignored, sum ≤ 2^53. ready: [n].
   void exchange(std::span<const std::uint64_t> bytes, std::span<const SimTime> ready,
                 ExchangeResult& result);
+  /// Whether the next two may be asked: a direct exchange in closed form over tiered routes.
+  [[nodiscard]] bool takes_copies() const {
+    return algorithm_ == Algorithm::kDirect && closed_.tiered() &&
+           (model_ == Model::kBottleneck || model_ == Model::kAuto);
+  }
+  /// exchange() of a matrix whose entries are copies of one size, in two parts
+  /// (BottleneckModel::sum_copies).
+  void sum_copies(std::span<const std::uint32_t> copies) { closed_.sum_copies(copies); }
+  void exchange_copies(std::uint64_t bytes, bool back, std::span<const SimTime> ready,
+                       ExchangeResult& result);
   /// Times count from the origin of the batch. Throws DeadlockError for a cycle in `after`.
   std::vector<ActivityResult> run(std::span<const Activity> activities);
 
  private:
+  /// What the closed form says of an exchange that is one phase.
+  void take(const BottleneckTime& time, ExchangeResult& result);
+  /// The first and the last ready time of the participants; start and last_ready of the result.
+  SimTime find_ready(std::span<const SimTime> ready, ExchangeResult& result) const;
+  /// All participants end together, `duration` after the last was ready.
+  void end_together(SimTime duration, ExchangeResult& result) const;
+  /// The straggler is the GPU that all waited for, if they waited longer than it took.
+  static void blame_late(SimTime first_ready, ExchangeResult& result);
   /// False if two activities meet on a link; then `results` is incomplete and `meeting` says where.
   bool run_closed(std::span<const Activity> activities, std::vector<ActivityResult>& results,
                   std::string& meeting);

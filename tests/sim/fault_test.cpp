@@ -106,6 +106,31 @@ TEST(FaultClock, BeginsByStepOrTimeAndEndsAfterItsSteps) {
   EXPECT_DOUBLE_EQ(clock.gpu_factor(2), 3);
 }
 
+// Without faults the copies between GPUs are enough to time an exchange and to count its bytes; with
+// them there are matrices of bytes.
+TEST(Faults, OneThatNeverBeginsLeavesEveryTimeAndByteAsItWas) {
+  for (const char* dispatch : {"per_expert", "per_rank"}) {
+    const std::vector<std::string> more{std::string("network.dispatch=") + dispatch};
+    const MemoryRun without = run_of("", more);
+    const MemoryRun with = run_of(R"({kind="slow_gpu",gpu="gpu1",factor=2,step=1000})", more);
+    const run::Totals &a = without.data.totals, &b = with.data.totals;
+    EXPECT_GT(*std::max_element(a.pair_bytes.begin(), a.pair_bytes.end()), 0U);
+    EXPECT_EQ(a.pair_bytes, b.pair_bytes);
+    EXPECT_EQ(a.link_bytes, b.link_bytes);
+    EXPECT_EQ(a.gpu_phase_ps, b.gpu_phase_ps);
+    ASSERT_EQ(without.data.steps.size(), with.data.steps.size());
+    for (std::size_t i = 0; i < without.data.steps.size(); ++i) {
+      const run::StepScalars &x = without.data.steps[i], &y = with.data.steps[i];
+      EXPECT_EQ(x.end_ps, y.end_ps);
+      EXPECT_EQ(x.phase_ps, y.phase_ps);
+      EXPECT_EQ(x.bytes_sent, y.bytes_sent);
+      EXPECT_EQ(x.bytes_received, y.bytes_received);
+      EXPECT_EQ(x.straggler_gpu, y.straggler_gpu);
+      EXPECT_EQ(x.straggler_reason, y.straggler_reason);
+    }
+  }
+}
+
 TEST(FaultClock, DrawsRandomFaultsByStepAndTargetAlone) {
   const std::string rule = R"({kind="slow_gpu",factor=2,probability=0.1,lasts=1})";
   const auto begins = [&](const std::string& events, std::size_t which) {

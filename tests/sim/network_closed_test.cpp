@@ -2,6 +2,7 @@
 // Closed form and algorithms: no SimGrid session is made here.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -127,6 +128,91 @@ void compare_with_oracle(const cluster::RouteTable& t, bool tiered, std::uint64_
     EXPECT_EQ(s.link, r.link);
     EXPECT_EQ(s.straggler, r.straggler);
     EXPECT_EQ(s.reason, r.reason);
+  }
+}
+
+bool same(const BottleneckTime& a, const BottleneckTime& b) {
+  return a.duration == b.duration && a.alpha == b.alpha && a.floor == b.floor &&
+         a.bytes == b.bytes && a.link == b.link && a.straggler == b.straggler &&
+         a.reason == b.reason && a.extrapolated == b.extrapolated;
+}
+
+/// Copies of one size, there and back, against the matrices of their bytes.
+void compare_copies(const cluster::RouteTable& t, std::uint64_t seed) {
+  constexpr std::uint64_t kThere = 7600, kBack = 14336;
+  BottleneckModel by_copies(t), by_bytes(t);
+  ASSERT_TRUE(by_copies.tiered());
+  Draw draw(seed);
+  const std::uint32_t n = t.endpoints;
+  std::vector<std::uint64_t> links(t.links()), expected(t.links());
+  for (const double density : {0.0, 0.02, 0.3, 1.0}) {
+    std::vector<std::uint32_t> copies(std::size_t{n} * n, 0);
+    std::vector<std::uint64_t> there(copies.size(), 0), back(copies.size(), 0);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      for (std::uint32_t j = 0; j < n; ++j) {
+        if (draw.uniform() >= density) continue;
+        copies[t.pair(i, j)] = 1 + draw.below(100);
+        there[t.pair(i, j)] = copies[t.pair(i, j)] * kThere;
+        back[t.pair(j, i)] = copies[t.pair(i, j)] * kBack;
+      }
+    }
+    by_copies.sum_copies(copies);
+    for (const bool home : {false, true, false}) {
+      const BottleneckTime a = by_copies.evaluate_copies(home ? kBack : kThere, home, links);
+      const BottleneckTime b = by_bytes.evaluate(home ? back : there, expected);
+      EXPECT_TRUE(same(a, b)) << "density " << density << (home ? ", back" : ", there");
+      EXPECT_EQ(links, expected) << "density " << density << (home ? ", back" : ", there");
+      EXPECT_TRUE(std::ranges::equal(by_copies.participants(), by_bytes.participants()));
+    }
+  }
+}
+
+TEST(Bottleneck, CopiesOfOneSizeTakeTheTimeOfTheirBytesThereAndBack) {
+  compare_copies(test::star(8, 450e9, SimTime::from_us(6)).routes(), 11);
+  compare_copies(test::star(13, 450e9, SimTime::from_us(6)).routes(), 12);
+  compare_copies(test::two_tier(8, true).routes(), 13);
+  compare_copies(test::two_tier(4, false).routes(), 14);  // Links without an owner.
+}
+
+TEST(Exchange, OfCopiesIsThatOfTheirBytes) {
+  const auto routes = test::two_tier(2, true).routes();
+  NetworkModel by_copies(Model::kAuto, Algorithm::kDirect, routes);
+  NetworkModel by_bytes(Model::kAuto, Algorithm::kDirect, routes);
+  ASSERT_TRUE(by_copies.takes_copies());
+  EXPECT_FALSE(NetworkModel(Model::kAuto, Algorithm::kRing, routes).takes_copies());
+  Draw draw(15);
+  const std::uint32_t n = routes.endpoints;
+  for (int run = 0; run < 20; ++run) {
+    // Some GPUs take no part; now and then nobody sends, or one is ready long after the others.
+    std::vector<std::uint32_t> copies(std::size_t{n} * n, 0);
+    std::vector<std::uint64_t> there(copies.size(), 0), back(copies.size(), 0);
+    std::vector<SimTime> ready(n);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      ready[i] = SimTime::from_ps(draw.below(run % 3 == 0 ? 2'000'000'000 : 1000));
+      for (std::uint32_t j = 0; j < n; ++j) {
+        if (i == j || run == 7 || draw.uniform() > 0.1) continue;
+        copies[routes.pair(i, j)] = 1 + draw.below(9);
+        there[routes.pair(i, j)] = copies[routes.pair(i, j)] * 100;
+        back[routes.pair(j, i)] = copies[routes.pair(i, j)] * 300;
+      }
+    }
+    by_copies.sum_copies(copies);
+    for (const bool home : {false, true}) {
+      ExchangeResult a, b;
+      by_copies.exchange_copies(home ? 300 : 100, home, ready, a);
+      by_bytes.exchange(home ? back : there, ready, b);
+      EXPECT_EQ(a.start, b.start);
+      EXPECT_EQ(a.duration, b.duration);
+      EXPECT_EQ(a.end, b.end);
+      EXPECT_EQ(a.link_bytes, b.link_bytes);
+      EXPECT_EQ(a.participates, b.participates);
+      EXPECT_EQ(a.bytes, b.bytes);
+      EXPECT_EQ(a.floor, b.floor);
+      EXPECT_EQ(a.alpha, b.alpha);
+      EXPECT_EQ(a.straggler, b.straggler);
+      EXPECT_EQ(a.reason, b.reason);
+      EXPECT_EQ(a.last_ready, b.last_ready);
+    }
   }
 }
 
