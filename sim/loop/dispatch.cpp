@@ -142,17 +142,13 @@ void TrafficBuilder::to_bytes(const std::uint32_t* copies, std::vector<std::uint
   const std::size_t g = map_.gpus;
   dispatch.resize(g * g);
   combine.resize(g * g);
-  // In tiles: one of the two is written across its rows.
-  constexpr std::size_t kTile = 16;
+  for (std::size_t i = 0; i < g * g; ++i) dispatch[i] = copies[i] * dispatch_bytes_;
+  // In tiles of a cache line, as it is written across the rows of the other.
+  constexpr std::size_t kTile = 8;
   for (std::size_t top = 0; top < g; top += kTile) {
     const std::size_t bottom = std::min(g, top + kTile);
     for (std::size_t left = 0; left < g; left += kTile) {
       const std::size_t right = std::min(g, left + kTile);
-      for (std::size_t i = top; i < bottom; ++i) {
-        for (std::size_t j = left; j < right; ++j) {
-          dispatch[i * g + j] = copies[i * g + j] * dispatch_bytes_;
-        }
-      }
       for (std::size_t j = left; j < right; ++j) {
         for (std::size_t i = top; i < bottom; ++i) {
           combine[j * g + i] = copies[i * g + j] * combine_bytes_;

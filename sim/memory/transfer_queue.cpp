@@ -146,17 +146,26 @@ const TransferQueue::Copy& TransferQueue::find(const State& state, Id id) const 
 
 void TransferQueue::settle() {
   if (!stale_) return;
-  settled_ = state_;
+  // Of copies that have ended state_ tells.
+  const auto open = std::find_if(state_.copies.begin(), state_.copies.end(),
+                                 [](const Copy& c) { return c.task.end_ps < 0; });
+  settled_.now_ps = state_.now_ps;
+  settled_.lane_free = state_.lane_free;
+  settled_.copies.assign(open, state_.copies.end());
+  settled_.exchanges = state_.exchanges;
+  settled_.ended = state_.ended;
   simulate(settled_, kForever);
   stale_ = false;
 }
 
 std::int64_t TransferQueue::begin(Id id) {
+  if (const std::int64_t begin = find(state_, id).task.begin_ps; begin >= 0) return begin;
   settle();
   return find(settled_, id).task.begin_ps;
 }
 std::int64_t TransferQueue::end(Id id) {
   if (const auto it = ended_copies_.find(id); it != ended_copies_.end()) return it->second;
+  if (const std::int64_t end = find(state_, id).task.end_ps; end >= 0) return end;
   settle();
   return find(settled_, id).task.end_ps;
 }
@@ -424,10 +433,13 @@ void TransferQueue::simulate(State& s, std::int64_t until_ps, const Id* last_of)
   double t = 0;
   std::vector<Task*> active;
   std::vector<Copy*> heads(s.lane_free.size());
+  std::size_t over = 0;  // Copies before this one have ended.
   for (;;) {
     // The head of each lane, and when its bytes move.
     std::fill(heads.begin(), heads.end(), nullptr);
-    for (Copy& c : s.copies) {
+    while (over < s.copies.size() && s.copies[over].task.end_ps >= 0) ++over;
+    for (std::size_t i = over; i < s.copies.size(); ++i) {
+      Copy& c = s.copies[i];
       if (c.task.end_ps >= 0 || heads[c.lane] != nullptr) continue;
       heads[c.lane] = &c;
       if (c.task.begin_ps < 0) {
