@@ -252,7 +252,14 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
     reloaded(runs);
     return;
   }
-  for (std::size_t i = 1; i < runs.size() && runs.size() > 2; ++i) {
+  // Of an exploration of three or more scenarios the first two are shown; the others wait in the
+  // lists of Compare.
+  const bool exploration = runs.size() == m_running.size() &&
+                           std::all_of(runs.begin(), runs.end(), [this](const RunPointer& r) {
+                             return m_origins.find(qs(r->path().string())) != m_origins.end();
+                           });
+  if (exploration && runs.size() > 2) second = runs[1];
+  for (std::size_t i = 1; i < runs.size() && runs.size() > 2 && !exploration; ++i) {
     const run::RunMeta& meta = runs[i]->data().meta;
     if (run::same_but_seed(runs[0]->data().meta, meta)) continue;
     if (second == nullptr) second = runs[i];

@@ -40,11 +40,13 @@ std::vector<GalleryEntry> explorations() {
                      {{"overloaded_expert.toml", {}, "overloaded"}}));
   all.back().oneLayer = true;
   all.push_back(make(
-      "fabric", "NVLink and PCIe mixed: ring against hierarchical",
-      "The same prefill over 8 NVLink and 8 PCIe GPUs with two exchange algorithms, side by side. "
-      "Look at: Compare, Topology, Link use.",
+      "fabric", "NVLink and PCIe mixed: ring, hierarchical, direct",
+      "The same prefill over 8 NVLink and 8 PCIe GPUs with three exchange algorithms: ring and "
+      "hierarchical side by side, direct to be chosen in Compare. Look at: Compare, Topology, Link "
+      "use.",
       {{"mixed_fabric.toml", {kNoSweep, "network.algorithm=ring"}, "ring"},
-       {"mixed_fabric.toml", {kNoSweep, "network.algorithm=hierarchical"}, "hierarchical"}}));
+       {"mixed_fabric.toml", {kNoSweep, "network.algorithm=hierarchical"}, "hierarchical"},
+       {"mixed_fabric.toml", {kNoSweep, "network.algorithm=direct"}, "direct"}}));
   all.push_back(make("offload", "Experts offloaded to the host, LRU cache on the GPU",
                      "More experts than the GPU holds: misses wait for PCIe. Look at: Events, GPU "
                      "time, Memory.",

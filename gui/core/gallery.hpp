@@ -12,7 +12,7 @@ struct GalleryRun {
   std::vector<std::string> settings;  ///< key=value
   std::string label;                  ///< Part of the run file's name.
 };
-/// One simulation, or two that are shown as a comparison.
+/// Simulations: the first two are shown as a comparison, others wait in its lists.
 struct GalleryEntry {
   std::string id, title, text;
   std::vector<GalleryRun> runs;

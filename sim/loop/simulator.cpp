@@ -865,7 +865,8 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
                   [&](const run::GpuInfo& g) { return g.node == inv.gpus.front().node; })) {
     result.notes.emplace_back(
         "network.algorithm = \"hierarchical\" goes by servers, and there is one: the exchanges are "
-        "the direct ones");
+        "the direct ones; where GPUs of a server form groups on different fabrics, say so with "
+        "`node` in the hardware file");
   }
   std::int64_t last = 0;  // The latest start of a step: a fault begins with one.
   for (const run::StepScalars& x : sink_.data().steps) last = std::max(last, x.start_ps);

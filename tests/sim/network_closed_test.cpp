@@ -475,6 +475,38 @@ TEST(MixedFabric, TakesTheClaimsOwnFiguresAsAnOverride) {
       60000.0, 1e-6);
 }
 
+// The shipped server: one node per group, so hierarchical goes NVLink group, PCIe between, PCIe
+// group. b to each of 16 GPUs; a PCIe GPU sends 15 b directly, and 7 + 8 + 7 b hierarchically.
+TEST(MixedFabric, TheShippedHardwareHasTwoGroupsForTheHierarchicalExchange) {
+  const auto spec = scenario::read_hardware(std::string(SWITCHYARD_SOURCE_DIR) +
+                                            "/scenarios/hardware/mixed_16.toml");
+  const cluster::ClusterGraph graph = cluster::build_cluster(spec);
+  const auto routes = graph.routes();
+  constexpr std::uint64_t b = 32000000;  // 1 ms of a PCIe link
+  const auto bytes = test::uniform_matrix(16, b);
+  const auto of_class = [&](const ExchangeResult& r, cluster::LinkClass wanted) {
+    std::uint64_t sum = 0;
+    for (std::size_t l = 0; l < r.link_bytes.size(); ++l) {
+      if (graph.links()[l].link_class == wanted) sum += r.link_bytes[l];
+    }
+    return sum;
+  };
+  const auto direct = exchange(Algorithm::kDirect, routes, bytes);
+  const auto ring = exchange(Algorithm::kRing, routes, bytes);
+  const auto hierarchical = exchange(Algorithm::kHierarchical, routes, bytes);
+  // Each transfer loads a link up and a link down. Direct: 8 GPUs send 7 b each over NVLink; over
+  // PCIe 8 send 8 b (to the other group) and 8 send 15 b.
+  EXPECT_EQ(of_class(direct, cluster::LinkClass::kNvlink3), 2 * 8 * 7 * b);
+  EXPECT_EQ(of_class(direct, cluster::LinkClass::kPcie4), 2 * (8 * 8 + 8 * 15) * b);
+  // Hierarchical: the first group's relays hand on 7 of 8 b over NVLink, the second's over PCIe.
+  EXPECT_EQ(of_class(hierarchical, cluster::LinkClass::kNvlink3), 2 * 8 * (7 + 7) * b);
+  EXPECT_EQ(of_class(hierarchical, cluster::LinkClass::kPcie4), 2 * (8 * 8 + 8 * (7 + 8 + 7)) * b);
+  // Paths over PCIe have 2 hops of 5 us. Ring: 15 phases, S (n - 1) / 2 = 120 b on each link.
+  EXPECT_EQ(direct.duration, SimTime::from_us(15000 + 10));
+  EXPECT_EQ(hierarchical.duration, SimTime::from_us(22000 + 3 * 10));
+  EXPECT_EQ(ring.duration, SimTime::from_us(120000 + 15 * 10));
+}
+
 TEST(FromScenario, BuildsTheNamedModelOverTheDescribedCluster) {
   scenario::Scenario s;
   s.network.model = scenario::NetworkModelKind::kBottleneck;
