@@ -7,7 +7,7 @@
 // and reads the weights of the experts of every chunk anew; combine i waits for the experts of
 // chunk i. While chunks overlap the GPU's kernels have 1 − comm_sms of the SMs: what they take
 // beside their launches is divided by that, also where memory bounds them. For equal stages without
-// fixed costs the time is Σ c + (k − 1) max c of network::pipelined().
+// fixed costs the time is Σ c + (k − 1) max c of the chunk times c.
 //
 // A chunk has all exchanges of its dispatch, one after another on the wires: the relays' fan-out
 // (network.dispatch = "per_node") after the way to them, the second INT2 halves after the first.

@@ -109,12 +109,6 @@ std::vector<Members> by_server(const Members& members, std::span<const std::uint
                    "use \"ring\" or \"direct\"");
 }
 
-std::uint64_t scaled(std::uint64_t rows, std::uint64_t values, std::uint32_t bits,
-                     std::uint32_t block) {
-  const std::uint64_t scales = block == 0 ? 0 : 4 * ((values + block - 1) / block);
-  return rows * ((values * bits + 7) / 8 + scales);
-}
-
 }  // namespace
 
 const char* name_of(Collective collective) {
@@ -274,55 +268,6 @@ std::vector<Phase> collective(Collective what, CollectiveAlgorithm algorithm, st
     }
   }
   return phases;
-}
-
-std::vector<Phase> grouped_all_to_all(Algorithm algorithm,
-                                      std::span<const std::vector<std::uint64_t>> group_bytes,
-                                      std::span<const std::uint32_t> node) {
-  std::vector<Phase> phases;
-  for (const std::vector<std::uint64_t>& bytes : group_bytes) {
-    for (Phase& phase : all_to_all(algorithm, bytes, node)) {
-      phases.push_back(std::move(phase));
-    }
-  }
-  return phases;
-}
-
-WireCost wire_cost(WireFormat format, std::uint64_t rows, std::uint64_t values,
-                   std::uint32_t native_bits, std::uint32_t block, BytesPerSecond hbm) {
-  SWITCHYARD_ASSERT(native_bits % 8 == 0 && hbm.value > 0,
-                    fmt::format("{} bits at {} B/s", native_bits, hbm.value));
-  WireCost cost;
-  const std::uint64_t native = rows * (values * (native_bits / 8));
-  if (format == WireFormat::kNative) {
-    cost.bytes = cost.first = native;
-    return cost;
-  }
-  if (format == WireFormat::kInt4) {
-    cost.bytes = cost.first = scaled(rows, values, 4, block);
-  } else {
-    // The scales go with the first half: the second only refines.
-    cost.first = scaled(rows, values, 2, block);
-    cost.bytes = cost.first + scaled(rows, values, 2, 0);
-    cost.transfers = 2;
-  }
-  const SimTime pass = SimTime::from_seconds(static_cast<double>(native + cost.bytes) / hbm.value);
-  cost.pack = cost.unpack = pass;
-  return cost;
-}
-
-SimTime pipelined(std::span<const SimTime> fixed, std::span<const SimTime> divided,
-                  std::uint32_t k) {
-  SWITCHYARD_ASSERT(fixed.size() == divided.size() && k > 0,
-                    fmt::format("{} and {} stages, k = {}", fixed.size(), divided.size(), k));
-  std::int64_t sum = 0, longest = 0;
-  for (std::size_t s = 0; s < fixed.size(); ++s) {
-    const std::int64_t part = (divided[s].ps() + k / 2) / k;  // to nearest
-    const std::int64_t chunk = fixed[s].ps() + part;
-    sum += chunk;
-    longest = std::max(longest, chunk);
-  }
-  return SimTime::from_ps(sum + static_cast<std::int64_t>(k - 1) * longest);
 }
 
 }  // namespace switchyard::network

@@ -27,7 +27,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/base/units.hpp"
 #include "sim/network/algorithms.hpp"
 
 namespace switchyard::network {
@@ -45,39 +44,5 @@ enum class CollectiveAlgorithm : std::uint8_t { kRing, kDirect, kOneShot, kTree,
 std::vector<Phase> collective(Collective what, CollectiveAlgorithm algorithm, std::uint64_t bytes,
                               std::span<const std::uint32_t> members,
                               std::span<const std::uint32_t> node = {}, std::uint32_t root = 0);
-
-/// An expert-grouped all-to-all: the exchange cut into the destination's groups of experts, so that
-/// a group's GEMM can start when its rows are there. group_bytes: [groups][n·n]; each group without
-/// bytes is left out. The phases of the groups follow each other.
-std::vector<Phase> grouped_all_to_all(Algorithm algorithm,
-                                      std::span<const std::vector<std::uint64_t>> group_bytes,
-                                      std::span<const std::uint32_t> node);
-
-// ---- quantised payload ----
-
-/// How a row of `values` travels. int2_halves: an INT4 value as two INT2 halves, high bits first;
-/// the receiver can begin with the first half at quarter precision (S1 2.2).
-enum class WireFormat : std::uint8_t { kNative, kInt4, kInt2Halves };
-
-struct WireCost {
-  std::uint64_t bytes = 0;      ///< On the wire, scales included, all transfers.
-  std::uint64_t first = 0;      ///< Of the first transfer (all of them unless halved).
-  std::uint32_t transfers = 1;  ///< 2 for halves: each pays the path latency.
-  SimTime pack, unpack;         ///< HBM time at either end: read one format, write the other.
-};
-/// rows · values, native `native_bits` per value (a multiple of 8), one FP32 scale per `block`
-/// values (0: none; native has none). hbm: achieved bytes/s of the packing kernel, > 0. pack reads
-/// native and writes packed; unpack the reverse. Both 0 for kNative.
-WireCost wire_cost(WireFormat format, std::uint64_t rows, std::uint64_t values,
-                   std::uint32_t native_bits, std::uint32_t block, BytesPerSecond hbm);
-
-// ---- pipelining with compute ----
-
-/// Time of `k` equal chunks through stages of a pipeline (dispatch, experts, combine; one resource
-/// each). Stage s takes fixed[s] per chunk (path latency, launches) and divided[s] for all chunks
-/// together:  chunk time c_s = fixed_s + divided_s / k,  total = Σ c_s + (k − 1) · max c_s.
-/// k = 1 is the sequence; for fixed = 0 and k → ∞ it falls to the bound max(divided).
-SimTime pipelined(std::span<const SimTime> fixed, std::span<const SimTime> divided,
-                  std::uint32_t k);
 
 }  // namespace switchyard::network

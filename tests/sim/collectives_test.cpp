@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives by what each member ends up with, byte counts against the textbook, times in closed
-// form, measured curves, quantised payloads, pipelining.
+// form, measured curves.
 #include "sim/network/collectives.hpp"
 
 #include <gtest/gtest.h>
@@ -282,62 +282,6 @@ TEST(Collective, RingAllGatherOnACabledRingOfSixteen) {
     sum += model.evaluate(phase, links).duration;
   }
   EXPECT_EQ(sum.ps(), 15 * 20031250);
-}
-
-TEST(Grouped, PhasesOfTheGroupsFollowEachOtherAndCarryTheSameBytes) {
-  const std::vector<std::vector<std::uint64_t>> groups{{0, 5, 6, 0}, {0, 0, 0, 0}, {0, 1, 2, 0}};
-  const Numbers node{0, 0};
-  const auto p = grouped_all_to_all(Algorithm::kDirect, groups, node);
-  ASSERT_EQ(p.size(), 2U);  // the empty group is left out
-  EXPECT_EQ(sent(p, 2), (std::vector<std::uint64_t>{6, 8}));
-}
-
-// ---- quantised payload ----
-
-TEST(Wire, Int4AndHalvesByTheByte) {
-  // 128 rows of 7168 bf16 values, scales per 128: 3584 + 224 B a row as INT4, 1792 + 224 and 1792
-  // as halves.
-  const BytesPerSecond hbm{1e12};
-  const WireCost native = wire_cost(WireFormat::kNative, 128, 7168, 16, 128, hbm);
-  EXPECT_EQ(native.bytes, 128U * 14336);
-  EXPECT_EQ(native.pack, SimTime());
-  const WireCost int4 = wire_cost(WireFormat::kInt4, 128, 7168, 16, 128, hbm);
-  EXPECT_EQ(int4.bytes, 128U * (3584 + 224));
-  EXPECT_EQ(int4.first, int4.bytes);
-  // Read 1,835,008 B, write 487,424 B at 1 B/ps.
-  EXPECT_EQ(int4.pack.ps(), 1835008 + 487424);
-  EXPECT_EQ(int4.unpack, int4.pack);
-  const WireCost halves = wire_cost(WireFormat::kInt2Halves, 128, 7168, 16, 128, hbm);
-  EXPECT_EQ(halves.first, 128U * (1792 + 224));
-  EXPECT_EQ(halves.bytes, int4.bytes);
-  EXPECT_EQ(halves.transfers, 2U);
-  // Odd widths round up to whole bytes in each half.
-  EXPECT_EQ(wire_cost(WireFormat::kInt2Halves, 1, 5, 16, 0, hbm).bytes, 2U + 2U);
-}
-
-// ---- pipelining ----
-
-TEST(Pipeline, FallsFromTheSumToTheLargestStage) {
-  const std::vector<SimTime> none(3),
-      stages{SimTime::from_us(30), SimTime::from_us(60), SimTime::from_us(10)};
-  EXPECT_EQ(pipelined(none, stages, 1), SimTime::from_us(100));
-  EXPECT_EQ(pipelined(none, stages, 2), SimTime::from_us(50 + 30));
-  EXPECT_EQ(pipelined(none, stages, 10), SimTime::from_us(10 + 9 * 6));
-  SimTime before = SimTime::from_us(100);
-  for (std::uint32_t k = 2; k <= 64; k *= 2) {
-    const SimTime t = pipelined(none, stages, k);
-    EXPECT_LE(t, before);
-    EXPECT_GE(t, SimTime::from_us(60));  // max(a, b): never below the longest stage
-    before = t;
-  }
-}
-
-TEST(Pipeline, ChunkOverheadMakesAnOptimum) {
-  // Fixed 6 us per chunk of either stage, 100 us divided: 2·(6 + 100/k) + (k−1)(6 + 100/k).
-  const std::vector<SimTime> fixed(2, SimTime::from_us(6)), divided(2, SimTime::from_us(100));
-  EXPECT_EQ(pipelined(fixed, divided, 1), SimTime::from_us(212));
-  EXPECT_EQ(pipelined(fixed, divided, 4), SimTime::from_us(5 * 31));
-  EXPECT_GT(pipelined(fixed, divided, 32), pipelined(fixed, divided, 4));
 }
 
 // ---- measured links ----
