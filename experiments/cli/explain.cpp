@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include "engine/routing/policy.hpp"
+#include "sim/cluster/report.hpp"
 #include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/simulator.hpp"
+#include "sim/network/from_scenario.hpp"
 
 namespace switchyard {
 namespace {
@@ -76,6 +78,7 @@ Table explain_scenario(const scenario::Scenario& scenario) {
     table.notes.push_back(
         fmt::format("{} sweep points; the values above are those without the sweep", points));
   }
+  table.notes.push_back(cluster::rates_in_words(network::cluster_of(scenario)));
   table.notes.push_back("scenario hash " + scenario::scenario_hash(scenario));
   return table;
 }

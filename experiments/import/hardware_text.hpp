@@ -64,12 +64,16 @@ inline std::string ns(SimTime t) {
 
 class HardwareWriter {
  public:
-  void link_type(const std::string& name, LinkClass c, double bandwidth, SimTime latency,
+  /// Latencies and the achievable share are those of `like`.
+  void link_type(const std::string& name, LinkClass c, double bandwidth, const scenario::Link& like,
                  const std::string& source, bool p2p = true) {
     types_ += fmt::format(
-        "[link_types.{}]\nclass = \"{}\"\nbandwidth = \"{}\"\nlatency = \"{}\"\n{}source = "
+        "[link_types.{}]\nclass = \"{}\"\nbandwidth = \"{}\"\n{}latency = \"{}\"\n{}{}source = "
         "\"{}\"\n\n",
-        name, scenario::kLinkClassNames[static_cast<std::size_t>(c)], gb(bandwidth), ns(latency),
+        name, scenario::kLinkClassNames[static_cast<std::size_t>(c)], gb(bandwidth),
+        like.achievable < 1 ? fmt::format("achievable = {}\n", like.achievable) : "",
+        ns(like.latency),
+        like.phase_latency ? fmt::format("phase_latency = \"{}\"\n", ns(*like.phase_latency)) : "",
         p2p ? "" : "p2p = false\n", source);
   }
   void device(const std::string& name, std::string_view kind, const std::string& type = {}) {

@@ -279,7 +279,7 @@ NcclXml hardware_from_nccl_xml(std::string_view text, const std::string& where,
     const std::string type = fmt::format("nv{}", lanes);
     if (lane_types.insert(lanes).second) {
       writer.link_type(
-          type, nvlink->link_class, nvlink->bandwidth.value / most * lanes, nvlink->latency,
+          type, nvlink->link_class, nvlink->bandwidth.value / most * lanes, *nvlink,
           fmt::format("{} of {} lanes of {}: {}", lanes, most,
                       scenario::kLinkClassNames[static_cast<std::size_t>(nvlink->link_class)],
                       figures));
@@ -340,7 +340,7 @@ NcclXml hardware_from_nccl_xml(std::string_view text, const std::string& where,
     auto& type = pcie_types[link.source];
     if (type.empty()) {
       type = fmt::format("pcie_{}", pcie_types.size() - 1);
-      writer.link_type(type, link.link_class, link.rate, pcie->latency, link.source, pcie->p2p);
+      writer.link_type(type, link.link_class, link.rate, *pcie, link.source, pcie->p2p);
     }
     const std::string up = n.parent < 0 ? fmt::format("cpu{}", n.socket)
                                         : nodes[static_cast<std::size_t>(n.parent)].name;
@@ -355,8 +355,8 @@ NcclXml hardware_from_nccl_xml(std::string_view text, const std::string& where,
     }
     writer.link_type("numa", LinkClass::kNuma,
                      options.numa ? options.numa->value : numa->bandwidth.value,
-                     numa != nullptr ? numa->latency : pcie->latency,
-                     options.numa ? "stated with --numa" : figures, numa == nullptr || numa->p2p);
+                     numa != nullptr ? *numa : *pcie, options.numa ? "stated with --numa" : figures,
+                     numa == nullptr || numa->p2p);
     for (std::size_t a = 0; a < sockets.size(); ++a) {
       for (std::size_t b = a + 1; b < sockets.size(); ++b) {
         writer.link(fmt::format("cpu{}", a), fmt::format("cpu{}", b), "numa");

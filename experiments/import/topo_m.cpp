@@ -328,7 +328,7 @@ std::string hardware_from_topo_m(std::string_view text, const std::string& where
       type_made[lanes] = 1;
       // The cable of `like` carries all lanes of a GPU.
       out.link_type(
-          type, nvlink->link_class, nvlink->bandwidth.value / most * lanes, nvlink->latency,
+          type, nvlink->link_class, nvlink->bandwidth.value / most * lanes, *nvlink,
           fmt::format("{} of {} lanes of {}: {}", lanes, most,
                       scenario::kLinkClassNames[static_cast<std::size_t>(nvlink->link_class)],
                       figures));
@@ -394,7 +394,7 @@ std::string hardware_from_topo_m(std::string_view text, const std::string& where
   }
 
   // PCIe: a tree of switches, root complexes and sockets.
-  out.link_type("pcie", pcie->link_class, pcie->bandwidth.value, pcie->latency, figures, pcie->p2p);
+  out.link_type("pcie", pcie->link_class, pcie->bandwidth.value, *pcie, figures, pcie->p2p);
   const auto pix = groups_within(m, kPix, where, {});
   const auto pxb = groups_within(m, kPxb, where, pix);
   const auto phb = groups_within(m, kPhb, where, pxb);
@@ -490,8 +490,8 @@ std::string hardware_from_topo_m(std::string_view text, const std::string& where
     }
     out.link_type("numa", LinkClass::kNuma,
                   options.numa ? options.numa->value : numa->bandwidth.value,
-                  numa != nullptr ? numa->latency : pcie->latency,
-                  options.numa ? "stated with --numa" : figures, numa == nullptr || numa->p2p);
+                  numa != nullptr ? *numa : *pcie, options.numa ? "stated with --numa" : figures,
+                  numa == nullptr || numa->p2p);
     for (auto a = socket.begin(); a != socket.end(); ++a) {
       for (auto b = std::next(a); b != socket.end(); ++b) {
         out.link(a->second, b->second, "numa");

@@ -272,6 +272,9 @@ Table network_sensitivity_table(ShortRuns& runs) {
           [&](scenario::Scenario& s) {
             for (scenario::Link& link : s.hardware.links) {
               link.latency = SimTime::from_seconds(link.latency.seconds() * latency);
+              if (link.phase_latency) {
+                link.phase_latency = SimTime::from_seconds(link.phase_latency->seconds() * latency);
+              }
               link.bandwidth.value *= bandwidth;
             }
           });

@@ -52,6 +52,17 @@ void ClusterGraph::add_cable(Cable cable) {
     throw InputError(where, fmt::format("link {}--{}: latency = {} ps. Violated: latency >= 0", a,
                                         b, cable.latency.ps()));
   }
+  const SimTime later = cable.phase_latency.value_or(cable.latency);
+  if (later < SimTime() || later > cable.latency) {
+    throw InputError(where, fmt::format("link {}--{}: phase_latency = {} ps. Violated: 0 <= "
+                                        "phase_latency <= latency",
+                                        a, b, later.ps()));
+  }
+  if (!(cable.achievable > 0) || cable.achievable > 1) {
+    throw InputError(where, fmt::format("link {}--{}: achievable = {}. Violated: 0 < achievable "
+                                        "<= 1",
+                                        a, b, cable.achievable));
+  }
   if (cable.shared_medium && cable.a_to_b != cable.b_to_a) {
     throw InputError(where, fmt::format("link {}--{}: a shared medium has one bandwidth", a, b));
   }
@@ -62,8 +73,8 @@ void ClusterGraph::add_cable(Cable cable) {
       name = fmt::format("{}#{}", base, copy);
     }
     link_index_.emplace(name, static_cast<std::uint32_t>(links_.size()));
-    links_.push_back({std::move(name), from, to, rate, cable.latency, cable.link_class,
-                      cable.shared_medium, cable.p2p});
+    links_.push_back({std::move(name), from, to, rate, cable.latency, later, cable.achievable,
+                      cable.link_class, cable.shared_medium, cable.p2p});
   };
   if (cable.shared_medium) {
     add(cable.a, cable.b, cable.a_to_b,
@@ -100,15 +111,15 @@ ClusterGraph build_cluster(const scenario::HardwareSpec& hardware) {
     graph.add_device(d.name, d.kind, d.node, d.where);
   }
   for (const scenario::Link& l : hardware.links) {
-    BytesPerSecond rate = l.bandwidth;
+    BytesPerSecond rate{l.bandwidth.value * l.achievable};
     for (const std::uint32_t end : {l.a, l.b}) {
       const scenario::Device& d = hardware.devices[end];
       if (d.kind == DeviceKind::kSsd && d.memory_rate.value > 0) {
         rate = std::min(rate, d.memory_rate);
       }
     }
-    graph.add_cable(
-        {l.name, l.a, l.b, rate, rate, l.latency, l.link_class, l.shared_medium, l.p2p, l.where});
+    graph.add_cable({l.name, l.a, l.b, rate, rate, l.latency, l.phase_latency, l.achievable,
+                     l.link_class, l.shared_medium, l.p2p, l.where});
   }
   return graph;
 }
@@ -269,6 +280,14 @@ RouteTable ClusterGraph::routes(std::span<const std::uint32_t> endpoints) const 
   for (const DirectedLink& l : links_) {
     t.bandwidth.push_back(l.bandwidth.value);
     t.link_name.push_back(l.name);
+    t.achievable.push_back(l.achievable);
+  }
+  if (std::all_of(t.achievable.begin(), t.achievable.end(), [](double a) { return a == 1; })) {
+    t.achievable.clear();
+  }
+  if (std::any_of(links_.begin(), links_.end(),
+                  [](const DirectedLink& l) { return l.phase_latency != l.latency; })) {
+    t.phase_latency_ps.assign(pairs, 0);
   }
   for (const std::uint32_t e : endpoints) {
     SWITCHYARD_ASSERT(e < devices_.size(), fmt::format("endpoint {}", e));
@@ -330,6 +349,9 @@ RouteTable ClusterGraph::routes(std::span<const std::uint32_t> endpoints) const 
       std::int64_t latency = 0;
       for (std::size_t i = t.offset.back(); i < t.link.size(); ++i) {
         latency += links_[t.link[i]].latency.ps();
+        if (!t.phase_latency_ps.empty()) {
+          t.phase_latency_ps[p] += links_[t.link[i]].phase_latency.ps();
+        }
       }
       t.latency_ps[p] = latency;
       t.offset.push_back(static_cast<std::uint32_t>(t.link.size()));

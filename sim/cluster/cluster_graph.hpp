@@ -16,13 +16,16 @@
 // two copies that run as a pipeline of chunks: both legs carry all the bytes and both latencies
 // add.
 //
-// Bandwidths are per direction, bytes per second. Latencies are per hop; a route's is their sum.
+// Bandwidths are per direction, bytes per second: what exchanges reach, nominal · achievable of the
+// hardware file. Latencies are per hop; a route's is their sum, and so is its phase latency, which
+// later phases of one call pay in its place.
 // Not modelled: several routes at once (adaptive routing, striping over parallel cables: state
 // their sum as one cable), congestion inside a switch, per-packet overhead (put it into the
 // bandwidth), staging without pipelining.
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,11 +51,13 @@ struct GraphDevice {
 
 /// A cable between two devices, as added.
 struct Cable {
-  std::string name;            ///< Empty: "a--b".
-  std::uint32_t a = 0, b = 0;  ///< Device indices, a ≠ b.
-  BytesPerSecond a_to_b;       ///< > 0, finite.
-  BytesPerSecond b_to_a;       ///< > 0, finite; equal to a_to_b on a shared medium.
-  SimTime latency;             ///< Of this hop, either way. ≥ 0.
+  std::string name;                      ///< Empty: "a--b".
+  std::uint32_t a = 0, b = 0;            ///< Device indices, a ≠ b.
+  BytesPerSecond a_to_b;                 ///< > 0, finite.
+  BytesPerSecond b_to_a;                 ///< > 0, finite; equal to a_to_b on a shared medium.
+  SimTime latency;                       ///< Of this hop, either way. ≥ 0.
+  std::optional<SimTime> phase_latency;  ///< In later phases of a call, 0 … latency; absent: it.
+  double achievable = 1.0;  ///< Share of the nominal rate that a_to_b and b_to_a are, (0, 1].
   LinkClass link_class = LinkClass::kOther;
   bool shared_medium = false;
   bool p2p = true;    ///< false: GPU-to-GPU traffic is staged in host memory instead.
@@ -64,7 +69,8 @@ struct DirectedLink {
   std::string name;  ///< "from>to", unique; a shared medium keeps the cable's name.
   std::uint32_t from = 0, to = 0;
   BytesPerSecond bandwidth;
-  SimTime latency;
+  SimTime latency, phase_latency;
+  double achievable = 1.0;  ///< bandwidth / nominal rate.
   LinkClass link_class = LinkClass::kOther;
   bool shared_medium = false;
   bool p2p = true;
@@ -80,7 +86,7 @@ class ClusterGraph {
   /// Adds one or two links. Throws InputError for a bandwidth that is not positive and finite, a
   /// negative latency, a cable from a device to itself or an unknown index.
   void add_cable(Cable cable);
-  /// Symmetric full-duplex cable.
+  /// Symmetric full-duplex cable; every phase pays `latency`.
   void add_cable(std::uint32_t a, std::uint32_t b, BytesPerSecond per_direction, SimTime latency);
 
   [[nodiscard]] const std::vector<GraphDevice>& devices() const { return devices_; }

@@ -8,6 +8,7 @@
 #include <boost/graph/push_relabel_max_flow.hpp>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "engine/base/error.hpp"
@@ -164,13 +165,38 @@ RouteReport report_routes(const RouteTable& routes) {
   return r;
 }
 
+std::string rates_in_words(const ClusterGraph& graph) {
+  std::set<std::string> nominal, shared;
+  for (const DirectedLink& l : graph.links()) {
+    (l.achievable < 1 ? shared : nominal)
+        .emplace(scenario::kLinkClassNames[static_cast<std::size_t>(l.link_class)]);
+  }
+  std::string text = "exchanges run at the achievable rate";
+  if (!shared.empty())
+    text += fmt::format(", a share of the nominal one of {}", fmt::join(shared, ", "));
+  if (!nominal.empty()) {
+    text += fmt::format("; no share is stated for {}: the nominal rate", fmt::join(nominal, ", "));
+  }
+  return text;
+}
+
 Table link_table(const ClusterGraph& graph, const RouteTable& routes) {
   const RouteReport r = report_routes(routes);
   Table t;
   t.name = "links";
   t.title = "Links and what a uniform all-to-all puts on them (bandwidth per direction)";
-  t.columns = {"link",         "from",   "to",           "class", "bandwidth [GB/s]",
-               "latency [us]", "duplex", "peer-to-peer", "pairs", "time / bottleneck"};
+  t.columns = {"link",
+               "from",
+               "to",
+               "class",
+               "bandwidth [GB/s]",
+               "achievable [GB/s]",
+               "latency [us]",
+               "later phases [us]",
+               "duplex",
+               "peer-to-peer",
+               "pairs",
+               "time / bottleneck"};
   for (std::uint32_t l = 0; l < graph.links().size(); ++l) {
     const DirectedLink& x = graph.links()[l];
     std::string share = "n/a";
@@ -183,9 +209,10 @@ Table link_table(const ClusterGraph& graph, const RouteTable& routes) {
     t.rows.push_back(
         {x.name, graph.devices()[x.from].name, graph.devices()[x.to].name,
          std::string(scenario::kLinkClassNames[static_cast<std::size_t>(x.link_class)]),
+         fmt::format("{:.3f}", x.bandwidth.value / x.achievable * 1e-9),
          fmt::format("{:.3f}", x.bandwidth.value * 1e-9), fmt::format("{:.3f}", x.latency.us()),
-         x.shared_medium ? "shared" : "full", x.p2p ? "yes" : "no",
-         fmt::format("{}", r.pairs_on_link[l]), share});
+         fmt::format("{:.3f}", x.phase_latency.us()), x.shared_medium ? "shared" : "full",
+         x.p2p ? "yes" : "no", fmt::format("{}", r.pairs_on_link[l]), share});
   }
   return t;
 }
@@ -251,6 +278,7 @@ Table topology_table(const ClusterGraph& graph, const RouteTable& routes) {
   row("directed links", fmt::format("{}", graph.links().size()), "");
   if (graph.gpus().size() >= 2) {
     const Bisection b = bisection(graph);
+    t.notes.push_back(rates_in_words(graph));
     row("bisection, one direction", fmt::format("{:.3f}", b.capacity.value * 1e-9), "GB/s");
     if (!b.exact) {
       t.notes.emplace_back("bisection: upper bound, contiguous halves only");

@@ -39,6 +39,10 @@ struct RouteReport {
 };
 RouteReport report_routes(const RouteTable& routes);
 
+/// Which classes of links exchanges use at their nominal rate, and which at an achievable share of
+/// it, as a sentence.
+[[nodiscard]] std::string rates_in_words(const ClusterGraph& graph);
+
 /// Tables "links" (used links, bandwidth, latency, pairs, share of the bottleneck's time), "routes"
 /// and "topology" (the figures above) for `inspect --topology`.
 Table link_table(const ClusterGraph& graph, const RouteTable& routes);

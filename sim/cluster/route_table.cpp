@@ -12,6 +12,7 @@ RouteTable RouteTable::subset(std::span<const std::uint32_t> chosen) const {
   t.endpoints = static_cast<std::uint32_t>(chosen.size());
   t.bandwidth = bandwidth;
   t.link_name = link_name;
+  t.achievable = achievable;
   t.offset.push_back(0);
   std::vector<bool> seen(endpoints, false);
   for (const std::uint32_t src : chosen) {
@@ -25,6 +26,7 @@ RouteTable RouteTable::subset(std::span<const std::uint32_t> chosen) const {
       t.link.insert(t.link.end(), link.begin() + offset[p], link.begin() + offset[p + 1]);
       t.offset.push_back(static_cast<std::uint32_t>(t.link.size()));
       t.latency_ps.push_back(latency_ps[p]);
+      if (!phase_latency_ps.empty()) t.phase_latency_ps.push_back(phase_latency_ps[p]);
       t.staged.push_back(staged[p]);
       t.through_gpu.push_back(through_gpu[p]);
     }

@@ -370,43 +370,46 @@ void smooth(std::vector<OpPoint>& points) {
 
 }  // namespace
 
-void fit_tables(Calibration& calibration) {
+void fit_table(Calibration& calibration, std::size_t index) {
   constexpr std::size_t kFew = 4, kEnough = 24;
+  OpTable& t = calibration.tables[index];
+  if (t.kind == OpKind::kHost) {
+    fit_host(t);
+    return;
+  }
+  const auto samples_of = [&](const OpTable& of, std::vector<Sample>& out) {
+    for (const OpPoint& p : of.points) out.push_back({use_of(calibration, of, p.at), p.us});
+  };
+  std::vector<Sample> samples;
+  samples_of(t, samples);
+  if (t.points.size() < kFew) {
+    // The nearest shapes of its own library and format, else all of its operation.
+    std::vector<std::pair<double, const OpTable*>> kin, others;
+    for (const OpTable& o : calibration.tables) {
+      if (&o == &t || o.kind != t.kind || o.variant != t.variant) continue;
+      (o.library == t.library && o.dtype == t.dtype ? kin : others)
+          .emplace_back(shape_distance(o.shape, t.shape), &o);
+    }
+    std::stable_sort(kin.begin(), kin.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (std::size_t i = 0; i < kin.size() && samples.size() < kEnough; ++i) {
+      samples_of(*kin[i].second, samples);
+    }
+    if (samples.size() < kFew) {
+      for (const auto& [distance, o] : others) samples_of(*o, samples);
+    }
+  }
+  const Parameters p = fit(samples);
+  t.overhead_us = p.overhead;
+  t.rate_share = p.rate_share;
+  t.compute_share = p.compute_share;
+}
+
+void fit_tables(Calibration& calibration) {
   for (OpTable& t : calibration.tables) {
     if (t.kind == OpKind::kCollective) smooth(t.points);
   }
-  const auto samples_of = [&](const OpTable& t, std::vector<Sample>& out) {
-    for (const OpPoint& p : t.points) out.push_back({use_of(calibration, t, p.at), p.us});
-  };
-  for (OpTable& t : calibration.tables) {
-    if (t.kind == OpKind::kHost) {
-      fit_host(t);
-      continue;
-    }
-    std::vector<Sample> samples;
-    samples_of(t, samples);
-    if (t.points.size() < kFew) {
-      // The nearest shapes of its own library and format, else all of its operation.
-      std::vector<std::pair<double, const OpTable*>> kin, others;
-      for (const OpTable& o : calibration.tables) {
-        if (&o == &t || o.kind != t.kind || o.variant != t.variant) continue;
-        (o.library == t.library && o.dtype == t.dtype ? kin : others)
-            .emplace_back(shape_distance(o.shape, t.shape), &o);
-      }
-      std::stable_sort(kin.begin(), kin.end(),
-                       [](const auto& a, const auto& b) { return a.first < b.first; });
-      for (std::size_t i = 0; i < kin.size() && samples.size() < kEnough; ++i) {
-        samples_of(*kin[i].second, samples);
-      }
-      if (samples.size() < kFew) {
-        for (const auto& [distance, o] : others) samples_of(*o, samples);
-      }
-    }
-    const Parameters p = fit(samples);
-    t.overhead_us = p.overhead;
-    t.rate_share = p.rate_share;
-    t.compute_share = p.compute_share;
-  }
+  for (std::size_t i = 0; i < calibration.tables.size(); ++i) fit_table(calibration, i);
 }
 
 }  // namespace switchyard::sim

@@ -93,5 +93,7 @@ TableMatch find_table(const scenario::Calibration& calibration, scenario::OpKind
 /// Deterministic. Collectives: times below 1 MiB are made monotone in the bytes first (pool of
 /// adjacent violators), because single ones are noise.
 void fit_tables(scenario::Calibration& calibration);
+/// The same of one table, without smoothing. index < calibration.tables.size().
+void fit_table(scenario::Calibration& calibration, std::size_t index);
 
 }  // namespace switchyard::sim

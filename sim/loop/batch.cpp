@@ -422,11 +422,14 @@ void Simulator::keep_kv(std::uint32_t moe) {
 /// Keys, values and what else attention sends; in two halves they take their turn on the wires.
 void Simulator::move_values(std::uint32_t moe, const Matrices& matrices, Among among) {
   std::int64_t duration = 0, floor = 0;
+  // Several matrices are the phases of broadcasts, one call of each home.
+  const OneCall call{0, matrices.size(), 1};
   if (!in_halves_) {
-    exchange(run::Phase::kCollective, moe, matrices, duration, floor, among);
+    exchange(run::Phase::kCollective, moe, matrices, duration, floor, among, nullptr, nullptr,
+             call);
     return;
   }
-  issue(run::Phase::kCollective, moe, matrices, duration, floor, among);
+  issue(run::Phase::kCollective, moe, matrices, duration, floor, among, false, nullptr, call);
   await_exchange(run::Phase::kCollective);
 }
 

@@ -115,11 +115,19 @@ void Simulator::collective(std::uint32_t moe, const std::vector<std::vector<std:
   const GroupTime time = collective_time(of, phases);
   if (in_halves_) {
     // The wires carry one exchange after another, whichever half's.
-    issue(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards, false, &time);
+    issue(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards, false, &time,
+          {0, phases.size(), 1});
     await_exchange(run::Phase::kCollective);
     return;
   }
-  exchange(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards, nullptr, &time);
+  exchange(run::Phase::kCollective, moe, phases, duration, floor, Among::kShards, nullptr, &time,
+           {0, phases.size(), 1});
+}
+
+Simulator::OneCall Simulator::inside_call(std::size_t phases, std::size_t first) const {
+  const bool halved = s_.network.payload.wire != scenario::WireFormat::kNative &&
+                      s_.network.payload.second_half(s_.model.hidden_size) > 0;
+  return {first, phases, halved ? std::size_t{2} : std::size_t{1}};
 }
 
 /// The collectives of a group's hidden states before and after its operations.
@@ -196,12 +204,13 @@ void Simulator::halve(std::vector<std::vector<std::uint64_t>>& matrices, std::ui
 void Simulator::exchange(run::Phase phase, std::uint32_t moe,
                          const std::vector<std::vector<std::uint64_t>>& matrices,
                          std::int64_t& duration, std::int64_t& floor, Among among,
-                         const std::vector<PortBytes>* ports, const GroupTime* time) {
+                         const std::vector<PortBytes>* ports, const GroupTime* time,
+                         const OneCall& call) {
   const GroupTime own = time == nullptr ? all_to_all_time(phase, among) : GroupTime();
   if (time == nullptr) time = &own;
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const std::vector<std::uint64_t>& matrix = matrices[i];
-    exchange_.run(matrix, ready_, timings_, among, {}, time);
+    exchange_.run(matrix, ready_, timings_, among, {}, time, call.continues(i));
     apply_timings(phase, moe, duration, floor);
     count_bytes(matrix, ports == nullptr ? nullptr : &(*ports)[i]);
   }

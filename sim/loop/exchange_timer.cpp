@@ -438,6 +438,7 @@ void ExchangeTimer::rewire(const scenario::Scenario& changed, std::int64_t now_p
   cluster::RouteTable all = hosts ? std::move(*hosts) : std::move(routes);
   for (std::uint32_t& link : all.link) link = s.link_of[link];
   all.bandwidth.clear();
+  all.achievable.clear();  // The queue's floors are at the rates that exchanges reach.
   all.link_name.clear();
   for (std::size_t k = 0; k < s.links.size(); ++k) {
     all.bandwidth.push_back(s.bandwidth[k].value);
@@ -603,7 +604,7 @@ void ExchangeTimer::State::chain(const ExchangeTiming& t, std::span<const std::i
 void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
                         std::span<const std::int64_t> ready_ps, std::vector<ExchangeTiming>& out,
                         Among among, std::span<const std::int64_t> all_ready_ps,
-                        const GroupTime* time) {
+                        const GroupTime* time, bool continues) {
   State& s = *state_;
   std::vector<network::NetworkModel>* chosen = nullptr;
   std::vector<std::vector<std::uint32_t>>* parts = nullptr;
@@ -638,7 +639,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       own = s.bytes;
     }
     network::ExchangeResult& r = s.result;
-    models[q].exchange(own, s.ready, r);
+    models[q].exchange(own, s.ready, r, continues);
     if (r.bytes == 0) continue;
 
     if (out.size() <= used) out.emplace_back();
@@ -661,6 +662,7 @@ void ExchangeTimer::run(std::span<const std::uint64_t> bytes,
       }
       e.ready_ps.assign(ready_ps.begin(), ready_ps.end());
       e.begin_ps = t.begin_ps;
+      e.continues = continues;
       if (s.kept) s.chain(t, ready_ps, e);
       s.beside.push_back(std::move(e));
       s.group_of.push_back(used - 1);

@@ -171,9 +171,11 @@ class ExchangeTimer {
   /// together then. Only where it is alone().
   /// `all_ready_ps` [G]: clocks before which no later exchange begins, where these are not
   /// `ready_ps` (an exchange that waits for a wire begins after others that are run later).
+  /// `continues`: a later phase of a collective, which pays the links' phase latency.
   void run(std::span<const std::uint64_t> bytes, std::span<const std::int64_t> ready_ps,
            std::vector<ExchangeTiming>& out, Among among = Among::kGroups,
-           std::span<const std::int64_t> all_ready_ps = {}, const GroupTime* time = nullptr);
+           std::span<const std::int64_t> all_ready_ps = {}, const GroupTime* time = nullptr,
+           bool continues = false);
   /// Whether run_copies() may be asked of kGroups: all GPUs are one group, in closed form over tiers,
   /// and nothing else is ever on their links.
   [[nodiscard]] bool takes_copies();

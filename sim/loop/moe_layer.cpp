@@ -481,13 +481,16 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     const auto time_of = [&](run::Phase phase, const auto& matrices) {
       return inside ? inside_time(phase, matrices) : all_to_all_time(phase, Among::kGroups);
     };
+    const auto call_of = [&](const auto& matrices) {
+      return inside ? inside_call(matrices.size()) : OneCall{};
+    };
     if (by_copies_) {
       exchange_copies(run::Phase::kDispatch, moe, false, out.dispatch_ps, out.dispatch_floor_ps);
     } else {
       const GroupTime there = time_of(run::Phase::kDispatch, traffic_.dispatch);
       exchange(inside ? run::Phase::kCollective : run::Phase::kDispatch, moe, traffic_.dispatch,
                out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups, &traffic_.dispatch_ports,
-               &there);
+               &there, call_of(traffic_.dispatch));
     }
     if (packs) pack(run::Phase::kDispatch, false);
     if (!sent_on_.empty()) {
@@ -514,7 +517,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
             [&](const auto& part) {
               const GroupTime time = time_of(run::Phase::kCombine, part);
               exchange(home, moe, part, out.combine_ps, out.combine_floor_ps, Among::kGroups,
-                       nullptr, &time);
+                       nullptr, &time, call_of(part));
             },
             [&](std::uint32_t g, std::int64_t ps, std::uint32_t culprit) {
               wait(g, ps, culprit, StragglerReason::kFault);
@@ -527,7 +530,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     } else {
       const GroupTime back = time_of(run::Phase::kCombine, traffic_.combine);
       exchange(home, moe, traffic_.combine, out.combine_ps, out.combine_floor_ps, Among::kGroups,
-               &traffic_.combine_ports, &back);
+               &traffic_.combine_ports, &back, call_of(traffic_.combine));
     }
     if (packs) pack(run::Phase::kCombine, false);
   }

@@ -191,10 +191,22 @@ class Simulator {
   /// With 1 / factor of the SMs. Launches are the host's and the driver's and take as long as
   /// before.
   [[nodiscard]] SimTime stretched(std::uint32_t gpu, const OpCost& cost, double factor) const;
+  /// Which of the exchanges given to exchange() or issue() are phases of one call: `phases` of them
+  /// from `first` on, the first `calls` of those begin one each (two calls in turn where the
+  /// payload goes in halves). The others pay the phase latency. Default: every exchange is a call.
+  struct OneCall {
+    std::size_t first = 0, phases = 0, calls = 1;
+    [[nodiscard]] bool continues(std::size_t i) const {
+      return i >= first + calls && i < first + phases;
+    }
+  };
   void exchange(run::Phase phase, std::uint32_t moe,
                 const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
                 std::int64_t& floor, Among among = Among::kGroups,
-                const std::vector<PortBytes>* ports = nullptr, const GroupTime* time = nullptr);
+                const std::vector<PortBytes>* ports = nullptr, const GroupTime* time = nullptr,
+                const OneCall& call = {0, 0, 1});
+  /// A group's collective in place of its dispatch or combine, as moe_front() left its phases.
+  [[nodiscard]] OneCall inside_call(std::size_t phases, std::size_t first = 0) const;
   /// Whether dispatch and combine of a layer need no matrices of bytes: the copies tell.
   [[nodiscard]] bool copies_suffice();
   /// The layer's dispatch, or its way back, by traffic_.copies; count_copies_sent() has their bytes.
@@ -279,7 +291,7 @@ class Simulator {
   void issue(run::Phase phase, std::uint32_t moe,
              const std::vector<std::vector<std::uint64_t>>& matrices, std::int64_t& duration,
              std::int64_t& floor, Among among = Among::kGroups, bool only_senders = false,
-             const GroupTime* time = nullptr);
+             const GroupTime* time = nullptr, const OneCall& call = {0, 0, 1});
   void await_exchange(run::Phase phase);
   void issue_dispatch(std::uint32_t moe, run::Phase phase);
   void issue_combine(std::uint32_t moe, run::Phase phase, std::uint32_t chunk);
@@ -616,7 +628,7 @@ class Simulator {
   const RoutingTrace* trace_ = nullptr;  // null: synthetic
   SignalTable* signals_ = nullptr;       // null: nobody wants them
   bool signal_queues_ = false, signal_longest_ = false;
-  bool signalled_ = false;  // the step under way has a row in the table
+  bool signalled_ = false;                            // the step under way has a row in the table
   std::map<std::uint64_t, std::size_t> signal_rows_;  // of steps of several replicas
 
   // Faults: null and empty without.

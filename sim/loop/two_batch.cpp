@@ -69,7 +69,7 @@ void Simulator::swap_half() {
 void Simulator::issue(run::Phase phase, std::uint32_t moe,
                       const std::vector<std::vector<std::uint64_t>>& matrices,
                       std::int64_t& duration, std::int64_t& floor, Among among, bool only_senders,
-                      const GroupTime* time) {
+                      const GroupTime* time, const OneCall& call) {
   const GroupTime own = time == nullptr ? all_to_all_time(phase, among) : GroupTime();
   if (time == nullptr) time = &own;
   arrival_.assign(gpus_, 0);
@@ -78,8 +78,8 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
   std::vector<std::int64_t> clock(gpus_);
   std::vector<Path> paths(gpus_);  // To the clocks.
   std::vector<std::uint8_t> starts(gpus_, 1), under_way(gpus_, 0);
-  bool first = true;
-  for (const std::vector<std::uint64_t>& matrix : matrices) {
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const std::vector<std::uint64_t>& matrix = matrices[i];
     for (std::uint32_t g = 0; g < gpus_; ++g) {
       const auto row = matrix.begin() + static_cast<std::ptrdiff_t>(std::size_t{g} * gpus_);
       starts[g] =
@@ -87,7 +87,7 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
       // Between stages a GPU may still receive what it will need later while it sends.
       const std::int64_t free = starts[g] != 0 ? wire_[g] : wire_in_[g];
       const Path& to_free = starts[g] != 0 ? wire_path_[g] : wire_in_path_[g];
-      if (first) {
+      if (i == 0) {
         const bool works = starts[g] != 0 && ready_[g] >= free;
         clock[g] = works ? ready_[g] : free;
         paths[g] = works ? path_[g] : to_free;
@@ -96,8 +96,7 @@ void Simulator::issue(run::Phase phase, std::uint32_t moe,
         paths[g] = to_free;
       }
     }
-    first = false;
-    exchange_.run(matrix, clock, timings_, among, ready_, time);
+    exchange_.run(matrix, clock, timings_, among, ready_, time, call.continues(i));
     std::int64_t longest = 0, highest = 0;
     for (const ExchangeTiming& t : timings_) {
       longest = std::max(longest, t.duration_ps);
@@ -168,12 +167,13 @@ void Simulator::issue_dispatch(std::uint32_t moe, run::Phase phase) {
   const bool astray = !sent_on_.empty();
   if (s_.network.chunks == 1) {
     if (packs) pack(run::Phase::kDispatch, true);
-    if (astray) traffic_.dispatch.push_back(there_);
     const bool inside = phase == run::Phase::kCollective;
+    const OneCall call = inside ? inside_call(traffic_.dispatch.size()) : OneCall{};
+    if (astray) traffic_.dispatch.push_back(there_);
     const GroupTime time = inside ? inside_time(run::Phase::kDispatch, traffic_.dispatch)
                                   : all_to_all_time(phase, Among::kGroups);
     issue(phase, moe, traffic_.dispatch, out.dispatch_ps, out.dispatch_floor_ps, Among::kGroups,
-          false, &time);
+          false, &time, call);
     if (astray) traffic_.dispatch.pop_back();
     keep_arrival(0);
     return;
@@ -200,15 +200,16 @@ void Simulator::issue_combine(std::uint32_t moe, run::Phase phase, std::uint32_t
   const bool astray = !sent_on_.empty();
   std::vector<std::uint64_t> back;
   if (astray) back = whole ? back_ : astray_chunk(run::Phase::kCombine, chunk);
-  const auto send = [&](const Matrices& matrices) {
-    const GroupTime time = phase == run::Phase::kCollective
-                               ? inside_time(run::Phase::kCombine, matrices)
-                               : all_to_all_time(phase, Among::kGroups);
-    issue(phase, moe, matrices, out.combine_ps, out.combine_floor_ps, Among::kGroups, false, &time);
+  const auto send = [&](const Matrices& matrices, std::size_t before = 0) {
+    const bool inside = phase == run::Phase::kCollective;
+    const GroupTime time = inside ? inside_time(run::Phase::kCombine, matrices)
+                                  : all_to_all_time(phase, Among::kGroups);
+    issue(phase, moe, matrices, out.combine_ps, out.combine_floor_ps, Among::kGroups, false, &time,
+          inside ? inside_call(matrices.size() - before, before) : OneCall{});
   };
   if (faults_ == nullptr || !faults_->any_bad_gather()) {
     if (astray) combine.insert(combine.begin(), back);
-    send(combine);
+    send(combine, astray ? 1 : 0);
     if (astray) combine.erase(combine.begin());
     keep_arrival(chunk);
     return;

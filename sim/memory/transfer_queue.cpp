@@ -29,14 +29,16 @@ TransferQueue::TransferQueue(cluster::RouteTable routes, std::uint32_t lanes, Sh
 }
 
 TransferQueue::Task TransferQueue::task_of(std::span<const network::Transfer> transfers,
-                                           std::int64_t begin_ps) const {
+                                           std::int64_t begin_ps, bool continues) const {
   Task t;
   // Bytes per link; a pair alone needs no table of all links.
   std::map<std::uint32_t, double> few;
   std::vector<double> table(transfers.size() > 4 ? routes_.links() : 0, 0);
   for (const network::Transfer& x : transfers) {
     if (x.src == x.dst || x.bytes == 0) continue;
-    t.latency_ps = std::max(t.latency_ps, routes_.latency(x.src, x.dst).ps());
+    const SimTime latency =
+        continues ? routes_.phase_latency(x.src, x.dst) : routes_.latency(x.src, x.dst);
+    t.latency_ps = std::max(t.latency_ps, latency.ps());
     t.path_bytes = static_cast<double>(x.bytes);
     for (const std::uint32_t link : routes_.links_of(x.src, x.dst)) {
       (table.empty() ? few[link] : table[link]) += static_cast<double>(x.bytes);
@@ -128,7 +130,7 @@ TransferQueue::Id TransferQueue::add(std::uint32_t lane, std::uint32_t src, std:
   c.ready_ps = ready_ps;
   c.keep_end = keep_end;
   const network::Transfer one{src, dst, bytes};
-  c.task = task_of({&one, 1}, -1);
+  c.task = task_of({&one, 1}, -1, false);
   bound({&c.task, 1});
   state_.copies.push_back(std::move(c));
   stale_ = true;
@@ -541,18 +543,19 @@ TransferQueue::Running TransferQueue::running_of(const Exchange& e) {
   r.begin_ps = e.begin_ps;
   for (std::size_t p = 0; p < e.phases.size(); ++p) {
     std::vector<Task> tasks;
+    const bool continues = p > 0 || e.continues;
     if (sharing_ == Sharing::kPairs) {
       for (const network::Transfer& one : e.phases[p]) {
         const std::int64_t begin = p > 0 ? -1
                                    : e.phases.size() > 1
                                        ? e.begin_ps
                                        : std::max(e.ready_ps[one.src], e.ready_ps[one.dst]);
-        tasks.push_back(task_of({&one, 1}, begin));
+        tasks.push_back(task_of({&one, 1}, begin, continues));
         tasks.back().src = one.src;
         tasks.back().dst = one.dst;
       }
     } else {
-      tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps));
+      tasks.push_back(task_of(e.phases[p], p > 0 ? -1 : e.begin_ps, continues));
     }
     bound(tasks);
     r.phases.push_back(std::move(tasks));

@@ -106,6 +106,7 @@ class TransferQueue {
       std::int64_t floor_ps = 0;
     };
     std::vector<Clock> clocks = {};
+    bool continues = false;  ///< Its first phase is a later one of a call, as all others are.
   };
   struct Timed {
     /// Something else was on one of its links. Only then, or when exchanges are kept, the rest says
@@ -217,7 +218,8 @@ class TransferQueue {
   [[nodiscard]] Ended ended_of(const Running& x) const;
   [[nodiscard]] std::optional<std::int64_t> floor_of(const Running& x) const;
   [[nodiscard]] Timed result_of(const Running& r, const Exchange& e, bool met) const;
-  Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps) const;
+  Task task_of(std::span<const network::Transfer> transfers, std::int64_t begin_ps,
+               bool continues) const;
   /// The tasks of a phase, or a copy, which begin together.
   void bound(std::span<Task> tasks);
   /// Moves a state on to `until_ps`, or until everything has ended, or the exchanges from

@@ -76,6 +76,7 @@ const char* name_of(StragglerReason reason) {
 BottleneckModel::BottleneckModel(const cluster::RouteTable& routes)
     : n_(routes.endpoints),
       bandwidth_(routes.bandwidth),
+      achievable_(routes.achievable),
       offset_(routes.offset),
       route_(routes.link),
       latency_ps_(routes.latency_ps),
@@ -436,6 +437,7 @@ BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std:
   }
   SWITCHYARD_ASSERT(total <= kLargestTotal, fmt::format("{} bytes in one exchange", total));
   double worst = -1;
+  const auto share_of = [&](std::uint32_t l) { return achievable_.empty() ? 1.0 : achievable_[l]; };
   const auto measured_time = [&](std::uint32_t l) {
     const auto t = curve_.front().time(link_bytes[l], BytesPerSecond{bandwidth_[l]});
     result.extrapolated = result.extrapolated || t.extrapolated;
@@ -462,16 +464,15 @@ BottleneckTime BottleneckModel::finish(std::span<std::uint64_t> link_bytes, std:
   const SimTime transfer = SimTime::from_seconds(curve ? worst : seconds);
   result.alpha = SimTime::from_ps(alpha_ps);
   result.duration = std::max(result.alpha + transfer, SimTime::from_ps(1));
-  result.floor =
-      SimTime::from_ps(static_cast<std::int64_t>(std::floor(seconds * 1e12 * (1 - 1e-9))));
-  for (std::uint32_t l = 0; l < measured_.size(); ++l) {
-    // What no link may beat is the nominal rate of the busiest one, whatever was measured
-    // elsewhere.
-    const double nominal = static_cast<double>(link_bytes[l]) * seconds_per_byte_[l];
-    result.floor = std::max(
-        result.floor,
-        SimTime::from_ps(static_cast<std::int64_t>(std::floor(nominal * 1e12 * (1 - 1e-9)))));
+  // What no link may beat is its nominal rate, whatever was measured or reached elsewhere.
+  double least = seconds * share_of(result.link);
+  if (!measured_.empty() || !achievable_.empty()) {
+    for (std::uint32_t l = 0; l < link_bytes.size(); ++l) {
+      least =
+          std::max(least, static_cast<double>(link_bytes[l]) * seconds_per_byte_[l] * share_of(l));
+    }
   }
+  result.floor = SimTime::from_ps(static_cast<std::int64_t>(std::floor(least * 1e12 * (1 - 1e-9))));
   result.straggler = straggler_on(result.link);
   result.reason = link_bytes[result.link] < most || bandwidth_[result.link] < most_bandwidth
                       ? StragglerReason::kLink

@@ -19,6 +19,9 @@
 // of bytes(ℓ), and never less than bytes(ℓ) / bandwidth(ℓ). The curve holds the start-up, so the
 // caller leaves the latency of such links out of the routes.
 //
+// Bandwidths are those that exchanges reach. `floor` is at the nominal rates
+// (RouteTable::achievable).
+//
 // Not modelled: any other traffic on the links, message size dependence of links without a curve,
 // start-up cost per pair, ordering of the pairs.
 #pragma once
@@ -53,7 +56,7 @@ enum class StragglerReason : std::uint8_t {
 struct BottleneckTime {
   SimTime duration;
   SimTime alpha;                    ///< 0 without bytes.
-  SimTime floor;                    ///< max bytes/bandwidth alone, rounded down less 1e-9 of it.
+  SimTime floor;                    ///< max bytes / nominal rate, rounded down less 1e-9 of it.
   std::uint64_t bytes = 0;          ///< Σ over i ≠ j.
   std::uint32_t link = kNone;       ///< The bottleneck; lowest index among equals.
   std::uint32_t straggler = kNone;  ///< Endpoint with the most bytes on it; lowest among equals.
@@ -108,6 +111,7 @@ class BottleneckModel {
 
   std::uint32_t n_ = 0;
   std::vector<double> bandwidth_, seconds_per_byte_;  // [links]
+  std::vector<double> achievable_;                    // [links], or empty: all 1.
   std::vector<MeasuredCurve> curve_;                  // One or none.
   std::vector<std::uint8_t> measured_;                // [links], or empty without a curve.
   std::vector<std::uint32_t> offset_, route_;         // As in RouteTable.

@@ -20,6 +20,8 @@
 // block between the members with the same place in their servers, ring all-gather inside; servers
 // must hold equally many members. Block b of a reduce-scatter ends at member b.
 //
+// The phases are one call: the step loop charges its start-up once (NetworkModel::exchange).
+//
 // Not modelled: chunks that overlap phases, the additions of a reduction (HBM traffic), NVLink
 // SHARP (in-switch reduction), protocol overhead.
 #pragma once

@@ -238,6 +238,9 @@ void ContentionSession::Impl::run_flow(std::uint32_t index, SimTime base) {
   const auto ready = [&](std::uint32_t e) {
     return activity.ready.empty() ? base : std::max(base, activity.ready[e]);
   };
+  const auto latency = [&](const Transfer& t) {
+    return activity.continues ? routes.phase_latency(t.src, t.dst) : routes.latency(t.src, t.dst);
+  };
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> of_pair;
   std::vector<Flow> flows;
   for (const Transfer& t : activity.transfers) {
@@ -248,7 +251,7 @@ void ContentionSession::Impl::run_flow(std::uint32_t index, SimTime base) {
     if (fresh) {
       Flow f;
       f.can_start = std::max(ready(t.src), ready(t.dst));
-      f.start = f.can_start + routes.latency(t.src, t.dst);
+      f.start = f.can_start + latency(t);
       f.src = t.src;
       f.dst = t.dst;
       flows.push_back(f);
@@ -297,13 +300,16 @@ void ContentionSession::Impl::run_coflow(std::uint32_t index, SimTime base) {
   const auto ready = [&](std::uint32_t e) {
     return activity.ready.empty() ? base : std::max(base, activity.ready[e]);
   };
+  const auto latency = [&](const Transfer& t) {
+    return activity.continues ? routes.phase_latency(t.src, t.dst) : routes.latency(t.src, t.dst);
+  };
   SimTime alpha;
   result.start = base;
   std::map<std::uint32_t, std::size_t> member;  // Endpoint → row of the task.
   for (const Transfer& t : activity.transfers) {
     if (t.src != t.dst && t.bytes != 0) {
       result.start = std::max({result.start, ready(t.src), ready(t.dst)});
-      alpha = std::max(alpha, routes.latency(t.src, t.dst));
+      alpha = std::max(alpha, latency(t));
       member[t.src] = member[t.dst] = 0;
     }
   }

@@ -37,6 +37,7 @@ struct Activity {
   SimTime start;                    ///< Not before this. ≥ 0.
   std::vector<SimTime> ready;  ///< Empty, or [endpoints]: when each endpoint takes part. ≥ 0.
   std::vector<std::uint32_t> after;  ///< Activities of the batch that must have ended before.
+  bool continues = false;  ///< A later phase of a call: it pays RouteTable::phase_latency().
 };
 
 struct ActivityResult {

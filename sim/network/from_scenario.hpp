@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The names a scenario uses, as the network models understand them.
 #pragma once
+#include <cstdint>
+#include <numeric>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "sim/cluster/cluster_graph.hpp"
 #include "sim/network/collectives.hpp"
@@ -68,7 +72,8 @@ namespace switchyard::network {
   return CollectiveAlgorithm::kDirect;
 }
 
-/// The cluster of a scenario. The latency of measured links is in their table, so it is 0 here.
+/// The cluster of a scenario. The latency of measured links is in their table, so it is 0 here, and
+/// their rate the nominal one.
 [[nodiscard]] inline cluster::ClusterGraph cluster_of(const scenario::Scenario& s) {
   if (s.network.measured.points.empty()) {
     return cluster::build_cluster(s.hardware);
@@ -77,6 +82,8 @@ namespace switchyard::network {
   for (scenario::Link& link : hardware.links) {
     if (link.link_class == s.network.measured.link_class) {
       link.latency = SimTime();
+      link.phase_latency.reset();
+      link.achievable = 1;
     }
   }
   return cluster::build_cluster(hardware);
@@ -95,11 +102,18 @@ namespace switchyard::network {
   return m;
 }
 
-/// The network of a scenario: endpoint r is GPU rank r.
-[[nodiscard]] inline NetworkModel make_network(const scenario::Scenario& s) {
+/// The network of a scenario among its first `gpus` GPUs (0: all): endpoint r is GPU rank r.
+[[nodiscard]] inline NetworkModel make_network(const scenario::Scenario& s,
+                                               std::uint32_t gpus = 0) {
   const cluster::ClusterGraph graph = cluster_of(s);
   const std::optional<MeasuredLinks> measured = measured_of(s, graph);
-  return {model_of(s.network.model), algorithm_of(s.network.algorithm), graph.routes(),
+  cluster::RouteTable routes = graph.routes();
+  if (gpus > 0) {
+    std::vector<std::uint32_t> chosen(gpus);
+    std::iota(chosen.begin(), chosen.end(), 0U);
+    routes = routes.subset(chosen);
+  }
+  return {model_of(s.network.model), algorithm_of(s.network.algorithm), std::move(routes),
           measured ? &*measured : nullptr};
 }
 

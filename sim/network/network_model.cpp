@@ -29,7 +29,7 @@ NetworkModel::NetworkModel(Model model, Algorithm algorithm, cluster::RouteTable
       algorithm_(algorithm),
       routes_(std::make_unique<cluster::RouteTable>(std::move(routes))),
       closed_(*routes_),
-      measured_(measured != nullptr),
+      measured_(measured != nullptr ? std::make_unique<MeasuredLinks>(*measured) : nullptr),
       scratch_(routes_->links()),
       takes_part_(routes_->endpoints) {
   if (measured != nullptr) {
@@ -55,8 +55,19 @@ ContentionSession& NetworkModel::session() {
   return *session_;
 }
 
+BottleneckModel& NetworkModel::later() {
+  if (routes_->phase_latency_ps.empty()) return closed_;
+  if (later_ == nullptr) {
+    cluster::RouteTable routes = *routes_;
+    routes.latency_ps = routes.phase_latency_ps;
+    later_ = std::make_unique<BottleneckModel>(routes);
+    if (measured_ != nullptr) later_->measure(measured_->curve, measured_->on_link);
+  }
+  return *later_;
+}
+
 void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<const SimTime> ready,
-                            ExchangeResult& result) {
+                            ExchangeResult& result, bool continues) {
   const std::size_t n = routes_->endpoints;
   SWITCHYARD_ASSERT(
       bytes.size() == n * n && ready.size() == n,
@@ -70,8 +81,9 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
   std::vector<Phase> phases;
   SimTime closed_duration, longest;
   if (algorithm_ == Algorithm::kDirect) {
-    const BottleneckTime t = closed_.evaluate(bytes, result.link_bytes);
-    take(t, result);
+    BottleneckModel& form = continues ? later() : closed_;
+    const BottleneckTime t = form.evaluate(bytes, result.link_bytes);
+    take(form, t, result);
     closed_duration = t.duration;
     if (!closed) {
       phases = all_to_all(Algorithm::kDirect, bytes, routes_->node);
@@ -91,7 +103,8 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
       }
     }
     for (const Phase& phase : phases) {
-      const BottleneckTime t = closed_.evaluate(phase, scratch_);
+      BottleneckModel& form = continues || &phase != phases.data() ? later() : closed_;
+      const BottleneckTime t = form.evaluate(phase, scratch_);
       closed_duration += t.duration;
       result.floor += t.floor;
       result.alpha += t.alpha;
@@ -100,7 +113,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
         result.link_bytes[l] += scratch_[l];
       }
       for (std::size_t i = 0; i < n; ++i) {
-        takes_part_[i] |= closed_.participants()[i];
+        takes_part_[i] |= form.participants()[i];
       }
       if (t.duration > longest) {
         longest = t.duration;
@@ -126,6 +139,7 @@ void NetworkModel::exchange(std::span<const std::uint64_t> bytes, std::span<cons
     std::vector<Activity> batch(phases.size());
     for (std::size_t p = 0; p < phases.size(); ++p) {
       batch[p].transfers = std::move(phases[p]);
+      batch[p].continues = continues || p > 0;
       if (p > 0) {
         batch[p].after.push_back(static_cast<std::uint32_t>(p - 1));
       }
@@ -175,7 +189,7 @@ void NetworkModel::exchange_copies(std::uint64_t bytes, bool back, std::span<con
   result.link_bytes.resize(routes_->links());
   result.end.assign(ready.begin(), ready.end());
   const BottleneckTime t = closed_.evaluate_copies(bytes, back, result.link_bytes);
-  take(t, result);
+  take(closed_, t, result);
   result.participates.assign(takes_part_.begin(), takes_part_.end());
   result.last_ready = kNone;
   if (result.bytes == 0) {
@@ -188,8 +202,9 @@ void NetworkModel::exchange_copies(std::uint64_t bytes, bool back, std::span<con
   blame_late(first_ready, result);
 }
 
-void NetworkModel::take(const BottleneckTime& time, ExchangeResult& result) {
-  std::copy(closed_.participants().begin(), closed_.participants().end(), takes_part_.begin());
+void NetworkModel::take(const BottleneckModel& form, const BottleneckTime& time,
+                        ExchangeResult& result) {
+  std::copy(form.participants().begin(), form.participants().end(), takes_part_.begin());
   result.floor = time.floor;
   result.alpha = time.alpha;
   result.bytes = time.bytes;
@@ -235,7 +250,7 @@ std::vector<ActivityResult> NetworkModel::run(std::span<const Activity> activiti
   if (run_closed(activities, results, meeting)) {
     return results;
   }
-  if (measured_) {
+  if (measured_ != nullptr) {
     throw InputError("network.measured", meeting + "; a measured link is known only alone",
                      "drop network.measured, or keep the traffic apart");
   }
@@ -281,7 +296,8 @@ bool NetworkModel::run_closed(std::span<const Activity> activities,
         return activity.ready.empty() ? base : std::max(base, activity.ready[e]);
       };
       ActivityResult& r = results[a];
-      const BottleneckTime t = closed_.evaluate(activity.transfers, scratch_);
+      BottleneckModel& form = activity.continues ? later() : closed_;
+      const BottleneckTime t = form.evaluate(activity.transfers, scratch_);
       r.start = base;
       for (const Transfer& x : activity.transfers) {
         if (x.src != x.dst && x.bytes != 0) {

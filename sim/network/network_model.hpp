@@ -16,6 +16,9 @@
 // what continuing the remaining fraction as a coflow gives (progress before the meeting is linear).
 //
 // Algorithms other than direct run their phases one after another with a barrier (algorithms.hpp).
+// They are one call: the first phase pays the path latency, with the start-up of the call in it,
+// the others the phase latency (RouteTable::phase_latency). So does an exchange that `continues` a
+// call.
 //
 // Ready times. Only GPUs with bytes to send or receive take part; the others end when they were
 // ready. bottleneck, auto, coflow: the exchange starts when the last participant is ready and all
@@ -85,8 +88,9 @@ class NetworkModel {
   [[nodiscard]] Algorithm algorithm() const { return algorithm_; }
 
   /// bytes: [n][n] row-major, row = sender, the diagonal is ignored, sum ≤ 2^53. ready: [n].
+  /// continues: it is a later phase of a call (a collective whose phases are run one by one).
   void exchange(std::span<const std::uint64_t> bytes, std::span<const SimTime> ready,
-                ExchangeResult& result);
+                ExchangeResult& result, bool continues = false);
   /// Whether the next two may be asked: a direct exchange in closed form over tiered routes.
   [[nodiscard]] bool takes_copies() const {
     return algorithm_ == Algorithm::kDirect && closed_.tiered() &&
@@ -101,8 +105,8 @@ class NetworkModel {
   std::vector<ActivityResult> run(std::span<const Activity> activities);
 
  private:
-  /// What the closed form says of an exchange that is one phase.
-  void take(const BottleneckTime& time, ExchangeResult& result);
+  /// What `form` says of an exchange that is one phase.
+  void take(const BottleneckModel& form, const BottleneckTime& time, ExchangeResult& result);
   /// The first and the last ready time of the participants; start and last_ready of the result.
   SimTime find_ready(std::span<const SimTime> ready, ExchangeResult& result) const;
   /// All participants end together, `duration` after the last was ready.
@@ -113,12 +117,15 @@ class NetworkModel {
   bool run_closed(std::span<const Activity> activities, std::vector<ActivityResult>& results,
                   std::string& meeting);
   ContentionSession& session();
+  /// The closed form of later phases; closed_ where they pay the same latency.
+  BottleneckModel& later();
 
   Model model_;
   Algorithm algorithm_;
   std::unique_ptr<cluster::RouteTable> routes_;  // Stable address: the session keeps a reference.
   BottleneckModel closed_;
-  bool measured_ = false;
+  std::unique_ptr<BottleneckModel> later_;   // Made when it is first asked for.
+  std::unique_ptr<MeasuredLinks> measured_;  // Or null.
   std::unique_ptr<ContentionSession> session_;
   std::vector<std::uint64_t> scratch_;    // [links]
   std::vector<std::uint8_t> takes_part_;  // [n]

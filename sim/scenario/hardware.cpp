@@ -88,8 +88,8 @@ GpuType read_gpu_type(Section& s, const std::string& name) {
 }
 
 /// Figures a link can state itself, take from its type, or from [network].
-const std::vector<std::string> kLinkFigures{"class",  "bandwidth", "latency",
-                                            "duplex", "p2p",       "source"};
+const std::vector<std::string> kLinkFigures{"class",         "bandwidth", "achievable", "latency",
+                                            "phase_latency", "duplex",    "p2p",        "source"};
 constexpr std::array<std::string_view, 2> kDuplexNames{"full", "shared"};
 
 std::uint32_t find_root(std::vector<std::uint32_t>& parent, std::uint32_t i) {
@@ -327,7 +327,8 @@ HardwareSpec hardware_from(Context& context, const Node& table, const std::strin
   struct Figures {
     std::optional<LinkClass> link_class;
     std::optional<BytesPerSecond> bandwidth;
-    std::optional<SimTime> latency;
+    std::optional<double> achievable;
+    std::optional<SimTime> latency, phase_latency;
     std::optional<bool> shared_medium, p2p;
   };
   const auto read_figures = [](Section& s) {
@@ -341,8 +342,14 @@ HardwareSpec hardware_from(Context& context, const Node& table, const std::strin
         s.violated("bandwidth", "bandwidth > 0");
       }
     }
+    if (s.has("achievable")) {
+      f.achievable = s.number("achievable", {0, 1, true});
+    }
     if (s.has("latency")) {
       f.latency = s.duration("latency");
+    }
+    if (s.has("phase_latency")) {
+      f.phase_latency = s.duration("phase_latency");
     }
     if (s.has("duplex")) {
       f.shared_medium = s.choice("duplex", kDuplexNames) == 1;
@@ -370,10 +377,9 @@ HardwareSpec hardware_from(Context& context, const Node& table, const std::strin
   }
   for (std::size_t i = 0; links != nullptr && i < links->children.size(); ++i) {
     const Node& entry = links->children[i];
-    Section s(
-        context, &entry, fmt::format("hardware.links[{}]", i),
-        {"name", "from", "to", "type", "class", "bandwidth", "latency", "duplex", "p2p", "source"},
-        entry);
+    std::vector<std::string> keys{"name", "from", "to", "type"};
+    keys.insert(keys.end(), kLinkFigures.begin(), kLinkFigures.end());
+    Section s(context, &entry, fmt::format("hardware.links[{}]", i), keys, entry);
     const auto ends = [&](std::string_view key) {
       const std::string pattern = s.text(key);
       std::vector<std::uint32_t> out;
@@ -411,7 +417,9 @@ HardwareSpec hardware_from(Context& context, const Node& table, const std::strin
     };
     pick(&Figures::link_class);
     pick(&Figures::bandwidth);
+    pick(&Figures::achievable);
     pick(&Figures::latency);
+    pick(&Figures::phase_latency);
     pick(&Figures::shared_medium);
     pick(&Figures::p2p);
     if (!f.bandwidth) {
@@ -419,6 +427,11 @@ HardwareSpec hardware_from(Context& context, const Node& table, const std::strin
     }
     if (!f.latency) {
       s.fail("latency", "is missing", "state it here, in the link's type, or in [network]");
+    }
+    if (f.phase_latency && *f.phase_latency > *f.latency) {
+      s.fail("phase_latency",
+             fmt::format("= {} with latency = {}. Violated: phase_latency <= latency",
+                         format_time(*f.phase_latency), format_time(*f.latency)));
     }
     const std::size_t n = std::max(from.size(), to.size());
     if (n % from.size() != 0 || n % to.size() != 0) {
@@ -449,7 +462,9 @@ HardwareSpec hardware_from(Context& context, const Node& table, const std::strin
       }
       link.link_class = f.link_class.value_or(LinkClass::kOther);
       link.bandwidth = *f.bandwidth;
+      link.achievable = f.achievable.value_or(1.0);
       link.latency = *f.latency;
+      link.phase_latency = f.phase_latency;
       link.shared_medium = f.shared_medium.value_or(false);
       link.p2p = f.p2p.value_or(true);
       spec.links.push_back(std::move(link));

@@ -8,7 +8,9 @@
 // File form (TOML; every figure may carry a `source` text beside it):
 //   name = "hgx_h100"
 //   [gpu_types.h100]            # memory, hbm, peak.<dtype>, mbu, mfu, mfu_grouped, sms, …
-//   [link_types.nvlink4]        # class, bandwidth, latency, duplex, p2p, source
+//   [link_types.nvlink4]        # class, bandwidth, achievable, latency, phase_latency, duplex,
+//   p2p,
+//                               # source
 //   [[devices]]  name = "gpu" count = 8 kind = "gpu" type = "h100" node = 0   # → gpu0 … gpu7
 //   [[links]]    from = "gpu[0-7]" to = "nvswitch" type = "nvlink4"
 // `count = n` makes name0 … name(n−1) (with count absent the name is used as it is). "gpu[0-7]" and
@@ -20,6 +22,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -102,7 +105,11 @@ struct Link {
   std::uint32_t a = 0, b = 0;  ///< Indices into HardwareSpec::devices, a ≠ b.
   LinkClass link_class = LinkClass::kOther;
   BytesPerSecond bandwidth;  ///< Per direction, > 0.
-  SimTime latency;           ///< Of this hop, ≥ 0.
+  double achievable = 1.0;   ///< Share of `bandwidth` that exchanges reach, (0, 1].
+  SimTime latency;           ///< Of this hop, start-up of a call included, ≥ 0.
+  /// Of this hop in every phase of a call but its first (a ring's steps in one kernel), 0 …
+  /// `latency`; not stated: `latency`.
+  std::optional<SimTime> phase_latency;
   bool shared_medium =
       false;        ///< duplex = "shared": both directions share `bandwidth` (half duplex).
   bool p2p = true;  ///< false: GPU-to-GPU traffic may not pass through; it is staged in host memory

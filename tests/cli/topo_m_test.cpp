@@ -62,6 +62,8 @@ TEST(TopoM, AnHgxIsOneNvswitchAndTwoSockets) {
     const cluster::RouteTable a = cluster::build_cluster(h).routes();
     const cluster::RouteTable b = cluster::build_cluster(shipped).routes();
     EXPECT_EQ(path(a, 0, 7), "gpu0>nvswitch0 nvswitch0>gpu7");
+    EXPECT_EQ(a.phase_latency_ps, b.phase_latency_ps);
+    EXPECT_EQ(h.links[0].achievable, shipped.links[0].achievable);
     EXPECT_EQ(a.latency_ps, b.latency_ps);  // NV12 and NV18 are all lanes: the same figures.
     EXPECT_DOUBLE_EQ(cluster::report_routes(a).narrow_bandwidth.value,
                      cluster::report_routes(b).narrow_bandwidth.value);

@@ -127,6 +127,31 @@ TEST(Hardware, LinkTakesItsOwnFigureThenItsTypesThenTheDefault) {
   EXPECT_EQ(h.links[2].link_class, LinkClass::kPcie5);
 }
 
+TEST(Hardware, ALinkSaysWhatExchangesReachAndWhatLaterPhasesPay) {
+  const std::string line = "bandwidth = \"400 GB/s\"\n";
+  EXPECT_EQ(refusal(with_line_17(line)), "(accepted)");
+  const Link plain = read_hardware("scenarios/hardware/h200.toml").links[0];
+  EXPECT_EQ(plain.achievable, 1.0);
+  EXPECT_FALSE(plain.phase_latency.has_value());
+  EXPECT_EQ(refusal(with_line_17(line + "achievable = 0.62\nphase_latency = \"390 ns\"\n")),
+            "(accepted)");
+  const Link stated = read_hardware("scenarios/hardware/h200.toml").links[0];
+  EXPECT_EQ(stated.achievable, 0.62);
+  EXPECT_EQ(stated.phase_latency, SimTime::from_ns(390));
+  EXPECT_EQ(stated.latency, SimTime::from_us(3));
+  EXPECT_EQ(stated.bandwidth.value, 400e9) << "the nominal rate stays what it is";
+
+  const auto has = [&](const std::string& more, const std::string& text) {
+    EXPECT_NE(refusal(with_line_17(line + more)).find(text), std::string::npos)
+        << refusal(with_line_17(line + more));
+  };
+  has("achievable = 0\n", "h200.toml:18:14: network.achievable = 0");
+  has("achievable = 1.2\n", "network.achievable = 1.2");
+  has("achievable = \"62 %\"\n", "network.achievable");
+  has("phase_latency = 0.4\n", "network.phase_latency = 0.4 has no unit");
+  has("phase_latency = \"3.1 us\"\n", "Violated: phase_latency <= latency");
+}
+
 TEST(Hardware, PatternNamesSeveralDevices) {
   EXPECT_EQ(expand_pattern("gpu[0-2,7]", "x", "k"),
             (std::vector<std::string>{"gpu0", "gpu1", "gpu2", "gpu7"}));

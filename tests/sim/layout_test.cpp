@@ -642,6 +642,54 @@ TEST(VocabularyParallel, DividesEmbeddingAndHeadAndGathersLogits) {
   EXPECT_DOUBLE_EQ(metric(staged, "logits all-gather per step"), 8 * 2 * 8192);
 }
 
+TEST(TensorParallelism, ACollectivePaysItsStartUpOnce) {
+  // A hop takes 1 us in the first phase of a call, 0.1 us in the others: each of those is 1.8 us
+  // shorter. Ring all-reduces of 8 GPUs have 13 further phases, their halves 6. Per layer one
+  // all-reduce after attention and one after the experts; with sequence parallelism a gather before
+  // either and a reduce-scatter after it, and a gather before the head.
+  const std::string phase = R"(hardware.link_types.cable.phase_latency="0.1 us")";
+  for (const char* model : {"bottleneck", "auto", "coflow", "flow"}) {
+    for (const bool sequences : {false, true}) {
+      // Under coflow and flow without sequence parallelism SimGrid would time them: one session.
+      const bool simgrid = !sequences && (model[0] == 'c' || model[0] == 'f');
+      if (simgrid) continue;
+      std::vector<std::string> tp{"parallel.attention=tp", "parallel.dp=1", "parallel.tp=8",
+                                  "parallel.ep=8", std::string("network.model=") + model};
+      if (sequences) tp.emplace_back("parallel.sequence_parallel=true");
+      auto once = tp;
+      once.push_back(phase);
+      const std::int64_t further = sequences ? (2 * 4 + 1) * 6 : 2 * 2 * 13;
+      EXPECT_NEAR(
+          static_cast<double>(duration(traced({{0, 1}}, tp)) - duration(traced({{0, 1}}, once))),
+          static_cast<double>(further * 1'800'000), 200.0)
+          << model << (sequences ? ", sequence parallel" : "");
+    }
+  }
+  // Two halves take their turns on the wires, and are no slower for it.
+  std::vector<std::string> halves{"parallel.attention=tp",  "parallel.dp=1",
+                                  "parallel.tp=8",          "parallel.ep=8",
+                                  "network.two_batch=true", "network.model=auto"};
+  const std::int64_t before = duration(traced({{0, 1}, {2, 3}}, halves));
+  halves.push_back(phase);
+  EXPECT_LT(duration(traced({{0, 1}, {2, 3}}, halves)), before - 2 * 2 * 13 * 1'800'000);
+  // A dispatch has one phase: nothing changes.
+  EXPECT_EQ(duration(traced({{0, 1}}, {phase})), duration(traced({{0, 1}}, {})));
+  // Keys and values copied to 7 others along a chain: 6 further phases a layer, of two GPUs each.
+  const std::vector<std::string> chain{"memory.kv.placement=replicated", "network.broadcast=ring"};
+  auto copied = chain;
+  copied.push_back(phase);
+  const auto busy = [](const MemoryRun& r) {
+    std::int64_t sum = 0;
+    for (std::size_t g = 0; g < 8; ++g) {
+      sum +=
+          r.data.totals
+              .gpu_phase_ps[g * run::kPhases + static_cast<std::size_t>(run::Phase::kCollective)];
+    }
+    return sum;
+  };
+  EXPECT_EQ(busy(traced({{0, 1}}, chain)) - busy(traced({{0, 1}}, copied)), 2 * 6 * 2 * 1'800'000);
+}
+
 TEST(TensorParallelism, RefusesWhatItDoesNotHave) {
   const std::vector<std::string> tp{"parallel.attention=tp", "parallel.dp=2", "parallel.tp=4"};
   const auto with = [&](std::vector<std::string> more) {

@@ -447,6 +447,117 @@ TEST(Exchange, PhasesAddUpInTimeBytesAndFloor) {
 }
 
 // Claim C21 at 0.512 GB per GPU (claims.md): the fluid values.
+/// A star whose hops pay 3 us in the first phase of a call and 0.4 us in the others.
+cluster::RouteTable call_star(std::uint32_t n, double rate, double achievable = 1) {
+  cluster::ClusterGraph g;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    g.add_device(fmt::format("gpu{}", i), cluster::DeviceKind::kGpu);
+  }
+  const std::uint32_t hub = g.add_device("switch", cluster::DeviceKind::kNvSwitch);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    cluster::Cable c;
+    c.a = i;
+    c.b = hub;
+    c.a_to_b = c.b_to_a = BytesPerSecond{rate * achievable};
+    c.latency = SimTime::from_us(3);
+    c.phase_latency = SimTime::from_ns(400);
+    c.achievable = achievable;
+    g.add_cable(c);
+  }
+  return g.routes();
+}
+
+// The start-up of a call is paid once: a ring all-reduce of 8 MB on 8 GPUs at 100 GB/s is 14 phases
+// of 1 MB, 10 us each, 6 us before the first and 0.8 us before the other 13.
+TEST(Calls, ARingPaysTheStartUpOnceAndThePhaseLatencyAfterIt) {
+  const cluster::RouteTable routes = call_star(8, 100e9);
+  EXPECT_EQ(routes.latency(0, 5), SimTime::from_us(6));
+  EXPECT_EQ(routes.phase_latency(0, 5), SimTime::from_ns(800));
+  EXPECT_EQ(routes.phase_latency(3, 3), SimTime());
+  NetworkModel model(Model::kAuto, Algorithm::kDirect, routes);
+  std::vector<std::uint32_t> members(8);
+  std::iota(members.begin(), members.end(), 0U);
+  SimTime sum, alpha;
+  bool continues = false;
+  ExchangeResult r;
+  for (const Phase& phase :
+       collective(Collective::kAllReduce, CollectiveAlgorithm::kRing, 8000000, members)) {
+    std::vector<std::uint64_t> bytes(64, 0);
+    for (const Transfer& t : phase) bytes[t.src * 8 + t.dst] += t.bytes;
+    model.exchange(bytes, std::vector<SimTime>(8), r, continues);
+    sum += r.duration;
+    alpha += r.alpha;
+    continues = true;
+  }
+  EXPECT_EQ(sum.ps(), 14 * 10'000'000 + 6'000'000 + 13 * 800'000);
+  EXPECT_EQ(alpha.ps(), 6'000'000 + 13 * 800'000);
+}
+
+// Ring all-to-all of 4 GPUs: phases of 3, 2 and 1 of 1,000,000 B on each link, one call.
+TEST(Calls, PhasesOfAnAllToAllAreOneCall) {
+  const auto bytes = test::uniform_matrix(4, 1000000);
+  const cluster::RouteTable routes = call_star(4, 100e9);
+  const ExchangeResult r = exchange(Algorithm::kRing, routes, bytes);
+  EXPECT_EQ(r.duration.ps(), 60'000'000 + 6'000'000 + 2 * 800'000);
+  // An exchange that goes on with a call pays the phase latency throughout; direct has one phase.
+  NetworkModel model(Model::kBottleneck, Algorithm::kDirect, routes);
+  ExchangeResult one;
+  model.exchange(bytes, std::vector<SimTime>(4), one);
+  EXPECT_EQ(one.duration.ps(), 30'000'000 + 6'000'000);
+  model.exchange(bytes, std::vector<SimTime>(4), one, true);
+  EXPECT_EQ(one.duration.ps(), 30'000'000 + 800'000);
+  // Some of the endpoints keep theirs.
+  const std::vector<std::uint32_t> two{3, 1};
+  EXPECT_EQ(routes.subset(two).phase_latency(0, 1), SimTime::from_ns(800));
+  // Without a phase latency of its own every phase pays the path's.
+  const auto plain = test::star(4, 100e9, SimTime::from_us(6)).routes();
+  EXPECT_TRUE(plain.phase_latency_ps.empty());
+  EXPECT_EQ(exchange(Algorithm::kRing, plain, bytes).duration.ps(), 60'000'000 + 3 * 6'000'000);
+}
+
+// 62 % of 450 GB/s: 1 MB to each of 7 others takes 7 MB / 279 GB/s; no model beats 7 MB / 450 GB/s.
+TEST(Calls, TheFloorIsAtTheNominalRate) {
+  const ExchangeResult r =
+      exchange(Algorithm::kDirect, call_star(8, 450e9, 0.62), test::uniform_matrix(8, 1000000));
+  EXPECT_NEAR(static_cast<double>(r.duration.ps()), 7e6 / 279e9 * 1e12 + 6e6, 1);
+  EXPECT_NEAR(static_cast<double>(r.floor.ps()), 7e6 / 450e9 * 1e12, 1);
+  EXPECT_LT(static_cast<double>(r.floor.ps()), 7e6 / 450e9 * 1e12);
+}
+
+TEST(FromScenario, LinksGiveExchangesTheirAchievableShare) {
+  scenario::Scenario s;
+  for (const char* name : {"gpu0", "gpu1"}) {
+    scenario::Device d;
+    d.name = name;
+    s.hardware.gpus.push_back(static_cast<std::uint32_t>(s.hardware.devices.size()));
+    s.hardware.devices.push_back(d);
+  }
+  scenario::Link l;
+  l.b = 1;
+  l.link_class = scenario::LinkClass::kNvlink4;
+  l.bandwidth = BytesPerSecond{100e9};
+  l.achievable = 0.5;
+  l.latency = SimTime::from_us(3);
+  l.phase_latency = SimTime::from_us(1);
+  s.hardware.links.push_back(l);
+  ExchangeResult r;
+  const std::vector<std::uint64_t> bytes{0, 1000000, 0, 0};
+  NetworkModel half = make_network(s);
+  half.exchange(bytes, std::vector<SimTime>(2), r);
+  EXPECT_EQ(r.duration.ps(), 20'000'000 + 3'000'000);
+  EXPECT_NEAR(static_cast<double>(r.floor.ps()), 10'000'000, 1);
+  half.exchange(bytes, std::vector<SimTime>(2), r, true);
+  EXPECT_EQ(r.duration.ps(), 20'000'000 + 1'000'000);
+  // Measured links have their start-up and what they reach in the table: 1 MB in 12.5 us, twice.
+  s.network.measured.link_class = scenario::LinkClass::kNvlink4;
+  s.network.measured.points = {{1000, BytesPerSecond{80e9}}, {1000000, BytesPerSecond{80e9}}};
+  NetworkModel table = make_network(s);
+  for (const bool continues : {false, true}) {
+    table.exchange(bytes, std::vector<SimTime>(2), r, continues);
+    EXPECT_EQ(r.duration.ps(), 12'500'000);
+  }
+}
+
 TEST(MixedFabric, GivesTheFluidValuesOfTheClaim) {
   const auto ms = [](Fabric f, Algorithm a) {
     return fabric_all_to_all(f, a, 512000000).duration.us() / 1000;

@@ -58,6 +58,29 @@ TEST(Coflow, RunsPhasesOneAfterAnother) {
   EXPECT_EQ(r.end, std::vector<SimTime>(4, SimTime::from_us(19)));
 }
 
+// The later phases of a call pay the phase latency, as in the closed form.
+TEST(Coflow, PaysTheStartUpOfACallOnce) {
+  cluster::ClusterGraph call;
+  for (const char* name : {"a", "b", "c", "d"}) call.add_device(name, cluster::DeviceKind::kGpu);
+  call.add_device("switch", cluster::DeviceKind::kNvSwitch);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    cluster::Cable c;
+    c.a = i;
+    c.b = 4;
+    c.a_to_b = c.b_to_a = BytesPerSecond{1e9};
+    c.latency = SimTime::from_us(1);
+    c.phase_latency = SimTime::from_ns(100);
+    call.add_cable(c);
+  }
+  // Phases of 3, 2 and 1 us; 2 us before the first, 0.2 us before the others.
+  NetworkModel model(Model::kCoflow, Algorithm::kRing, call.routes());
+  ExchangeResult r;
+  model.exchange(test::uniform_matrix(4, 1000), std::vector<SimTime>(4), r);
+  EXPECT_EQ(r.duration.ps(), 6'000'000 + 2'000'000 + 2 * 200'000);
+  model.exchange(test::uniform_matrix(4, 1000), std::vector<SimTime>(4), r, true);
+  EXPECT_EQ(r.duration.ps(), 6'000'000 + 3 * 200'000);
+}
+
 /// A KV copy that starts in the middle of an exchange, both over GPU 0's uplink (1 GB/s):
 /// exchange 0 → 1, 0 → 2 with 5,000,000 B each from 0 (latency 0), copy 0 → 3 with 2,000,000 B from
 /// 5,000 us. Alone the exchange has 5,000,000 B left then; equal shares of 0.5 GB/s: the copy ends

@@ -200,6 +200,26 @@ TEST(Flow, RunsPhasesOneAfterAnother) {
 }
 
 /// The second pass starts at another SimGrid clock and must give the same integers.
+TEST(Flow, PaysTheStartUpOfACallOnce) {
+  cluster::ClusterGraph g;
+  for (const char* name : {"a", "b", "c", "d"}) g.add_device(name, cluster::DeviceKind::kGpu);
+  const std::uint32_t hub = g.add_device("switch", cluster::DeviceKind::kNvSwitch);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    cluster::Cable c;
+    c.a = i;
+    c.b = hub;
+    c.a_to_b = c.b_to_a = BytesPerSecond{1e9};
+    c.latency = SimTime::from_us(1);
+    c.phase_latency = SimTime::from_ns(100);
+    g.add_cable(c);
+  }
+  // Phases of 3, 2 and 1 us; 2 us before the first, 0.2 us before the others.
+  NetworkModel model(Model::kFlow, Algorithm::kRing, g.routes());
+  ExchangeResult r;
+  model.exchange(test::uniform_matrix(4, 1000), std::vector<SimTime>(4), r);
+  EXPECT_EQ(r.duration.ps(), 6'000'000 + 2'000'000 + 2 * 200'000);
+}
+
 TEST(Flow, ASecondPassGivesTheSameBytes) {
   const auto routes = test::random_graph(3, 8, 3, true).routes();
   NetworkModel model(Model::kFlow, Algorithm::kDirect, routes);

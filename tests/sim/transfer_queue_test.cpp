@@ -76,6 +76,23 @@ TEST(TransferQueue, AnExchangeUnderWayFollowsItsLinksRates) {
   }
 }
 
+TEST(TransferQueue, LaterPhasesOfACallPayThePhaseLatency) {
+  for (const Sharing sharing : {Sharing::kTask, Sharing::kPairs}) {
+    cluster::RouteTable routes = pcie(2, SimTime::from_us(3));
+    routes.phase_latency_ps = routes.latency_ps;
+    for (std::int64_t& ps : routes.phase_latency_ps) ps /= 10;
+    TransferQueue q(routes, 2, sharing, true);
+    // Two phases of 1 MB at 10 GB/s over two hops: 6 us, 100 us, 0.6 us, 100 us.
+    auto e = exchange({{0, 1, 1'000'000}}, 0, 4);
+    e.phases.push_back({{1, 0, 1'000'000}});
+    expect_near(q.run({&e, 1})[0].end_ps, 206'600'000, "a call");
+    e.begin_ps = kMs;
+    e.ready_ps.assign(4, kMs);
+    e.continues = true;
+    expect_near(q.run({&e, 1})[0].end_ps, kMs + 201'200'000, "goes on with a call");
+  }
+}
+
 TEST(TransferQueue, RunsTheCopiesOfALaneOneAfterAnother) {
   TransferQueue q(pcie(2, SimTime::from_us(1)), 2, Sharing::kTask);
   // 10 MB at 10 GB/s: 1 ms and two hops of 1 us; the second waits, the third begins late.
