@@ -57,6 +57,11 @@ TEST(Explain, NotesNameTheActiveRoutingStepsTheSweepAndTheHash) {
   ASSERT_NE(capacity, std::string::npos) << notes;
   EXPECT_LT(softmax, capacity) << "pipeline order";
   EXPECT_NE(notes.find("3 sweep points"), std::string::npos) << notes;
+  EXPECT_NE(
+      notes.find("exchanges run at the achievable rate, a share of the nominal one of nvlink4; "
+                 "no share is stated for pcie5: the nominal rate\n"),
+      std::string::npos)
+      << notes;
   EXPECT_NE(notes.find("scenario hash " + switchyard::scenario::scenario_hash(
                                               switchyard::scenario::read_scenario(kNormative))),
             std::string::npos)

@@ -808,12 +808,13 @@ TEST(TensorParallel, MixtralDecodeReducesTwiceALayer) {
     const std::int64_t collective =
         step.phase_ps[static_cast<std::size_t>(run::Phase::kCollective)];
     if (how == "ring") {
-      // 64 all-reduces of 14 phases: 16,384 B / 450 GB/s = 36,409 ps (to nearest) and 6 us each.
-      EXPECT_EQ(collective, 64LL * 14 * (36409 + 6000000));
+      // 64 all-reduces of 14 phases: 16,384 B / (0.62 · 450 GB/s) = 58,724 ps (to nearest) each, 6
+      // us before the first and 2 · 390 ns before each of the others.
+      EXPECT_EQ(collective, 64LL * (14 * 58724 + 6000000 + 13 * 780000));
       ring = collective;
     } else if (how == "one_shot") {
-      // One phase: 7 · 131,072 B / 450 GB/s = 2,038,898 ps, once the latency.
-      EXPECT_EQ(collective, 64LL * (2038898 + 6000000));
+      // One phase: 7 · 131,072 B / (0.62 · 450 GB/s) = 3,288,545 ps, once the latency.
+      EXPECT_EQ(collective, 64LL * (3288545 + 6000000));
       EXPECT_LT(collective, ring);  // Small batches: latency decides.
     }
   }
