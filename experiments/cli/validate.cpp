@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/base/atomic_file.hpp"
 #include "engine/base/error.hpp"
@@ -13,7 +14,9 @@
 #include "experiments/cli/sim.hpp"
 #include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
+#include "experiments/validation/default_network.hpp"
 #include "experiments/validation/fit_routing.hpp"
+#include "experiments/validation/left_out.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
 #include "sim/scenario/hardware.hpp"
@@ -34,6 +37,13 @@ BytesPerSecond own_link(const scenario::HardwareSpec& hardware) {
   return best;
 }
 
+/// The shipped server of that GPU, whose links a simulation has by default; none: no such file.
+std::optional<scenario::HardwareSpec> preset_of(const std::string& device) {
+  const fs::path file = scenarios_root() / "hardware" / fmt::format("hgx_{}.toml", device);
+  if (!fs::exists(file)) return std::nullopt;
+  return scenario::read_hardware(file.string());
+}
+
 }  // namespace
 
 int run_validate(const ValidateOptions& options) {
@@ -48,6 +58,17 @@ int run_validate(const ValidateOptions& options) {
   const std::vector<validation::JudgedRow> judged = validation::judge(calibration, measured.rows);
   std::vector<Table> tables{validation::summary_table(calibration, measured, judged)};
   if (options.rows) tables.push_back(validation::rows_table(judged));
+  const validation::LeftOut left_out = validation::judge_left_out(calibration, measured.rows);
+  if (!left_out.rows.empty()) {
+    tables.push_back(validation::left_out_table(calibration, left_out));
+  }
+  if (const auto server = preset_of(calibration.device)) {
+    const validation::DefaultNetwork network =
+        validation::judge_default_network(*server, measured.rows);
+    if (!network.rows.empty()) {
+      tables.push_back(validation::default_network_table(*server, network));
+    }
+  }
   if (options.data.empty()) {
     const fs::path folder_of_case = scenarios_root() / "validation" / "rtx_pro_6000_qwen3_30b";
     validation::VllmCase vllm = validation::run_vllm_case(folder_of_case);

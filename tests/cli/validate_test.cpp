@@ -20,10 +20,14 @@
 #include "experiments/cli/profile_host.hpp"
 #include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
+#include "experiments/validation/default_network.hpp"
 #include "experiments/validation/fit_routing.hpp"
+#include "experiments/validation/left_out.hpp"
 #include "experiments/validation/validate.hpp"
 #include "experiments/validation/vllm_case.hpp"
+#include "sim/cost/calibrated.hpp"
 #include "sim/loop/synthetic_routing.hpp"
+#include "sim/run/metrics.hpp"
 #include "sim/run/run_file.hpp"
 #include "tests/cli/process.hpp"
 
@@ -243,9 +247,205 @@ TEST(Validate, FitDoesNotLookAtJudgedRows) {
   EXPECT_LT(mine.at("median |error| [%]").get<double>(), 2);
 }
 
+validation::MeasuredRow nccl(const std::string& op, std::uint64_t gpus, double bytes, double us,
+                             std::uint64_t hash = 1) {
+  validation::MeasuredRow r;
+  r.kind = scenario::OpKind::kCollective;
+  r.library = "nccl1";
+  r.variant = op;
+  r.shape = {gpus};
+  r.point.at[0] = bytes;
+  r.point.us = us;
+  r.hash = hash;
+  r.label = fmt::format("{} of {}", op, bytes);
+  return r;
+}
+
+/// 8 GPUs on a switch: 100 GB/s of which half is reached; 3 us a hop, 0.5 us in later phases.
+scenario::HardwareSpec eight_gpus() {
+  scenario::HardwareSpec h;
+  h.name = "eight";
+  for (std::uint32_t g = 0; g < 9; ++g) {
+    scenario::Device d;
+    d.name = g < 8 ? fmt::format("gpu{}", g) : "switch";
+    d.kind = g < 8 ? scenario::DeviceKind::kGpu : scenario::DeviceKind::kNvSwitch;
+    h.devices.push_back(d);
+    if (g == 8) break;
+    h.gpus.push_back(g);
+    scenario::Link l;
+    l.name = fmt::format("l{}", g);
+    l.a = g;
+    l.b = 8;
+    l.bandwidth = BytesPerSecond{100e9};
+    l.achievable = 0.5;
+    l.latency = SimTime::from_us(3);
+    l.phase_latency = SimTime::from_ns(500);
+    h.links.push_back(l);
+  }
+  return h;
+}
+
+TEST(DefaultNetwork, JudgesTheLinksOfTheFileByArithmetic) {
+  const std::vector<validation::MeasuredRow> rows{
+      // 7/8 of 8 MB at 50 GB/s: 140 us, and 6 us.
+      nccl("alltoall", 8, 8e6, 146 / 0.5),
+      // 14 phases of 20 us, 6 us before the first, 1 us before the other 13.
+      nccl("all_reduce", 8, 8e6, 299), nccl("all_gather", 8, 8e6, (140 + 6 + 6) * 2),
+      nccl("reduce_scatter", 4, 8e6, (120 + 6 + 2) / 1.25),
+      nccl("alltoall", 2, 1e5, 7),  // 1 us and 6 us.
+      nccl("alltoall", 8, 8e6, 1, 2), nccl("alltoall", 16, 8e6, 1), nccl("broadcast", 8, 8e6, 1)};
+  const auto hardware = eight_gpus();
+  const auto judged = validation::judge_default_network(hardware, rows);
+  EXPECT_EQ(judged.skipped, 2U) << "16 GPUs, and a broadcast";
+  ASSERT_EQ(judged.rows.size(), 5U) << "the row with an even hash is not judged";
+  const std::array<double, 5> want{146, 299, 152, 128, 7};
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(judged.rows[i].simulated_us, want[i], 1e-6) << i;
+  }
+  const Table t = validation::default_network_table(hardware, judged);
+  ASSERT_EQ(t.rows.size(), 6U);
+  const auto line = [&](std::size_t i) {
+    return std::vector<std::string>(t.rows[i].begin(), t.rows[i].begin() + 6);
+  };
+  using Line = std::vector<std::string>;
+  EXPECT_EQ(line(0), (Line{"alltoall, 1 MiB and more", "1", "50.0", "50.0", "50.0", "-50.0"}));
+  EXPECT_EQ(line(1), (Line{"all_gather, 1 MiB and more", "1", "50.0", "50.0", "50.0", "-50.0"}));
+  EXPECT_EQ(line(2), (Line{"reduce_scatter, 1 MiB and more", "1", "25.0", "25.0", "25.0", "25.0"}));
+  EXPECT_EQ(line(3), (Line{"all_reduce, 1 MiB and more", "1", "0.0", "0.0", "0.0", "0.0"}));
+  EXPECT_EQ(line(4), (Line{"all, 1 MiB and more", "4", "25.0", "50.0", "50.0", "-18.8"}));
+  EXPECT_EQ(line(5), (Line{"all, below 1 MiB", "1", "0.0", "0.0", "0.0", "0.0"}));
+  EXPECT_NE(t.notes.at(0).find("nothing was fitted here"), std::string::npos);
+  EXPECT_NE(t.notes.at(0).find("100 GB/s, of it 0.5 achievable, 3 us a hop, 0.5 us in later"),
+            std::string::npos)
+      << t.notes.at(0);
+}
+
+// The shipped rows and hardware file: what the default settings err by may not grow.
+TEST(DefaultNetwork, TheShippedServersStayWithinWhatTheyErrBy) {
+  for (const auto& [device, most] : {std::pair{"h200", 0.13}, std::pair{"h100", 0.19}}) {
+    const auto rows =
+        validation::read_measured(source_path("scenarios/validation") / device, device).rows;
+    const auto hardware = scenario::read_hardware(
+        source_path(fmt::format("scenarios/hardware/hgx_{}.toml", device)).string());
+    const auto judged = validation::judge_default_network(hardware, rows);
+    std::vector<double> large, small;
+    for (const auto& r : judged.rows) {
+      (r.row->point.at[0] < (1 << 20) ? small : large).push_back(std::abs(r.error()));
+    }
+    EXPECT_GE(large.size(), 40U) << device;
+    EXPECT_LE(validation::summarise(large).median, most) << device;
+    EXPECT_LE(validation::summarise(small).median, 0.13) << device;
+  }
+}
+
+/// Times of a law with half of the peaks and 10 us of overhead, `slower` times as long.
+scenario::OpTable gemm_table(const scenario::Calibration& c, const std::string& library,
+                             std::uint64_t n, const std::vector<double>& ms, double slower) {
+  scenario::OpTable t;
+  t.kind = scenario::OpKind::kGemm;
+  t.library = library;
+  t.shape = {n, 4096};
+  for (const double m : ms) {
+    scenario::OpPoint p;
+    p.at[0] = m;
+    const sim::OpUse use = sim::use_of(c, t, p.at);
+    p.us = slower * (10 + std::max(use.rate_us, use.compute_us) / 0.5);
+    t.points.push_back(p);
+  }
+  return t;
+}
+
+validation::MeasuredRow row_of(const scenario::OpTable& t, const scenario::OpPoint& p) {
+  validation::MeasuredRow r;
+  r.kind = t.kind;
+  r.library = t.library;
+  r.shape = t.shape;
+  r.point = p;
+  r.hash = 1;
+  r.group = "GEMM";
+  return r;
+}
+
+scenario::Calibration peaks() {
+  scenario::Calibration c;
+  c.device = "toy";
+  c.hbm.value = 3e12;
+  c.link.value = 1e11;
+  c.peak.fill(FlopsPerSecond{1e15});
+  return c;
+}
+
+TEST(LeftOutShapes, AreJudgedByTheNearestOtherShape) {
+  scenario::Calibration c = peaks();
+  const std::vector<double> ms{1, 16, 256, 4096, 16384};
+  c.tables = {gemm_table(c, "a", 4096, ms, 1), gemm_table(c, "a", 8192, ms, 1),
+              gemm_table(c, "a", 32768, ms, 2), gemm_table(c, "b", 4096, ms, 1)};
+  // The parameters of the laws, as a perfect fit finds them.
+  for (scenario::OpTable& t : c.tables) {
+    const double slower = t.shape[0] == 32768 ? 2 : 1;
+    t.overhead_us = 10 * slower;
+    t.rate_share = t.compute_share = 0.5 / slower;
+  }
+  std::vector<validation::MeasuredRow> rows;
+  for (const scenario::OpTable& t : c.tables) {
+    for (const scenario::OpPoint& p : t.points) rows.push_back(row_of(t, p));
+  }
+  rows.push_back(rows[0]);
+  rows.back().hash = 2;  // Fitted.
+  rows.push_back(rows[0]);
+  rows.back().shape = {999, 4096};  // Has no table that could be taken out.
+  const auto judged = validation::judge_left_out(c, rows);
+  ASSERT_EQ(judged.rows.size(), 20U);
+  for (std::size_t i = 0; i < 20; ++i) {
+    const auto& j = judged.rows[i];
+    EXPECT_EQ(judged.shape[i], i / 5);
+    EXPECT_EQ(j.row, &rows[i]);
+    if (i >= 15) {
+      EXPECT_FALSE(j.known()) << "library b has no other shape";
+      continue;
+    }
+    EXPECT_NEAR(j.error(), i < 10 ? 0.0 : -0.5, 1e-9) << i;
+  }
+  const Table t = validation::left_out_table(c, judged);
+  ASSERT_EQ(t.rows.size(), 1U);
+  EXPECT_EQ(t.rows[0][0], "GEMM");
+  EXPECT_EQ(t.rows[0][1], "3");
+  EXPECT_EQ(t.rows[0][2], "15");
+  EXPECT_EQ(t.rows[0][3], "0.0") << "the median is of the ten that follow the law";
+  EXPECT_EQ(t.rows[0][4], "50.0");
+  EXPECT_EQ(t.rows[0][5], "50.0");
+  EXPECT_EQ(t.rows[0][6], "-16.7");
+  EXPECT_EQ(t.rows[0][7], "50.0") << "the worst shape";
+  EXPECT_NE(t.notes.at(0).find("no part of the goal"), std::string::npos);
+  EXPECT_NE(t.notes.at(1).find("5 rows are of the only shape"), std::string::npos);
+}
+
+TEST(LeftOutShapes, ANeighbourWithFewPointsForgetsTheOneThatWasTakenOut) {
+  // The middle shape has two points and is fitted with those of its kin: most of them are of the
+  // slow shape, twice as long as the law of the others, until that one is taken out.
+  scenario::Calibration c = peaks();
+  const std::vector<double> many{1, 4, 16, 64, 256, 1024, 4096, 16384};
+  c.tables = {gemm_table(c, "a", 1024, {1, 64, 1024, 16384}, 1),
+              gemm_table(c, "a", 8192, {16, 4096}, 1), gemm_table(c, "a", 12288, many, 2)};
+  sim::fit_tables(c);
+  std::vector<validation::MeasuredRow> slow;
+  for (const scenario::OpPoint& p : c.tables[2].points) slow.push_back(row_of(c.tables[2], p));
+  const auto median = [](const std::vector<validation::JudgedRow>& judged) {
+    std::vector<double> ratios;
+    for (const auto& j : judged) ratios.push_back(1 + j.error());
+    return run::nearest_rank(ratios, 50);
+  };
+  scenario::Calibration knows = c;
+  knows.tables.pop_back();
+  EXPECT_GT(median(validation::judge(knows, slow)), 0.8) << "its neighbour knows its points";
+  const auto left_out = validation::judge_left_out(c, slow);
+  ASSERT_EQ(left_out.rows.size(), 8U);
+  EXPECT_NEAR(median(left_out.rows), 0.5, 0.1);
+}
+
 TEST(Validate, PrintsEveryRowWhenAsked) {
   const auto tables = summary({"--rows"});
-  ASSERT_EQ(tables.size(), 3U);
+  ASSERT_EQ(tables.size(), 5U);
   const auto measured = validation::read_measured(excerpt(), "h200");
   EXPECT_EQ(tables.at(1).at("rows").size(), measured.rows.size());
 }
@@ -576,12 +776,21 @@ TEST(Profile, MeasuresACalibrationThatTheSimulatorTakes) {
   EXPECT_EQ(sim.out.find("calibration cpu: 0 times"), std::string::npos) << sim.out;
   // The host's times are on every step, to the picosecond: 16 sequences on 8 GPUs, two on each.
   const auto steps_of = [&](std::vector<std::string> more, const std::string& out) {
-    std::vector<std::string> words{"sim", source_path("scenarios/demo.toml").string(),
-                                   "--set", "cost.calibration=\"" + (f / "cpu.toml").string() + "\"",
-                                   "--set", "cost.other_device=true", "--set", "workload.batch=16",
-                                   "--set", "workload.routing={ synthetic = \"uniform\" }",
-                                   "--set", "model.file=\"" + model + "\"", "--quiet",
-                                   "-o", (f / out).string()};
+    std::vector<std::string> words{"sim",
+                                   source_path("scenarios/demo.toml").string(),
+                                   "--set",
+                                   "cost.calibration=\"" + (f / "cpu.toml").string() + "\"",
+                                   "--set",
+                                   "cost.other_device=true",
+                                   "--set",
+                                   "workload.batch=16",
+                                   "--set",
+                                   "workload.routing={ synthetic = \"uniform\" }",
+                                   "--set",
+                                   "model.file=\"" + model + "\"",
+                                   "--quiet",
+                                   "-o",
+                                   (f / out).string()};
     words.insert(words.end(), more.begin(), more.end());
     const auto ran = run_switchyard(words);
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
@@ -641,8 +850,7 @@ TEST(Profile, TheHostsTimeIsWhatIsNotInTheBackendsCalls) {
     }
     // Two points: the line goes through both, unless one part would be negative.
     if (t->overhead_us > 0 && t->per_sequence_us > 0) {
-      EXPECT_NEAR(t->overhead_us + 4 * t->per_sequence_us, t->points[1].us,
-                  1e-6 * t->points[1].us);
+      EXPECT_NEAR(t->overhead_us + 4 * t->per_sequence_us, t->points[1].us, 1e-6 * t->points[1].us);
     }
   }
 }
