@@ -11,11 +11,12 @@
 // (network.two_batch). Experts: InferSim's grouped GEMMs (DeepGEMM, FP8, H800) as a calibration,
 // fit_tables() on its rows. All else is the roofline with 69 % of HBM (median of DeepGEMM's rates
 // at 64 and 128 rows) and 55 % of peak (between the medians of InferSim's FlashMLA rows, 52 %, and
-// DeepGEMM's dense GEMMs at 4,096 rows, 58 %); projections, dense and shared layers in FP8, the
-// attention core in BF16. NVLink 160 GB/s as DeepEP states it; NICs at what its tables measure on
-// the wire: 45 GB/s in normal mode (docs/legacy.md: EP32 58 · 3/4 = 43.5, EP64 51 · 7/8 = 44.6;
-// README: EP 8x2 90/2 = 45, EP 8x4 61 · 3/4 = 45.8), 39 GB/s in low-latency mode (EP128 39).
-// Routing is uniform. Nothing is fitted to the two figures.
+// DeepGEMM's dense GEMMs at 4,096 rows, 58 %) and 3 us a kernel (scenarios/hardware/hgx_h800.toml).
+// Activations are BF16; GEMMs of the FP8 model take FP8 inputs (model.dtype.gemm_inputs, its
+// default), the attention core BF16 ones. NVLink 160 GB/s as DeepEP states it; NICs at what its
+// tables measure on the wire: 45 GB/s in normal mode (docs/legacy.md: EP32 58 · 3/4 = 43.5, EP64 51
+// · 7/8 = 44.6; README: EP 8x2 90/2 = 45, EP 8x4 61 · 3/4 = 45.8), 39 GB/s in low-latency mode
+// (EP128 39). Routing is uniform. Nothing is fitted to the two figures.
 //
 // Not modelled here: the profile's exact order of the parts (it hides a combine behind attention
 // and experts of the other half, which network.two_batch does in a fixed order of its own),
