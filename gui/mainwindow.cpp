@@ -24,6 +24,7 @@
 #include <QMenuBar>
 #include <QMessageBox>
 #include <QMimeData>
+#include <QPainter>
 #include <QProgressBar>
 #include <QPushButton>
 #include <QRegularExpression>
@@ -34,6 +35,7 @@
 #include <QStackedWidget>
 #include <QStandardItemModel>
 #include <QStatusBar>
+#include <QStyle>
 #include <QToolBar>
 #include <QToolButton>
 #include <QTreeView>
@@ -59,6 +61,21 @@ namespace switchyard::gui {
 namespace {
 
 constexpr int kFieldPixels = 190;  // of the tool bar's fields, at most
+
+/// One line that ends with an ellipsis where it is cut; text() stays whole.
+class CutLabel : public QLabel {
+ public:
+  using QLabel::QLabel;
+
+ protected:
+  void paintEvent(QPaintEvent* /*event*/) override {
+    QPainter painter(this);
+    const QRect room = contentsRect();
+    style()->drawItemText(&painter, room, Qt::AlignLeft | Qt::AlignVCenter, palette(), isEnabled(),
+                          fontMetrics().elidedText(text(), Qt::ElideRight, room.width()),
+                          foregroundRole());
+  }
+};
 
 }  // namespace
 
@@ -103,7 +120,7 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   makeActions();
   resize(1680, 1020);
 
-  m_hover = new QLabel(this);
+  m_hover = new CutLabel(this);
   m_hover->setTextFormat(Qt::PlainText);
   // A long read-out is cut at the right rather than widening the window.
   m_hover->setMinimumWidth(1);
@@ -150,7 +167,10 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
     connect(m_state, signal, this, &MainWindow::updateChips);
   }
   connect(m_state, &ViewState::bookmarksChanged, this, &MainWindow::fillBookmarks);
-  connect(m_panes, &PaneStack::hovered, m_hover, &QLabel::setText);
+  connect(m_panes, &PaneStack::hovered, m_hover, [this](const QString& text) {
+    m_hover->setText(text);
+    m_hover->setToolTip(text);
+  });
   connect(m_panes, &PaneStack::rangeSelected, this, &MainWindow::rangeMenu);
   connectWork();
   m_defaultLayout = saveState(kLayoutVersion);
@@ -346,7 +366,11 @@ void MainWindow::restoreDefaultLayout() {
   resizeDocks({m_docks[0], m_docks[2]}, {left, side}, Qt::Horizontal);
   resizeDocks({m_docks[0], m_docks[1]}, {45, 55}, Qt::Vertical);
   resizeDocks({m_docks[2], m_docks[3]}, {40, 60}, Qt::Vertical);
-  const int lines = std::clamp(height() * 15 / 100, m.height() * 8, m.height() * 10);
+  // On a small screen panes fold: the tables below them have a quarter of it, large letters or not.
+  constexpr int kLowWindow = 900;
+  const bool low = height() < kLowWindow;
+  const int lines =
+      std::clamp(height() * (low ? 26 : 15) / 100, m.height() * 8, m.height() * (low ? 12 : 10));
   resizeDocks({m_docks[4]}, {lines}, Qt::Vertical);
 }
 
@@ -618,26 +642,29 @@ void MainWindow::makeActions() {
                         m_find->setFocus();
                         m_find->selectAll();
                       });
-  paneKeys << add(view, tr("Clear cursor and selection"), {QKeySequence(Qt::Key_Escape)},
-                  tr("Remove the filters, then the GPU, the selection, the expert, the cursor"),
-                  [this] {
-                    if (!m_find->text().isEmpty()) {
-                      m_find->clear();
-                      m_state->setLink(run::kNone);
-                    } else if (m_state->link() != run::kNone) {
-                      m_state->setLink(run::kNone);
-                    } else if (m_eventsSorted->range()) {
-                      filterTo(std::nullopt);
-                    } else if (m_state->gpu() != run::kNone) {
-                      m_state->setGpu(run::kNone);
-                    } else if (m_state->selection()) {
-                      m_state->setSelection(std::nullopt);
-                    } else if (m_state->expert() != run::kNone) {
-                      m_state->setExpert(run::kNone);
-                    } else {
-                      m_state->setCursor(std::nullopt);
-                    }
-                  });
+  QAction* clear =
+      add(view, tr("Clear cursor and selection"), {QKeySequence(Qt::Key_Escape)},
+          tr("Remove the filters, then the GPU, the selection, the expert, the cursor"), [this] {
+            if (!m_find->text().isEmpty()) {
+              m_find->clear();
+              m_state->setLink(run::kNone);
+            } else if (m_state->link() != run::kNone) {
+              m_state->setLink(run::kNone);
+            } else if (m_eventsSorted->range()) {
+              filterTo(std::nullopt);
+            } else if (m_state->gpu() != run::kNone) {
+              m_state->setGpu(run::kNone);
+            } else if (m_state->selection()) {
+              m_state->setSelection(std::nullopt);
+            } else if (m_state->expert() != run::kNone) {
+              m_state->setExpert(run::kNone);
+            } else {
+              m_state->setCursor(std::nullopt);
+            }
+          });
+  paneKeys << clear;
+  // A table in a dock has no use for Escape of its own; a field of the form has.
+  for (QDockWidget* dock : findChildren<QDockWidget*>()) dock->addAction(clear);
   // These keys belong to tables and text fields as well: they act where a pane has the focus.
   for (QAction* action : paneKeys) {
     action->setShortcutContext(Qt::WidgetWithChildrenShortcut);

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.hpp"
 #include "gui/core/places.hpp"
+#include "gui/rangerows.hpp"
 #include "gui/text.hpp"
 #include "sim/run/diff.hpp"
 #include "sim/run/metrics.hpp"
@@ -600,15 +601,6 @@ void InspectorModel::refresh() {
 
 namespace {
 
-QString withShare(std::uint64_t n, std::uint64_t all) {
-  if (all == 0) return count(n);
-  return QStringLiteral("%1 (%2)").arg(
-      count(n), qs(percentText(static_cast<double>(n) / static_cast<double>(all))));
-}
-
-const char* const kImbalanceTip =
-    "imbalance = max/mean of the assignments run on each GPU; 1 is balanced";
-
 /// As in the panes: 1253 → "1 253", 8016.84 ms → "8.017 s", a share of 0.1526 → "15.3 %". Compare
 /// has the numbers as `switchyard diff` prints them.
 QString metricText(const run::Metric& m) {
@@ -733,6 +725,9 @@ std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
   add(QObject::tr("sent"), qs(bytesText(static_cast<double>(s.bytes_sent))), {},
       QStringLiteral("pane:links"));
   add(QObject::tr("HBM traffic"), qs(bytesText(static_cast<double>(s.hbm_bytes))));
+  // What was chosen stands directly below the step's own rows, where a click shows at once.
+  constexpr std::ptrdiff_t kOwn = 4;
+  const auto ofAll = static_cast<std::ptrdiff_t>(rows.size());
   if (expert != run::kNone && expert < run.experts()) {
     const ExpertRow r = run.expertRow(layer, step);
     const QString name = qs(expertName(expert, run.experts()));
@@ -763,55 +758,7 @@ std::vector<InspectorModel::Row> atStep(const RunStore& run, std::uint64_t step,
         qs(bytesText(static_cast<double>(run.gpuMemoryPeak(step)[gpu]))),
         QObject::tr("High water in this step"), QStringLiteral("pane:memory"));
   }
-  return rows;
-}
-
-std::vector<InspectorModel::Row> overRange(const RunStore& run, StepRange range) {
-  std::vector<InspectorModel::Row> rows;
-  std::uint64_t assignments = 0, overflow = 0, rerouted = 0, queued = 0, dropped = 0, tokens = 0;
-  double imbalance = 0, worst = 0, measured = 0, longest = 0;
-  for (std::uint64_t i = range.first; i < range.end; ++i) {
-    const run::StepScalars& s = run.data().steps[static_cast<std::size_t>(i)];
-    tokens += s.tokens;
-    assignments += s.assignments;
-    overflow += s.overflow;
-    rerouted += s.rerouted;
-    queued += s.queued;
-    dropped += s.dropped;
-    longest = std::max(longest, static_cast<double>(s.end_ps - s.start_ps));
-    if (s.imbalance == s.imbalance) {
-      imbalance += s.imbalance;
-      measured += 1;
-      worst = std::max(worst, s.imbalance_max);
-    }
-  }
-  const auto& first = run.data().steps[static_cast<std::size_t>(range.first)];
-  const auto& last = run.data().steps[static_cast<std::size_t>(range.end - 1)];
-  const double span = static_cast<double>(last.end_ps - first.start_ps);
-  const auto n = static_cast<double>(range.end - range.first);
-  const auto add = [&](const QString& name, const QString& value, const QString& tip = {},
-                       const QString& target = {}) {
-    rows.push_back({name, value, tip, target});
-  };
-  add(QObject::tr("steps"), count(range.end - range.first));
-  add(QObject::tr("simulated time"), qs(timeText(span)));
-  add(QObject::tr("mean step time"), qs(timeText(span / n)),
-      QObject::tr("Time from the first to the last step / steps"));
-  add(QObject::tr("longest step"), qs(timeText(longest)));
-  add(QObject::tr("tokens"), count(tokens));
-  add(QObject::tr("tokens/s"), span > 0
-                                   ? qs(shortNumber(static_cast<double>(tokens) / (span * 1e-12)))
-                                   : QObject::tr("n/a"));
-  add(QObject::tr("assignments"), count(assignments));
-  add(QObject::tr("over capacity"), withShare(overflow, assignments));
-  add(QObject::tr("rerouted"), withShare(rerouted, assignments));
-  add(QObject::tr("queued"), withShare(queued, assignments));
-  add(QObject::tr("dropped"), withShare(dropped, assignments));
-  add(QObject::tr("imbalance (max/mean)"),
-      measured > 0 ? qs(shortNumber(imbalance / measured)) : QObject::tr("n/a"),
-      QObject::tr(kImbalanceTip) + QObject::tr("; mean over layers and steps"));
-  add(QObject::tr("  largest layer"), measured > 0 ? qs(shortNumber(worst)) : QObject::tr("n/a"),
-      QObject::tr(kImbalanceTip));
+  std::rotate(rows.begin() + kOwn, rows.begin() + ofAll, rows.end());
   return rows;
 }
 
@@ -826,7 +773,7 @@ std::vector<InspectorModel::Row> InspectorModel::rows(QString& heading) const {
   try {
     if (const auto range = m_state->selection(); range && run->hasSteps()) {
       heading = tr("Steps %1–%2").arg(count(range->first), count(range->end - 1));
-      return overRange(*run, *range);
+      return rowsOverRange(*run, *range, m_state->expert(), m_state->layer(), m_state->gpu());
     }
     if (const auto step = m_state->cursor()) {
       if (run->hasSteps()) {

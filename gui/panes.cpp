@@ -1977,21 +1977,24 @@ void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::u
   const std::size_t lanes = (run.gpus() + per - 1) / per;
   constexpr auto kWait = static_cast<std::size_t>(run::Phase::kWait);
   const double height = plot.height() / static_cast<double>(lanes);
-  for (std::size_t lane = 0; lane < lanes; lane += namedLanes(height)) {
+  const auto waitShare = [&](std::size_t begin, std::size_t end) {
     double all = 0;
     double wait = 0;
-    for (std::size_t g = lane * per; g < std::min(run.gpus(), (lane + 1) * per); ++g) {
+    for (std::size_t g = begin; g < end; ++g) {
       for (std::size_t p = 0; p < run::kPhases; ++p) all += c.sum[g * run::kPhases + p];
       wait += c.sum[g * run::kPhases + kWait];
     }
+    return all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : tr("n/a");
+  };
+  if (folded()) {
+    foldedValue(painter, tr("wait %1").arg(waitShare(0, run.gpus())));
+    return;
+  }
+  for (std::size_t lane = 0; lane < lanes; lane += namedLanes(height)) {
     const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * plot.height() /
                                                 static_cast<double>(lanes));
     const QRect where(2, y - lineHeight() / 2, gutter() - 8, lineHeight());
-    const QString text = all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : tr("n/a");
-    if (folded()) {
-      foldedValue(painter, text);
-      return;
-    }
+    const QString text = waitShare(lane * per, std::min(run.gpus(), (lane + 1) * per));
     label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text, m_state->theme().accent);
   }
 }

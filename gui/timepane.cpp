@@ -8,6 +8,7 @@
 #include <QMouseEvent>
 #include <QPaintEngine>
 #include <QPainter>
+#include <QSet>
 #include <QWheelEvent>
 
 #include "engine/base/error.hpp"
@@ -196,6 +197,15 @@ void TimePane::drawLegend(QPainter& painter, const QRect& rect) {
       --count;
     }
   }
+  // Cut at the end, where the names stay different; names of links differ at their ends.
+  QStringList texts;
+  for (const Qt::TextElideMode mode : {Qt::ElideRight, Qt::ElideMiddle}) {
+    texts.clear();
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      texts << fontMetrics().elidedText(items[i].text, mode, widths[i]);
+    }
+    if (QSet<QString>(texts.begin(), texts.end()).size() == texts.size()) break;
+  }
   int x = rect.left();
   for (std::size_t i = 0; i < items.size(); ++i) {
     const int y = rect.center().y();
@@ -206,9 +216,8 @@ void TimePane::drawLegend(QPainter& painter, const QRect& rect) {
       painter.drawLine(x, y, x + kSwatch, y);
     }
     x += kSwatch + 4;
-    const QString text = fontMetrics().elidedText(items[i].text, Qt::ElideMiddle, widths[i]);
     label(painter, QRect(x, rect.top(), widths[i], rect.height()), Qt::AlignLeft | Qt::AlignVCenter,
-          text, m_state->theme().text);
+          texts[static_cast<int>(i)], m_state->theme().text);
     x += widths[i] + gap;
   }
 }
@@ -268,9 +277,21 @@ void TimePane::drawFoldedTitle(QPainter& painter) {
 void TimePane::foldedValue(QPainter& painter, const QString& text) {
   const int left = titleLeft() + titleWidth() + 6;
   const int room = m_gutter - kGap - 2 - left;
-  if (fontMetrics().horizontalAdvance(text) > room) return;
-  label(painter, QRect(left, 0, room, height()), Qt::AlignRight | Qt::AlignVCenter, text,
-        m_state->theme().accent);
+  const int width = fontMetrics().horizontalAdvance(text);
+  if (width <= room) {
+    label(painter, QRect(left, 0, room, height()), Qt::AlignRight | Qt::AlignVCenter, text,
+          m_state->theme().accent);
+    return;
+  }
+  // Too wide beside the title: on the plot's near end, or on the far one where the cursor is.
+  const QRect plot = plotRect();
+  QRect where(plot.left() + 1, 0, width + 2 * kGap, height());
+  if (const auto step = m_state->cursor()) {
+    const double at = axis().xOf(static_cast<double>(*step) + 0.5);
+    if (at < where.right() + kGap) where.moveRight(plot.right() - 1);
+  }
+  painter.fillRect(where.adjusted(0, 1, 0, -1), m_state->theme().base);
+  label(painter, where, Qt::AlignCenter, text, m_state->theme().accent);
 }
 
 void TimePane::drawStatic(QPainter& painter) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The window, driven by mouse and keys without a screen.
 #include <fstream>
+#include <map>
 #include <set>
 
 #include <QAbstractItemModelTester>
@@ -14,6 +15,7 @@
 #include <QSignalSpy>
 #include <QSortFilterProxyModel>
 #include <QStandardItemModel>
+#include <QTableView>
 #include <QTest>
 #include <QUrl>
 #include <QWheelEvent>
@@ -141,6 +143,104 @@ TEST_F(WindowTest, DragSelectsAndFitZooms) {
   EXPECT_FALSE(window.state()->selection());
   QTest::keyClick(p, Qt::Key_Backspace);
   EXPECT_EQ(window.state()->window(), (TimeWindow{0, 400}));
+}
+
+// The inspector of a range: sums over its steps, who stands out, and the chosen expert and GPU.
+TEST_F(WindowTest, TheInspectorSumsOverTheSelection) {
+  const RunStore& run = *demo();
+  constexpr std::uint64_t kFirst = 240, kEnd = 260;  // expert 40 overflows in step 250
+  window.state()->setSelection(StepRange{kFirst, kEnd});
+  window.state()->setExpert(testing::kSpikeExpert);
+  window.state()->setGpu(3);
+  double sent = 0, time = 0, entropy = 0, moe = 0, busiest = 0;
+  std::uint64_t kept = 0, overflow = 0, queue = 0;
+  std::vector<double> bytes(run.links(), 0);
+  std::map<std::uint32_t, int> waitedFor;
+  for (std::uint64_t i = kFirst; i < kEnd; ++i) {
+    const run::StepScalars& s = run.data().steps[i];
+    sent += static_cast<double>(s.bytes_sent);
+    time += static_cast<double>(s.end_ps - s.start_ps);
+    entropy += s.gate_entropy;
+    queue = std::max<std::uint64_t>(queue, s.longest_queue);
+    ++waitedFor[s.straggler_gpu];
+    const ExpertRow row = run.expertRow(kAllLayers, i);
+    kept += row.kept[testing::kSpikeExpert];
+    overflow += row.overflow[testing::kSpikeExpert];
+    moe += static_cast<double>(
+        run.gpuPhases(i)[3 * run::kPhases + static_cast<std::size_t>(run::Phase::kExpert)]);
+    for (std::size_t k = 0; k < bytes.size(); ++k) {
+      bytes[k] += static_cast<double>(run.linkBytes(i)[k]);
+    }
+  }
+  for (std::size_t k = 0; k < bytes.size(); ++k) {
+    busiest = std::max(busiest,
+                       bytes[k] / run.data().inventory.links[k].bandwidth.value / (time * 1e-12));
+  }
+  EXPECT_EQ(inspector(QStringLiteral("sent")), qs(bytesText(sent)));
+  EXPECT_EQ(inspector(QStringLiteral("longest queue")), count(queue));
+  EXPECT_EQ(inspector(QStringLiteral("gate entropy")),
+            qs(shortNumber(entropy / (kEnd - kFirst))) + QStringLiteral(" bit"));
+  EXPECT_EQ(inspector(QStringLiteral("  use")), qs(percentText(busiest)));
+  EXPECT_EQ(inspector(QStringLiteral("e40")), count(kept) + QStringLiteral(" tokens"));
+  EXPECT_GT(overflow, 0U);
+  EXPECT_EQ(inspector(QStringLiteral("e40 overflow")), count(overflow));
+  EXPECT_TRUE(inspector(QStringLiteral("GPU 3 expert")).startsWith(qs(timeText(moe))))
+      << inspector(QStringLiteral("GPU 3 expert")).toStdString();
+  const auto most =
+      std::max_element(waitedFor.begin(), waitedFor.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  EXPECT_EQ(inspector(QStringLiteral("straggler")),
+            QStringLiteral("GPU %1 (%2 of 20 steps)").arg(most->first).arg(most->second));
+  // Its values are links, too.
+  const InspectorModel& m = *window.inspector();
+  for (int r = 0; r < m.rowCount(); ++r) {
+    if (m.index(r, 0).data().toString() == QStringLiteral("straggler")) {
+      EXPECT_EQ(m.index(r, 1).data(kTargetRole).toString(),
+                QStringLiteral("gpu:%1").arg(most->first));
+    }
+  }
+}
+
+// Beside the title, or over the small plot where that is too wide for the gutter.
+TEST_F(WindowTest, AFoldedPaneKeepsItsValueAtTheCursor) {
+  constexpr std::uint64_t kStep = 100;
+  for (const char* id : {"steptime", "imbalance", "links", "timeline"}) {
+    window.panes()->setFold(QString::fromLatin1(id), PaneStack::Fold::kFolded);
+  }
+  QApplication::processEvents();
+  window.state()->setCursor(kStep);
+  const run::StepScalars& s = demo()->data().steps[kStep];
+  double all = 0, wait = 0;
+  for (std::size_t g = 0; g < demo()->gpus(); ++g) {
+    for (std::size_t p = 0; p < run::kPhases; ++p) {
+      const auto ps = static_cast<double>(demo()->gpuPhases(kStep)[g * run::kPhases + p]);
+      all += ps;
+      if (p == static_cast<std::size_t>(run::Phase::kWait)) wait += ps;
+    }
+  }
+  const auto says = [&](const char* id, const QString& value) {
+    bool found = false;
+    QString said;
+    pane(id)->grab();
+    for (const TimePane::Label& l : pane(id)->labels()) {
+      found = found || l.text == value;
+      said += l.text + QStringLiteral(" | ");
+    }
+    EXPECT_TRUE(found) << id << ": " << value.toStdString() << " is not in " << said.toStdString();
+  };
+  says("steptime", qs(timeText(static_cast<double>(s.end_ps - s.start_ps))));
+  says("imbalance", QString::number(s.imbalance, 'f', 2));
+  says("timeline", QStringLiteral("wait %1 %").arg(qRound(wait / all * 100)));
+}
+
+TEST_F(WindowTest, EscapeInADockClearsTheSelection) {
+  window.state()->setSelection(StepRange{10, 20});
+  auto* table = window.findChild<QTableView*>();
+  ASSERT_NE(table, nullptr);
+  table->setFocus();
+  ASSERT_TRUE(table->hasFocus());
+  QTest::keyClick(table, Qt::Key_Escape);
+  EXPECT_FALSE(window.state()->selection());
 }
 
 TEST_F(WindowTest, MiddleDragPans) {
