@@ -49,7 +49,7 @@ TEST(Metrics, OfTheSampleRunAreThoseComputedByHand) {
     sum += m.at(std::string(part) + " share");
   }
   EXPECT_NEAR(sum, 1, 1e-12);
-  EXPECT_NEAR(m.at("idle share"), 0, 1e-12);  // One step follows the other.
+  EXPECT_EQ(m.at("idle share"), 0);  // One step follows the other.
   // Imbalance: step 5 (1.5 + 10/7)/2, step 9 (1.5 + 1)/2, six steps of 1.
   EXPECT_NEAR(m.at("imbalance mean"), ((1.5 + 10.0 / 7) / 2 + 1.25 + 6) / 8, 1e-12);
   EXPECT_DOUBLE_EQ(m.at("imbalance max"), 1.5);
