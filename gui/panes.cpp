@@ -107,6 +107,8 @@ void HeatPane::refresh() {
   const RunStore* run = m_state->run();
   if (run == nullptr) return;
   m_order = rowsByGpu(*run, m_state->layer());
+  m_lost = lostGpus(*run);
+  m_movedSince = movedSince(*run);
   findCopies();
   m_top = m_overTop = 1;
   try {
@@ -558,6 +560,7 @@ void HeatPane::drawContent(QPainter& painter, const QRect& whole) {
 
   const double rowHeight = plot.height() / static_cast<double>(experts);
   drawHatch(painter, plot, rowHeight);
+  drawLost(painter, plot, rowHeight);
   if (folded()) return;
   // Triangles beside rows that are over capacity somewhere in the window.
   painter.setRenderHint(QPainter::Antialiasing);
@@ -624,6 +627,39 @@ void HeatPane::drawHatch(QPainter& painter, const QRect& plot, double rowHeight)
     }
   }
   painter.setClipping(false);
+}
+
+void HeatPane::drawLost(QPainter& painter, const QRect& plot, double rowHeight) const {
+  QColor line = m_state->theme().base;
+  line.setAlpha(190);
+  const TimeAxis a = axis();
+  for (const LostGpu& l : m_lost) {
+    const int left = std::max(plot.left(), qRound(a.xOf(static_cast<double>(l.from))));
+    const int right = std::min(plot.right(), qRound(a.xOf(static_cast<double>(l.to))) - 1);
+    for (const Group& g : m_groups) {
+      if (g.gpu != l.gpu || left > right) continue;
+      const int top = plot.top() + qRound(static_cast<double>(g.first) * rowHeight);
+      const int bottom = plot.top() + qRound(static_cast<double>(g.end) * rowHeight) - 1;
+      painter.setClipRect(QRect(left, top, right - left + 1, bottom - top + 1));
+      painter.setPen(QPen(line, 1));
+      const int height = bottom - top;
+      for (int x = left - height; x <= right; x += 5) painter.drawLine(x, bottom, x + height, top);
+      painter.setClipping(false);
+    }
+  }
+}
+
+QString HeatPane::placeText(const HeatRow& row, std::uint64_t step) const {
+  const QString name = gpuName(row.gpu);
+  for (const LostGpu& l : m_lost) {
+    if (l.gpu == row.gpu && step >= l.from && step < l.to) {
+      return tr("%1 (lost since step %2: it stands elsewhere)").arg(name).arg(l.from);
+    }
+  }
+  if (m_movedSince && step >= *m_movedSince) {
+    return tr("%1 (at the start; experts moved at step %2)").arg(name).arg(*m_movedSince);
+  }
+  return row.copy ? tr("%1 (a copy)").arg(name) : name;
 }
 
 void HeatPane::drawOverlay(QPainter& painter, const QRect& whole) {
@@ -696,9 +732,9 @@ QString HeatPane::describe(const QPoint& position) const {
   if (!step || m_order.empty()) return {};
   const HeatRow& place = m_order[rowAt(position.y())];
   const std::uint32_t e = place.expert;
-  const QString name = QStringLiteral("%1 @ %2%3, %4: ")
-                           .arg(qs(expertName(e, run->experts())), gpuName(place.gpu),
-                                place.copy ? tr(" (a copy)") : QString(), stepText(*run, *step));
+  const QString name =
+      QStringLiteral("%1 @ %2, %3: ")
+          .arg(qs(expertName(e, run->experts())), placeText(place, *step), stepText(*run, *step));
   if (!run->hasSteps()) {
     const auto kept =
         heatColumns(*run, m_state->layer(), Scale::kTokens, Aggregate::kMax, oneStep(*step), 1);

@@ -82,12 +82,18 @@ class HeatPane : public TimePane {
   [[nodiscard]] QRgb overColor(double fill) const;
 
   void drawHatch(QPainter& painter, const QRect& plot, double rowHeight) const;
+  /// Rows of GPUs over the steps in which they are lost.
+  void drawLost(QPainter& painter, const QRect& plot, double rowHeight) const;
+  /// "GPU 3", and what has become of that at the step.
+  [[nodiscard]] QString placeText(const HeatRow& row, std::uint64_t step) const;
 
   std::vector<HeatRow> m_order;  // rows on screen
   std::size_t m_allRows = 0;
   bool m_mixed = false;  // the rows' GPUs are those of the first layer only
   std::vector<Group> m_groups;
   std::vector<CopyLine> m_copies;
+  std::vector<LostGpu> m_lost;
+  std::optional<std::uint64_t> m_movedSince;
   double m_rowFirst = 0, m_rowEnd = 0;  // share of all rows on screen, 0 … 1; end 0: all
   double m_top = 1;
   double m_overTop = 1;  // largest demand / capacity; 1: one red

@@ -57,4 +57,33 @@ std::vector<HeatRow> rowsByGpu(const RunStore& run, std::uint32_t layer) {
   return rows;
 }
 
+std::vector<LostGpu> lostGpus(const RunStore& run) {
+  std::vector<LostGpu> lost;
+  for (const run::Event& e : run.events()) {
+    if (e.kind != run::EventKind::kFault || e.gpu == run::kNone || e.step == run::kNone ||
+        !e.text.starts_with("gpu_loss ")) {
+      continue;
+    }
+    if (!e.text.ends_with(": over")) {
+      lost.push_back({e.gpu, e.step, run.steps()});
+      continue;
+    }
+    const auto open = std::find_if(lost.rbegin(), lost.rend(), [&](const LostGpu& l) {
+      return l.gpu == e.gpu && l.to == run.steps();
+    });
+    if (open != lost.rend()) open->to = e.step;
+  }
+  return lost;
+}
+
+std::optional<std::uint64_t> movedSince(const RunStore& run) {
+  for (const run::Event& e : run.events()) {
+    if (e.kind == run::EventKind::kPolicyAction && e.step != run::kNone &&
+        e.text.starts_with("rebalance: ")) {
+      return e.step;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace switchyard::gui

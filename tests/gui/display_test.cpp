@@ -195,6 +195,63 @@ TEST_F(DisplayTest, GpusThatHoldOnlyCopiesHaveALine) {
   EXPECT_TRUE(pane<HeatPane>("heatmap")->copyNames().isEmpty());
 }
 
+TEST_F(DisplayTest, RowsOfALostGpuSayThatItsExpertsStandElsewhere) {
+  run::RunData data = demoRun(40);
+  const auto event = [](run::EventKind kind, std::uint32_t step, std::uint32_t gpu,
+                        std::string text) {
+    run::Event e;
+    e.kind = kind;
+    e.step = step;
+    e.gpu = gpu;
+    e.text = std::move(text);
+    return e;
+  };
+  data.events = {event(run::EventKind::kFault, 10, 3, "gpu_loss gpu3"),
+                 event(run::EventKind::kFault, 20, 3, "gpu_loss gpu3: over"),
+                 event(run::EventKind::kFault, 25, 5, "slow_gpu gpu5"),
+                 event(run::EventKind::kPolicyAction, 30, run::kNone, "rebalance: load 1.5 > 1.2")};
+  open(stored(run::RunData(data)));
+  auto* heat = pane<HeatPane>("heatmap");
+  const QRect plot = heat->plotRect();
+  const QImage with = heat->grab().toImage();
+  const auto at = [&](double step, std::uint32_t expert) {
+    return QPoint(plot.left() + static_cast<int>(step / 40 * plot.width()),
+                  heat->yOfExpert(expert));
+  };
+  const std::uint32_t lost = 3 * 8 + 4;  // Eight experts on each GPU.
+  const auto place = [&](double step, std::uint32_t expert) {
+    const QString text = said(heat, at(step, expert));
+    return text.left(text.indexOf(QStringLiteral(", step")));
+  };
+  EXPECT_EQ(place(9.5, lost), QStringLiteral("e28 @ GPU 3"));
+  EXPECT_EQ(place(10.5, lost),
+            QStringLiteral("e28 @ GPU 3 (lost since step 10: it stands elsewhere)"));
+  EXPECT_EQ(place(19.5, lost),
+            QStringLiteral("e28 @ GPU 3 (lost since step 10: it stands elsewhere)"));
+  EXPECT_EQ(place(20.5, lost), QStringLiteral("e28 @ GPU 3"));
+  EXPECT_EQ(place(10.5, 5 * 8), QStringLiteral("e40 @ GPU 5"));
+  EXPECT_EQ(place(30.5, 5 * 8),
+            QStringLiteral("e40 @ GPU 5 (at the start; experts moved at step 30)"));
+  // Hatched there and nowhere else: against the same run with a fault of another kind.
+  data.events[0].text = "slow_gpu gpu3";
+  data.events[1].text = "slow_gpu gpu3: over";
+  open(stored(std::move(data)));
+  heat = pane<HeatPane>("heatmap");
+  ASSERT_EQ(heat->plotRect(), plot);
+  const QImage without = heat->grab().toImage();
+  const int left = plot.left() + plot.width() / 4, right = plot.left() + plot.width() / 2;
+  int inside = 0, outside = 0;
+  for (int y = heat->yOfExpert(0); y <= heat->yOfExpert(63); ++y) {
+    const bool row = y >= heat->yOfExpert(24) - 4 && y <= heat->yOfExpert(31) + 4;
+    for (int x = plot.left(); x < plot.right(); ++x) {
+      if (with.pixel(x, y) == without.pixel(x, y)) continue;
+      (row && x >= left - 1 && x <= right + 1 ? inside : outside) += 1;
+    }
+  }
+  EXPECT_GT(inside, 50);
+  EXPECT_EQ(outside, 0);
+}
+
 /// Eight experts per GPU, as the demo; GPU 5 holds a copy of e03 as well, GPU 2 copies of e40, e41.
 run::RunData withReplicas() {
   run::RunData data = demoRun(40);
