@@ -60,6 +60,9 @@
 namespace switchyard::gui {
 namespace {
 
+/// Left for a frame and a title bar, which are not known before the window is shown; pixels.
+constexpr QMargins kFrameRoom(4, 32, 4, 4);
+
 constexpr int kFieldPixels = 190;  // of the tool bar's fields, at most
 
 /// One line that ends with an ellipsis where it is cut; text() stays whole.
@@ -177,7 +180,7 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   if (m_persistent) {
     // A first start on a small screen must not hang over its edges.
     if (const QScreen* screen = QGuiApplication::primaryScreen()) {
-      resize(size().boundedTo(screen->availableGeometry().size() - QSize(8, 36)));
+      resize(size().boundedTo(screen->availableGeometry().marginsRemoved(kFrameRoom).size()));
     }
     const QSettings settings;
     const bool systemDark = QApplication::palette().color(QPalette::Window).lightness() < 128;
@@ -195,16 +198,22 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
   fillRecent();
 }
 
-/// A geometry of larger screens, or of ones that are gone, must leave the title bar in reach.
+/// A geometry of larger screens, or of ones that are gone, must leave the title bar in reach. One
+/// that lies on the screen stays as it is. All is about the inner rectangle: the frame is not known
+/// before the window is first shown, so move(), which takes the frame's corner, would shift it.
 void MainWindow::keepOnScreen() {
   if (isMaximized() || isFullScreen()) return;
   const QScreen* screen = QGuiApplication::screenAt(geometry().center());
   if (screen == nullptr) screen = QGuiApplication::primaryScreen();
   if (screen == nullptr) return;
-  const QRect room = screen->availableVirtualGeometry();
-  resize(size().boundedTo(room.size()));
-  move(std::clamp(x(), room.left(), std::max(room.left(), room.right() + 1 - width())),
-       std::clamp(y(), room.top(), std::max(room.top(), room.bottom() + 1 - height())));
+  const QRect whole = screen->availableVirtualGeometry();
+  QRect inner = geometry();
+  if (whole.contains(inner)) return;
+  const QRect room = whole.marginsRemoved(kFrameRoom);
+  inner.setSize(inner.size().boundedTo(room.size()));
+  inner.moveLeft(std::clamp(inner.left(), room.left(), room.right() + 1 - inner.width()));
+  inner.moveTop(std::clamp(inner.top(), room.top(), room.bottom() + 1 - inner.height()));
+  setGeometry(inner);
 }
 
 MainWindow::~MainWindow() {

@@ -1508,6 +1508,14 @@ QString TimelinePane::detail() const {
   return tr("share by phase; at the cursor: share waiting; zigzag: several steps in a pixel");
 }
 
+namespace {
+
+/// Phases of run::kPhaseNames where all names do not fit: no two look alike.
+constexpr std::array<std::string_view, run::kPhases> kPhaseBriefs = {
+    "host", "attn", "router", "disp", "expert", "comb", "dense", "coll", "head", "wait"};
+
+}  // namespace
+
 std::vector<TimePane::LegendItem> TimelinePane::legend() const {
   std::vector<LegendItem> items;
   const RunStore* run = m_state->run();
@@ -1519,7 +1527,9 @@ std::vector<TimePane::LegendItem> TimelinePane::legend() const {
   for (std::size_t p = 0; p < run::kPhases; ++p) {
     bool used = false;
     for (std::size_t g = 0; g < run->gpus(); ++g) used = used || all[g * run::kPhases + p] > 0;
-    if (used) items.push_back({qs(run::kPhaseNames[p]), m_state->theme().phases[p], Qt::NoPen});
+    if (!used) continue;
+    items.push_back(
+        {qs(run::kPhaseNames[p]), m_state->theme().phases[p], Qt::NoPen, qs(kPhaseBriefs[p])});
   }
   if (criticalStep()) items.push_back({tr("critical"), m_state->theme().accent});
   return items;

@@ -158,16 +158,27 @@ QRect TimePane::gutterLine(int y) const {
   return {2, y - h / 2, m_gutter - 2 - kGap, h};
 }
 
-int TimePane::legendWidth() const {
+int TimePane::legendWidth() const { return widthOf(legend(), kLegendGap); }
+
+int TimePane::widthOf(const std::vector<LegendItem>& items, int gap) const {
   int w = 0;
-  for (const LegendItem& item : legend()) {
-    w += kSwatch + 4 + fontMetrics().horizontalAdvance(item.text) + kSlack + kLegendGap;
+  for (const LegendItem& item : items) {
+    w += kSwatch + 4 + fontMetrics().horizontalAdvance(item.text) + kSlack + gap;
   }
-  return std::max(0, w - kLegendGap);
+  return std::max(0, w - gap);
+}
+
+std::vector<TimePane::LegendItem> TimePane::legendIn(int width) const {
+  std::vector<LegendItem> items = legend();
+  if (widthOf(items, kLegendGap / 2) <= width) return items;
+  for (LegendItem& item : items) {
+    if (!item.brief.isEmpty()) item.text = item.brief;
+  }
+  return items;
 }
 
 void TimePane::drawLegend(QPainter& painter, const QRect& rect) {
-  const std::vector<LegendItem> items = legend();
+  const std::vector<LegendItem> items = legendIn(rect.width());
   if (items.empty()) return;
   // If the names do not fit they share the room that is left, each cut with an ellipsis.
   const int n = static_cast<int>(items.size());
@@ -233,7 +244,9 @@ void TimePane::drawHeader(QPainter& painter) {
         theme.text, true);
   int x = left + words + 10;
   const int room = std::max(0, right - x);
-  const int wanted = legendWidth();
+  int wanted = legendWidth();
+  // Short names leave room for other text.
+  if (wanted > room) wanted = std::min(wanted, widthOf(legendIn(room), kLegendGap));
   const int legendRoom = std::min(wanted, room);
   if (wanted > 0) {
     drawLegend(painter, QRect(right - legendRoom, 0, legendRoom, h));
@@ -493,14 +506,18 @@ void TimePane::mouseMoveEvent(QMouseEvent* event) {
   const bool fold = foldRect().contains(at);
   setCursor(fold ? Qt::PointingHandCursor : Qt::ArrowCursor);
   if (fold && m_drag == Drag::kNone) {
-    emit hovered(
-        (m_folded ? tr("%1: click or Space unfolds; %2") : tr("%1: click or Space folds; %2"))
-            .arg(title(), headerText()));
+    sayFold();
     return;
   }
   const bool header =
       !m_folded && hasHeader() && at.y() < headerHeight() && m_state->run() != nullptr;
   emit hovered(said.isEmpty() && header ? title() + QStringLiteral(": ") + headerText() : said);
+}
+
+void TimePane::sayFold() {
+  emit hovered(
+      (m_folded ? tr("%1: click or Space unfolds; %2") : tr("%1: click or Space folds; %2"))
+          .arg(title(), headerText()));
 }
 
 void TimePane::mouseReleaseEvent(QMouseEvent* event) {
@@ -510,6 +527,7 @@ void TimePane::mouseReleaseEvent(QMouseEvent* event) {
     emit rangeSelected(event->globalPosition().toPoint());
   } else if (drag == Drag::kSelect && foldRect().contains(event->pos())) {
     emit foldWanted();
+    sayFold();  // what the next click does
   } else if (drag == Drag::kSelect) {
     clicked(event->pos());
   }

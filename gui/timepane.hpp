@@ -35,6 +35,7 @@ class TimePane : public QWidget {
     QString text;
     QColor color;
     Qt::PenStyle line = Qt::SolidLine;  ///< NoPen: a filled box.
+    QString brief = {};  ///< Stands for the text where the legend has no room for all of them.
   };
 
   /// `state` outlives the pane.
@@ -96,6 +97,8 @@ class TimePane : public QWidget {
   [[nodiscard]] virtual QString drawnText() const;
   [[nodiscard]] virtual std::vector<LegendItem> legend() const { return {}; }
   [[nodiscard]] virtual int legendWidth() const;
+  /// The legend as it is drawn in that width: with short names where the whole ones do not fit.
+  [[nodiscard]] std::vector<LegendItem> legendIn(int width) const;
   virtual void drawLegend(QPainter& painter, const QRect& rect);
   /// Pixels between header and plot (a strip of ticks).
   [[nodiscard]] virtual int stripHeight() const { return 0; }
@@ -138,9 +141,12 @@ class TimePane : public QWidget {
   ViewState* m_state;
 
  private:
+  [[nodiscard]] int widthOf(const std::vector<LegendItem>& items, int gap) const;
   void drawStatic(QPainter& painter);
   void drawHeader(QPainter& painter);
   void drawFoldedTitle(QPainter& painter);
+  /// Says what a click on the title does.
+  void sayFold();
   void drawTriangle(QPainter& painter, int middle);
   /// Of a folded pane none.
   [[nodiscard]] int strip() const { return m_folded ? 0 : stripHeight(); }

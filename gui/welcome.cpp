@@ -5,6 +5,8 @@
 #include <QGridLayout>
 #include <QLabel>
 #include <QPushButton>
+#include <QStyleOptionButton>
+#include <QStylePainter>
 #include <QVBoxLayout>
 
 #include "gui/text.hpp"
@@ -18,6 +20,34 @@ QLabel* heading(const QString& text, QWidget* parent, double larger = 2) {
   makeHeading(label, larger);
   return label;
 }
+
+/// A flat button whose text begins at the left, in the palette's colours in every state and theme,
+/// which one that a style sheet aligns does not promise.
+class FileButton : public QPushButton {
+ public:
+  explicit FileButton(const QString& text) : QPushButton(text) { setFlat(true); }
+
+ protected:
+  void paintEvent(QPaintEvent*) override {
+    QStylePainter painter(this);
+    QStyleOptionButton option;
+    initStyleOption(&option);
+    painter.drawControl(QStyle::CE_PushButtonBevel, option);
+    const QRect room = style()->subElementRect(QStyle::SE_PushButtonContents, &option, this);
+    const int aside = style()->pixelMetric(QStyle::PM_ButtonMargin, &option, this) / 2;
+    painter.drawItemText(
+        room.adjusted(aside, 0, -aside, 0), Qt::AlignLeft | Qt::AlignVCenter, option.palette,
+        isEnabled(),
+        option.fontMetrics.elidedText(text(), Qt::ElideMiddle, room.width() - 2 * aside),
+        QPalette::ButtonText);
+    if (hasFocus()) {
+      QStyleOptionFocusRect focus;
+      focus.QStyleOption::operator=(option);
+      focus.rect = style()->subElementRect(QStyle::SE_PushButtonFocusRect, &option, this);
+      painter.drawPrimitive(QStyle::PE_FrameFocusRect, focus);
+    }
+  }
+};
 
 }  // namespace
 
@@ -142,9 +172,7 @@ void Welcome::setRecent(const QStringList& files) {
     return;
   }
   for (const QString& f : files) {
-    auto* button = new QPushButton(QFileInfo(f).fileName());
-    button->setFlat(true);
-    button->setStyleSheet(QStringLiteral("text-align:left"));
+    auto* button = new FileButton(QFileInfo(f).fileName());
     button->setToolTip(f);
     connect(button, &QPushButton::clicked, this, [this, f] { emit fileWanted(f); });
     m_recent->addWidget(button);

@@ -58,7 +58,9 @@ WhatIf::WhatIf(QWidget* parent)
   for (const char* a : {"direct", "ring", "ring_bidirectional", "hierarchical"}) {
     m_algorithm->addItem(QString::fromLatin1(a), QString::fromLatin1(a));
   }
-  field(tr("capacity factor"), m_factor, tr("policy.capacity.factor, a number > 0"));
+  field(tr("capacity factor"), m_factor,
+        tr("policy.capacity.factor, a number > 0. Where the scenario has no capacity limit it gets "
+           "one: policy.capacity.rule = share, this factor times an expert's fair share."));
   field(tr("policy"), m_policy, tr("A policy file in place of policy.file"));
   field(tr("exchange"), m_algorithm, tr("network.algorithm"));
   field(tr("links ×"), m_links, tr("Bandwidth of every type of link, times this"));
@@ -144,6 +146,38 @@ QString WhatIf::withFaults(const QString& gpu) const {
          QLatin1Char(']');
 }
 
+QStringList WhatIf::withFactor(double factor, const QStringList& before) const {
+  ScenarioDocument document(m_file.toStdString());
+  for (const QString& s : before) {
+    const QString key = s.section(QLatin1Char('='), 0, 0);
+    if (key.startsWith(QStringLiteral("policy."))) {
+      document.set(key.toStdString(), s.section(QLatin1Char('='), 1).toStdString());
+    }
+  }
+  const auto value = [&](const char* key) {
+    const ScenarioDocument::Entry* entry = document.entry(key);
+    return entry == nullptr ? QString() : qs(entry->value).remove(QLatin1Char('"'));
+  };
+  const QString rule = value("policy.capacity.rule");
+  const QString dynamic = value("policy.capacity.dynamic");
+  if (rule == QStringLiteral("absolute") || rule == QStringLiteral("fairseq_train")) {
+    throw InputError("capacity factor",
+                     "the scenario's capacity limit, policy.capacity.rule = " + rule.toStdString() +
+                         ", has no factor",
+                     "leave the field empty or choose a policy whose limit has one");
+  }
+  if (!dynamic.isEmpty() && dynamic != QStringLiteral("fixed")) {
+    throw InputError(
+        "capacity factor",
+        "the scenario's capacity limit changes in the run, policy.capacity.dynamic = " +
+            dynamic.toStdString() + ", and has no fixed factor",
+        "leave the field empty or choose a policy with a fixed limit");
+  }
+  QStringList out;
+  if (rule == QStringLiteral("none")) out << QStringLiteral("policy.capacity.rule=share");
+  return out << QStringLiteral("policy.capacity.factor=%1").arg(factor);
+}
+
 QStringList WhatIf::settings() const {
   QStringList out = m_settings;
   const auto number = [](const QLineEdit* edit, const char* what) {
@@ -158,7 +192,7 @@ QStringList WhatIf::settings() const {
     out << QStringLiteral("policy.file=%1").arg(m_policy->currentData().toString());
   }
   if (!m_factor->text().trimmed().isEmpty()) {
-    out << QStringLiteral("policy.capacity.factor=%1").arg(number(m_factor, "capacity factor"));
+    out << withFactor(number(m_factor, "capacity factor"), out);
   }
   if (!m_algorithm->currentData().toString().isEmpty()) {
     out << QStringLiteral("network.algorithm=%1").arg(m_algorithm->currentData().toString());

@@ -32,7 +32,8 @@ class WhatIf : public QToolBar {
   [[nodiscard]] QComboBox* algorithm() const { return m_algorithm; }
   [[nodiscard]] QPushButton* runButton() const { return m_run; }
   /// What is to be changed, as --set takes it, after what the shown run was changed by. InputError
-  /// for a factor that is no number > 0.
+  /// for a factor that is no number > 0, and for one that the scenario's capacity limit would not
+  /// use.
   [[nodiscard]] QStringList settings() const;
   /// What the shown run set itself, without what the strip changes.
   [[nodiscard]] const QStringList& baseSettings() const { return m_settings; }
@@ -48,6 +49,9 @@ class WhatIf : public QToolBar {
   void fitText();
   /// The scenario's faults and the loss of the GPU, as an inline array.
   [[nodiscard]] QString withFaults(const QString& gpu) const;
+  /// The settings for a capacity factor, after those in `before`: with a rule that multiplies by it
+  /// where the scenario has no capacity limit. InputError where its limit has no factor.
+  [[nodiscard]] QStringList withFactor(double factor, const QStringList& before) const;
   void refresh();
   QString m_file;
   QStringList m_settings;

@@ -895,6 +895,42 @@ TEST_F(ChecksTest, AFolderThatMayNotBeWrittenIsNamedAndNothingIsLost) {
   EXPECT_NE(read_file("checks_readonly/s.toml").find("seed = 77"), std::string::npos);
 }
 
+/// Geometry of a window that was left at `placed`, after each of three further starts.
+std::vector<QRect> afterStarts(const QRect& placed, const char* folder) {
+  const QString config = QDir(QLatin1String(folder)).absolutePath();
+  QDir(config).removeRecursively();
+  QSettings::setPath(QSettings::NativeFormat, QSettings::UserScope, config);
+  std::vector<QRect> out;
+  for (int start = 0; start < 4; ++start) {
+    MainWindow window(true);
+    window.show();
+    QApplication::processEvents();
+    if (start == 0) window.setGeometry(placed);
+    QApplication::processEvents();
+    if (start > 0) out.push_back(window.geometry());
+    window.close();
+  }
+  return out;
+}
+
+TEST(Geometry, StaysTheSameFromStartToStart) {
+  // The screen without a display may be narrower than the window: its sides are left alone here.
+  const QRect screen = QGuiApplication::primaryScreen()->availableGeometry();
+  const QRect placed(screen.left() + 30, screen.top() + 50, 640,
+                     MainWindow(false).minimumSizeHint().expandedTo({640, 480}).height());
+  ASSERT_LE(placed.bottom() + 40, screen.bottom()) << "the window does not fit the test's screen";
+  const std::vector<QRect> same = afterStarts(placed, "geometry_same");
+  EXPECT_EQ(same, std::vector<QRect>(3, same.front()));
+  EXPECT_EQ(same.front().top(), placed.top());
+  EXPECT_EQ(same.front().height(), placed.height());
+  // Partly off the screen: it is brought back once, with room for a frame, and stays there.
+  const QRect off = placed.translated(0, screen.bottom() - 100);
+  const std::vector<QRect> back = afterStarts(off, "geometry_off");
+  EXPECT_EQ(back, std::vector<QRect>(3, back.front()));
+  EXPECT_EQ(back.front().height(), placed.height());
+  EXPECT_LT(back.front().bottom(), screen.bottom());
+}
+
 TEST(Geometry, OfAnotherScreenOrNoneAtAllGivesAUsableWindow) {
   const QString config = QDir(QStringLiteral("geometry_config")).absolutePath();
   QDir(config).removeRecursively();

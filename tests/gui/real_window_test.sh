@@ -98,6 +98,10 @@ find_window() {
 }
 placed() { [[ $(xdotool getwindowgeometry "$window" 2>&1) == *"Geometry: 1280x780"* ]]; }
 docks_are() { [ "$(docks)" = "$1" ]; }
+# The inner rectangle of the window, which is what the app saves.
+inner() { xdotool getwindowgeometry "$window" 2>&1 | tail -n +2; }
+inner_is() { [ "$(inner)" = "$1" ]; }
+# start NAME RUN…: with a size and a place of the test's, or as the app has them: AS_SAVED=1 start …
 start() {
   log=$work/$1.log
   shift
@@ -106,8 +110,12 @@ start() {
   pid=$!
   within_patience find_window || fail "no window"
   [ -n "$window" ] || fail "the app ended before it had a window"
-  xdotool windowsize "$window" 1280 780 windowmove "$window" 0 20 windowfocus "$window" || true
-  within_patience placed || fail "the window has not the size that it was given"
+  if [ -n "${AS_SAVED:-}" ]; then
+    xdotool windowfocus "$window" || true
+  else
+    xdotool windowsize "$window" 1280 780 windowmove "$window" 0 20 windowfocus "$window" || true
+    within_patience placed || fail "the window has not the size that it was given"
+  fi
   settled
 }
 differs_from() { [ "$(picture)" != "$1" ]; }
@@ -168,5 +176,14 @@ changes "Restore default layout" xdotool key Up key Return
 xdotool mousemove 700 440
 settled
 within_patience docks_are "$shipped" || fail "\"Restore default layout\" did not bring back the docks"
+# Left where it has room, the window comes back to the same place, start after start.
+xdotool windowsize "$window" 1100 700 windowmove "$window" 90 60
+settled
+left_at=$(inner)
 quit
+for again in third fourth fifth; do
+  AS_SAVED=1 start "$again" a.h5
+  within_patience inner_is "$left_at" || fail "the $again start is not where the window was left: $left_at"
+  quit
+done
 echo "the window works with a real mouse and keyboard"

@@ -28,6 +28,8 @@
 #include "engine/base/error.hpp"
 #include "engine/base/file_hash.hpp"
 #include "engine/base/hash.hpp"
+#include "gui/core/gallery.hpp"
+#include "gui/core/scenariodocument.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/render.hpp"
 #include "gui/runsfolder.hpp"
@@ -239,6 +241,66 @@ TEST_F(UpkeepTest, AnImpossibleValueIsNotSavedWithoutAWord) {
   window.form()->setValue(QStringLiteral("workload.batch"), QStringLiteral("16"));
   window.form()->saveButton()->click();
   EXPECT_NE(onDisk().find("batch = 16"), std::string::npos) << "a sound one at once";
+}
+
+TEST_F(UpkeepTest, ACapacityFactorBringsALimitWhereTheScenarioHasNone) {
+  const QString rule = QStringLiteral("policy.capacity.rule=share");
+  const QString factor = QStringLiteral("policy.capacity.factor=1.5");
+  WhatIf strip;
+  strip.factor()->setText(QStringLiteral("1.5"));
+  // Explorations without a limit, and one with: what the strip sends resolves.
+  for (const char* name : {"mixed_fabric", "offload_lru", "gpu_failure", "serving_mixtral"}) {
+    const QString file = qs((scenariosFolder() / (std::string(name) + ".toml")).string());
+    strip.setScenario(file, {});
+    const QStringList sent = strip.settings();
+    EXPECT_EQ(sent, (QStringList{rule, factor})) << name;
+    ScenarioDocument document(file.toStdString());
+    for (const QString& s : sent) {
+      document.set(s.section('=', 0, 0).toStdString(), s.section('=', 1).toStdString());
+    }
+    EXPECT_EQ(document.problem().value_or(""), "") << name;
+  }
+  strip.setScenario(qs((scenariosFolder() / "overloaded_expert.toml").string()), {});
+  EXPECT_EQ(strip.settings(), QStringList{factor}) << "its limit stays as it is";
+  // Of a run whose own settings took the limit away, or brought one.
+  writeText("upkeep_factor.toml", kTinyScenario);
+  const QString tiny = QStringLiteral("upkeep_factor.toml");
+  strip.setScenario(tiny, {});
+  EXPECT_EQ(strip.settings(), QStringList{factor});
+  const QStringList own = {QStringLiteral("policy.capacity.factor=1"),
+                           QStringLiteral("policy.capacity.rule=none")};
+  strip.setScenario(tiny, own);
+  EXPECT_EQ(strip.settings(), own + QStringList({rule, factor}));
+  const QString fabric = qs((scenariosFolder() / "mixed_fabric.toml").string());
+  strip.setScenario(fabric, {QStringLiteral("policy.capacity.rule=megatron")});
+  EXPECT_EQ(strip.settings(),
+            (QStringList{QStringLiteral("policy.capacity.rule=megatron"), factor}));
+  // A policy with a limit of its own, chosen in the strip.
+  strip.setScenario(fabric, {});
+  strip.policy()->setCurrentIndex(strip.policy()->findText(QStringLiteral("capacity_2.0")));
+  ASSERT_GT(strip.policy()->currentIndex(), 0);
+  EXPECT_EQ(strip.settings().size(), 2);
+  EXPECT_FALSE(strip.settings().contains(rule)) << strip.settings().join(' ').toStdString();
+  EXPECT_TRUE(strip.settings().contains(factor));
+  // Limits without a factor are refused in words of the strip.
+  strip.policy()->setCurrentIndex(0);
+  const auto refused = [&](const QStringList& settings) {
+    strip.setScenario(fabric, settings);
+    try {
+      (void)strip.settings();
+    } catch (const InputError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused({QStringLiteral("policy.capacity.absolute=8"),
+                     QStringLiteral("policy.capacity.rule=absolute")})
+                .find("policy.capacity.rule = absolute, has no factor"),
+            std::string::npos);
+  EXPECT_NE(refused({QStringLiteral("policy.capacity.rule=share"),
+                     QStringLiteral("policy.capacity.dynamic=log2")})
+                .find("policy.capacity.dynamic = log2"),
+            std::string::npos);
 }
 
 TEST_F(UpkeepTest, TheLossOfAGpuIsAddedToTheFaultsOfTheScenario) {

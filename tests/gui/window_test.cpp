@@ -12,6 +12,7 @@
 #include <QHeaderView>
 #include <QLineEdit>
 #include <QMimeData>
+#include <QPushButton>
 #include <QSignalSpy>
 #include <QSortFilterProxyModel>
 #include <QStandardItemModel>
@@ -39,6 +40,8 @@ std::shared_ptr<const RunStore> demo() {
       std::make_shared<const RunStore>(std::make_shared<const run::RunData>(demoRun()), "demo.h5");
   return store;
 }
+
+int luminanceOf(const QColor& c) { return qGray(c.rgb()); }
 
 class WindowTest : public ::testing::Test {
  protected:
@@ -560,6 +563,103 @@ TEST_F(WindowTest, WithoutARunTheWindowSaysHowToOpenOne) {
   window.grab();
   EXPECT_EQ(window.page(), MainWindow::Page::kWelcome);
   EXPECT_EQ(window.inspector()->rowCount(), 0);
+}
+
+TEST_F(WindowTest, TheStatusBarSaysWhatTheNextClickOnATitleDoes) {
+  TimePane* p = pane("imbalance");
+  const auto click = [&] {
+    const bool folded = p->folded();
+    QTest::mouseMove(p, p->foldRect().center());
+    QTest::mouseClick(p, Qt::LeftButton, {}, p->foldRect().center());
+    QApplication::processEvents();
+    ASSERT_NE(p->folded(), folded);
+    EXPECT_TRUE(window.hoverText().contains(folded ? QStringLiteral("Space folds")
+                                                   : QStringLiteral("Space unfolds")))
+        << window.hoverText().toStdString();
+  };
+  click();
+  click();
+  click();
+}
+
+/// Names in the legend of the pane at that width.
+QStringList legendAt(TimelinePane& pane, int width) {
+  pane.resize(width, 120);
+  (void)pane.grab();
+  QStringList names;
+  for (const TimePane::Label& l : pane.labels()) {
+    if (l.rect.bottom() < 24 && !l.text.contains(' ')) names << l.text;
+  }
+  return names;
+}
+
+TEST(Legend, OfTheTimeOfGpusHasShortNamesBeforeItCutsAny) {
+  // The demo has no dense layers.
+  const QStringList whole = {"host",    "attention",  "router", "dispatch", "expert",
+                             "combine", "collective", "head",   "wait"};
+  const QStringList brief = {"host", "attn", "router", "disp", "expert",
+                             "comb", "coll", "head",   "wait"};
+  ViewState state;
+  state.setRun(demo());
+  TimelinePane pane(&state);
+  pane.setMargins(100, 30);
+  int width = 1400;
+  ASSERT_EQ(legendAt(pane, width), whole);
+  while (legendAt(pane, width) == whole) width -= 5;
+  // What does not fit whole is short, and nothing is cut as long as that fits.
+  const int first = width;
+  ASSERT_EQ(legendAt(pane, width), brief);
+  while (legendAt(pane, width) == brief) width -= 5;
+  EXPECT_GE(first - width, 100) << "attn, disp, comb and coll save more than that";
+  // Even narrower the short names are cut, at their ends, and stay different.
+  for (const int narrow : {width, width - 20, width - 40}) {
+    const QStringList cut = legendAt(pane, narrow);
+    ASSERT_EQ(cut.size(), brief.size()) << narrow;
+    EXPECT_EQ(QSet<QString>(cut.begin(), cut.end()).size(), brief.size());
+    for (qsizetype i = 0; i < cut.size(); ++i) {
+      const QString name = QString(cut[i]).remove(QChar(0x2026));
+      EXPECT_TRUE(brief[i].startsWith(name)) << cut[i].toStdString();
+    }
+  }
+}
+
+TEST(WelcomePage, RecentFilesAreLegibleInBothThemesWhetherTheyCanBeOpenedOrNot) {
+  const std::filesystem::path none = std::filesystem::absolute("no_scenarios_here");
+  for (const bool created : {false, true}) {
+    applyTheme(created);
+    Welcome page(none);
+    page.setAttribute(Qt::WA_DontShowOnScreen);
+    page.resize(900, 500);
+    page.setRecent({QStringLiteral("/runs/gpu_failure.h5")});
+    page.show();
+    QApplication::processEvents();
+    QPushButton* button = nullptr;
+    for (QPushButton* b : page.findChildren<QPushButton*>()) {
+      if (b->text() == QStringLiteral("gpu_failure.h5")) button = b;
+    }
+    ASSERT_NE(button, nullptr);
+    for (const bool dark : {created, !created}) {
+      applyTheme(dark);
+      for (const bool enabled : {true, false}) {
+        button->setEnabled(enabled);
+        QApplication::processEvents();
+        const QImage image =
+            page.grab(QRect(button->mapTo(&page, QPoint()), button->size())).toImage();
+        double most = 1;
+        for (int y = 0; y < image.height(); ++y) {
+          for (int x = 0; x < image.width(); ++x) {
+            const QColor c = image.pixelColor(x, y);
+            // Of the text, not of a shadow that is darker than a dark window.
+            if ((luminanceOf(c) > luminanceOf(themeFor(dark).window)) != dark) continue;
+            most = std::max(most, contrast(c, themeFor(dark).window));
+          }
+        }
+        EXPECT_GE(most, enabled ? 4.5 : 2.5)
+            << (dark ? "dark" : "light") << (enabled ? " enabled" : " disabled");
+      }
+    }
+  }
+  applyTheme(false);
 }
 
 TEST(Themes, AreLegible) {
