@@ -2,7 +2,9 @@
 # Shared by scripts/demo and scripts/test: install what is missing, configure, build.
 # shellcheck shell=bash
 set -euo pipefail
-export LC_ALL=C DEBIAN_FRONTEND=noninteractive
+# ccache takes the locale into its keys: with a login's usual one, what was built by hand is not built again.
+unset LC_ALL LC_CTYPE LC_MESSAGES
+export LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
 JOBS=${SWITCHYARD_JOBS:-$(nproc)}
