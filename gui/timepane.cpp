@@ -246,7 +246,9 @@ void TimePane::drawHeader(QPainter& painter) {
   const int room = std::max(0, right - x);
   int wanted = legendWidth();
   // Short names leave room for other text.
-  if (wanted > room) wanted = std::min(wanted, widthOf(legendIn(room), kLegendGap));
+  if (const auto items = legendIn(room); wanted > room && !items.empty()) {
+    wanted = std::min(wanted, widthOf(items, kLegendGap));
+  }
   const int legendRoom = std::min(wanted, room);
   if (wanted > 0) {
     drawLegend(painter, QRect(right - legendRoom, 0, legendRoom, h));

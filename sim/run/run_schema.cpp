@@ -78,7 +78,8 @@ std::vector<SchemaEntry> entries() {
   add("link/from", "K", kText, "", "device at the sending end");
   add("link/to", "K", kText, "", "device at the receiving end");
   add("link/class", "K", kText, "", "nvlink4, pcie5, …");
-  add("link/bandwidth", "K", kF64, "B/s", "per direction");
+  add("link/bandwidth", "K", kF64, "B/s",
+      "per direction, what exchanges reach (nominal · `achievable` of the hardware file)");
   add("moe_layers", "L", kU32, "", "real numbers of the MoE layers, ascending");
   add("placement", "L,E,R", kU32, "",
       "GPU of each expert's replicas when the run begins (a rebalanced placement: events), "
