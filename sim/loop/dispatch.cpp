@@ -2,6 +2,9 @@
 #include "sim/loop/dispatch.hpp"
 
 #include <fmt/format.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -137,25 +140,110 @@ void sum_ports(const std::vector<std::uint64_t>& matrix, PortBytes& out) {
   }
 }
 
-void TrafficBuilder::to_bytes(const std::uint32_t* copies, std::vector<std::uint64_t>& dispatch,
-                              std::vector<std::uint64_t>& combine) const {
-  const std::size_t g = map_.gpus;
-  dispatch.resize(g * g);
-  combine.resize(g * g);
-  for (std::size_t i = 0; i < g * g; ++i) dispatch[i] = copies[i] * dispatch_bytes_;
-  // In tiles of a cache line, as it is written across the rows of the other.
-  constexpr std::size_t kTile = 8;
-  for (std::size_t top = 0; top < g; top += kTile) {
-    const std::size_t bottom = std::min(g, top + kTile);
-    for (std::size_t left = 0; left < g; left += kTile) {
-      const std::size_t right = std::min(g, left + kTile);
+namespace {
+
+/// A row of copies: its sum, also added to the column sums `in`; times `size` it is in `bytes`, where
+/// that is given.
+std::uint32_t row_of(const std::uint32_t* __restrict from, std::size_t g, std::uint64_t size,
+                     std::uint32_t* __restrict in, std::uint64_t* __restrict bytes) {
+  std::uint32_t sum = 0;
+  for (std::size_t j = 0; j < g; ++j) {
+    sum += from[j];
+    in[j] += from[j];
+  }
+  if (bytes != nullptr) {
+    for (std::size_t j = 0; j < g; ++j) bytes[j] = from[j] * size;
+  }
+  return sum;
+}
+
+/// Side of a tile of the transposition: a cache line of bytes.
+constexpr std::size_t kTile = 8;
+
+#ifdef __AVX2__
+/// out[j][i] = from[i][j] · size for a whole tile; size below 2^32. Rows are g apart in both.
+void transposed_tile(const std::uint32_t* from, std::size_t g, std::uint64_t size,
+                     std::uint64_t* out) {
+  const __m256i by = _mm256_set1_epi64x(static_cast<std::int64_t>(size));
+  const auto put = [by](std::uint64_t* to, __m128i four) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                        _mm256_mul_epu32(_mm256_cvtepu32_epi64(four), by));
+  };
+  // half[h][j]: column j of the rows 4 h to 4 h + 3 in its lower lane, column j + 4 in its upper.
+  __m256i half[2][4];
+  for (std::size_t h = 0; h < 2; ++h) {
+    __m256i row[4];
+    for (std::size_t i = 0; i < 4; ++i) {
+      row[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + (4 * h + i) * g));
+    }
+    const __m256i low_a = _mm256_unpacklo_epi32(row[0], row[1]);
+    const __m256i low_b = _mm256_unpacklo_epi32(row[2], row[3]);
+    const __m256i high_a = _mm256_unpackhi_epi32(row[0], row[1]);
+    const __m256i high_b = _mm256_unpackhi_epi32(row[2], row[3]);
+    half[h][0] = _mm256_unpacklo_epi64(low_a, low_b);
+    half[h][1] = _mm256_unpackhi_epi64(low_a, low_b);
+    half[h][2] = _mm256_unpacklo_epi64(high_a, high_b);
+    half[h][3] = _mm256_unpackhi_epi64(high_a, high_b);
+  }
+  for (std::size_t j = 0; j < 4; ++j) {
+    for (std::size_t h = 0; h < 2; ++h) {
+      put(out + j * g + 4 * h, _mm256_castsi256_si128(half[h][j]));
+      put(out + (j + 4) * g + 4 * h, _mm256_extracti128_si256(half[h][j], 1));
+    }
+  }
+}
+#endif
+
+/// out[j][i] = copies[i][j] · size, both [g][g].
+void transposed(const std::uint32_t* copies, std::size_t g, std::uint64_t size,
+                std::uint64_t* out) {
+  // In tiles, along the rows of `out`: it is the larger of the two.
+  for (std::size_t left = 0; left < g; left += kTile) {
+    const std::size_t right = std::min(g, left + kTile);
+    for (std::size_t top = 0; top < g; top += kTile) {
+      const std::size_t bottom = std::min(g, top + kTile);
+#ifdef __AVX2__
+      if (right - left == kTile && bottom - top == kTile && size <= UINT32_MAX) {
+        transposed_tile(copies + top * g + left, g, size, out + left * g + top);
+        continue;
+      }
+#endif
       for (std::size_t j = left; j < right; ++j) {
-        for (std::size_t i = top; i < bottom; ++i) {
-          combine[j * g + i] = copies[i * g + j] * combine_bytes_;
-        }
+        for (std::size_t i = top; i < bottom; ++i) out[j * g + i] = copies[i * g + j] * size;
       }
     }
   }
+}
+
+}  // namespace
+
+void TrafficBuilder::to_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
+                              std::vector<std::uint64_t>* dispatch,
+                              std::vector<std::uint64_t>* combine) {
+  const std::size_t g = map_.gpus;
+  in_.assign(g, 0);
+  for (auto* v : {&there.out, &there.in, &back.out, &back.in}) v->resize(g);
+  if (dispatch != nullptr) {
+    dispatch->resize(g * g);
+    combine->resize(g * g);
+  }
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < g; ++i) {
+    const std::uint32_t* const from = copies + i * g;
+    std::uint64_t* const bytes = dispatch == nullptr ? nullptr : dispatch->data() + i * g;
+    const std::uint64_t sum = row_of(from, g, dispatch_bytes_, in_.data(), bytes);
+    there.out[i] = sum * dispatch_bytes_;
+    back.in[i] = sum * combine_bytes_;
+    total += sum;
+  }
+  for (std::size_t j = 0; j < g; ++j) {
+    there.in[j] = in_[j] * dispatch_bytes_;
+    back.out[j] = in_[j] * combine_bytes_;
+  }
+  there.total = total * dispatch_bytes_;
+  back.total = total * combine_bytes_;
+  if (combine == nullptr) return;
+  transposed(copies, g, combine_bytes_, combine->data());
 }
 
 void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
@@ -292,30 +380,9 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   for (auto* v : {&out.dispatch, &out.combine}) v->resize(matrices ? phases : 0);
   for (auto* v : {&out.dispatch_ports, &out.combine_ports}) v->resize(phases);
   for (std::size_t p = 0; p < phases; ++p) {
-    const std::uint32_t* const sent = out.copies.data() + p * g * g;
-    if (matrices) to_bytes(sent, out.dispatch[p], out.combine[phases - 1 - p]);
-    PortBytes& there = out.dispatch_ports[p];
-    PortBytes& back = out.combine_ports[phases - 1 - p];
-    in_.assign(g, 0);
-    for (auto* v : {&there.out, &there.in, &back.out, &back.in}) v->resize(g);
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < g; ++i) {
-      const std::uint32_t* const from = sent + i * g;
-      std::uint32_t sum = 0;
-      for (std::size_t j = 0; j < g; ++j) {
-        sum += from[j];
-        in_[j] += from[j];
-      }
-      there.out[i] = sum * dispatch_bytes_;
-      back.in[i] = sum * combine_bytes_;
-      total += sum;
-    }
-    for (std::size_t j = 0; j < g; ++j) {
-      there.in[j] = in_[j] * dispatch_bytes_;
-      back.out[j] = in_[j] * combine_bytes_;
-    }
-    there.total = total * dispatch_bytes_;
-    back.total = total * combine_bytes_;
+    const std::size_t q = phases - 1 - p;
+    to_bytes(out.copies.data() + p * g * g, out.dispatch_ports[p], out.combine_ports[q],
+             matrices ? &out.dispatch[p] : nullptr, matrices ? &out.combine[q] : nullptr);
   }
   out.group_dispatch.resize(k_groups > 1 ? k_groups : 0);
   out.group_combine.resize(out.group_dispatch.size());
@@ -323,8 +390,9 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
     out.group_dispatch[of].resize(phases);
     out.group_combine[of].resize(phases);
     for (std::size_t p = 0; p < phases; ++p) {
-      to_bytes(group_copies_.data() + (of * phases + p) * g * g, out.group_dispatch[of][p],
-               out.group_combine[of][phases - 1 - p]);
+      PortBytes there, back;  // Those of the parts are asked for by nobody.
+      to_bytes(group_copies_.data() + (of * phases + p) * g * g, there, back,
+               &out.group_dispatch[of][p], &out.group_combine[of][phases - 1 - p]);
     }
   }
 

@@ -148,9 +148,10 @@ class TrafficBuilder {
   /// One copy of each expert and of the token for it: the way most runs go.
   void count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
                    const LayerDecision& decision, LayerTraffic& out);
-  /// Bytes from copies[from][to], which go there as dispatch and come back as combine.
-  void to_bytes(const std::uint32_t* copies, std::vector<std::uint64_t>& dispatch,
-                std::vector<std::uint64_t>& combine) const;
+  /// Bytes from copies[from][to], which go there as dispatch and come back as combine: of the
+  /// ports, and of each pair where matrices are given (both or none).
+  void to_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
+                std::vector<std::uint64_t>* dispatch, std::vector<std::uint64_t>* combine);
 
   const ExpertMap& map_;
   scenario::DispatchKind kind_;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 switchyard_test(worked_example_test SOURCES worked_example_test.cpp LINK switchyard::sim PER_CASE)
+switchyard_test(dispatch_test SOURCES dispatch_test.cpp LINK switchyard::sim)
 switchyard_test(loop_test SOURCES loop_test.cpp LINK switchyard::sim PER_CASE)
 switchyard_test(cohesion_test SOURCES cohesion_test.cpp LINK switchyard::sim PER_CASE)
 switchyard_test(synthetic_routing_test SOURCES synthetic_routing_test.cpp LINK switchyard::sim)
