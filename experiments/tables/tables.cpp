@@ -116,6 +116,10 @@ const std::vector<TableEntry>& table_entries() {
        make_queue_limits},
       {"requests", "C34, C57, C78: tiers, a code prefix, warm-up: short simulations with requests",
        make_requests},
+      {"routing-statistics",
+       "how evenly real routers choose, by layer and text: entropy, load_cv, dead experts, "
+       "switches",
+       make_routing_statistics, false},
       {"simulated", "C17, C26, C36, C41, C43, C60, C74, C81-C83, C94, C96: short simulations",
        make_simulated},
       {"skew-cost", "skew of the router x batch: imbalance, expert time, memory traffic",
@@ -127,6 +131,9 @@ const std::vector<TableEntry>& table_entries() {
        make_step_breakdown, false},
       {"temperature", "C16: the router's temperature, before and after, and its controller",
        make_temperature},
+      {"windowed-imbalance",
+       "load_cv over windows of 1 to 1e6 tokens of real routing, against counting noise",
+       make_windowed_imbalance, false},
   };
   return entries;
 }

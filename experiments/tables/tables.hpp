@@ -66,10 +66,12 @@ std::vector<Table> make_prompt_routing(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
 std::vector<Table> make_queue_limits(const TableContext& context);
 std::vector<Table> make_requests(const TableContext& context);
+std::vector<Table> make_routing_statistics(const TableContext& context);
 std::vector<Table> make_simulated(const TableContext& context);
 std::vector<Table> make_skew_cost(const TableContext& context);
 std::vector<Table> make_static_table(const TableContext& context);
 std::vector<Table> make_step_breakdown(const TableContext& context);
 std::vector<Table> make_temperature(const TableContext& context);
+std::vector<Table> make_windowed_imbalance(const TableContext& context);
 
 }  // namespace switchyard::tables
