@@ -58,6 +58,7 @@ std::vector<Table> make_fits(const TableContext& context);
 std::vector<Table> make_frontier(const TableContext& context);
 std::vector<Table> make_gumbel(const TableContext& context);
 std::vector<Table> make_load_aware(const TableContext& context);
+std::vector<Table> make_locality(const TableContext& context);
 std::vector<Table> make_long_context(const TableContext& context);
 std::vector<Table> make_mixed_fabric(const TableContext& context);
 std::vector<Table> make_network_sensitivity(const TableContext& context);
