@@ -28,7 +28,8 @@ void RunLoader::load(const std::vector<std::filesystem::path>& paths) {
   for (Job& job : m_jobs) job.stop = true;
   Job& job = m_jobs.emplace_back();
   job.id = m_current = ++m_last;
-  job.thread = std::jthread([this, &job, paths] { work(job, paths); });
+  job.thread =
+      std::jthread([this, &job, paths, prepare = m_prepare] { work(job, paths, prepare); });
 }
 
 void RunLoader::cancel() {
@@ -38,7 +39,7 @@ void RunLoader::cancel() {
   emit cancelled();
 }
 
-void RunLoader::work(Job& job, std::vector<std::filesystem::path> paths) {
+void RunLoader::work(Job& job, std::vector<std::filesystem::path> paths, const Prepare& prepare) {
   // Everything that touches this object happens in its own thread, and only while the job is the
   // current one.
   const int id = job.id;
@@ -53,15 +54,19 @@ void RunLoader::work(Job& job, std::vector<std::filesystem::path> paths) {
   try {
     std::vector<RunPointer> runs;
     int told = -1;
+    const std::function<void()> stop = [&job] {
+      if (job.stop) throw Stopped{};
+    };
     for (std::size_t i = 0; i < paths.size(); ++i) {
       runs.push_back(m_open(paths[i], [&](double share) {
-        if (job.stop) throw Stopped{};
+        stop();
         const auto permille = static_cast<int>(1000 * (static_cast<double>(i) + share) /
                                                static_cast<double>(paths.size()));
         if (permille <= told) return;
         told = permille;
         post([this, permille] { emit progressed(permille); });
       }));
+      if (prepare) prepare(*runs.back(), stop);
     }
     post([this, runs] {
       m_current = 0;

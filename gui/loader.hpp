@@ -28,12 +28,17 @@ class RunLoader : public QObject {
   /// Opens one file in the worker thread.
   using Open = std::function<RunPointer(const std::filesystem::path&, const LoadProgress&)>;
 
+  /// In the worker thread, on each run before it is handed over; `stop` ends it by throwing.
+  using Prepare = std::function<void(const RunStore&, const std::function<void()>& stop)>;
+
   explicit RunLoader(QObject* parent = nullptr);
   /// Cancels, and waits for the threads.
   ~RunLoader() override;
   void load(const std::vector<std::filesystem::path>& paths);
   /// In place of RunStore's constructor: for tests. Not while a load is under way.
   void setOpen(Open open) { m_open = std::move(open); }
+  /// For the load that begins next.
+  void setPrepare(Prepare prepare) { m_prepare = std::move(prepare); }
   /// Nothing more is heard of the load under way but cancelled().
   void cancel();
   [[nodiscard]] bool busy() const { return m_current != 0; }
@@ -54,10 +59,11 @@ class RunLoader : public QObject {
     std::atomic<bool> stop{false};
     std::jthread thread;
   };
-  void work(Job& job, std::vector<std::filesystem::path> paths);
+  void work(Job& job, std::vector<std::filesystem::path> paths, const Prepare& prepare);
   void ended(int id);
 
   Open m_open;
+  Prepare m_prepare;
   std::list<Job> m_jobs;
   int m_current = 0, m_last = 0;
 };

@@ -11,6 +11,7 @@
 #include "gui/capacityview.hpp"
 #include "gui/childjob.hpp"
 #include "gui/compareview.hpp"
+#include "gui/core/scenariodocument.hpp"
 #include "gui/healthview.hpp"
 #include "gui/loader.hpp"
 #include "gui/matrixview.hpp"
@@ -34,6 +35,7 @@ class QPushButton;
 class QSortFilterProxyModel;
 class QStackedWidget;
 class QStandardItemModel;
+class QTimer;
 class QTreeView;
 
 namespace switchyard::gui {
@@ -81,6 +83,7 @@ class MainWindow : public QMainWindow {
   [[nodiscard]] RequestsView* requests() const { return m_requests; }
   [[nodiscard]] HealthView* health() const { return m_health; }
   [[nodiscard]] WhatIf* whatIf() const { return m_whatIf; }
+  [[nodiscard]] const ScenarioTexts& scenarioTexts() const { return *m_texts; }
   /// The dock of that object name: runs, experts, topology, inspector, events, compare, reroutes,
   /// capacity, requests, health.
   [[nodiscard]] QDockWidget* dock(const QString& name) const;
@@ -129,6 +132,10 @@ class MainWindow : public QMainWindow {
   /// A file is being opened, or a simulation runs.
   [[nodiscard]] bool busy() const;
   void cancelWork();
+  /// Runs have arrived and are about to be shown: the panes are drawn one per turn of the event
+  /// loop, and until the last one is there the screen keeps what it shows, the run before with its
+  /// name.
+  [[nodiscard]] bool showing() const { return m_toDraw != nullptr; }
   /// Where simulations put their runs: $SWITCHYARD_RUNS, else the user's data folder.
   [[nodiscard]] static QString runsFolder();
 
@@ -219,6 +226,10 @@ class MainWindow : public QMainWindow {
   void runForm(bool compare);
   void runWhatIf();
   void findScenario();
+  [[nodiscard]] std::vector<std::filesystem::path> galleryFiles() const;
+  void prepareRuns();
+  void holdScreen();
+  void drawNextPane();
 
   ViewState* m_state;
   bool m_persistent;
@@ -263,6 +274,10 @@ class MainWindow : public QMainWindow {
   RequestsView* m_requests = nullptr;
   HealthView* m_health = nullptr;
   WhatIf* m_whatIf = nullptr;
+  /// Shared with the thread that opens a file, which may outlive a cancelled opening.
+  std::shared_ptr<ScenarioTexts> m_texts = std::make_shared<ScenarioTexts>();
+  std::unique_ptr<std::vector<TimePane*>> m_toDraw;  // null: the screen is not held
+  QTimer* m_turns = nullptr;
   std::map<QString, Simulation> m_origins;  // run file → what it was simulated from
   std::vector<Simulation> m_running;
   RunLoader* m_loader = nullptr;

@@ -18,9 +18,11 @@
 #include <QRegularExpression>
 #include <QStackedWidget>
 #include <QStandardPaths>
+#include <QTimer>
 
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
+#include "gui/core/firstpictures.hpp"
 #include "gui/mainwindow.hpp"
 #include "gui/recent.hpp"
 #include "gui/text.hpp"
@@ -62,6 +64,8 @@ void sweep(const QDir& folder) {
 void MainWindow::connectWork() {
   m_loader = new RunLoader(this);
   m_job = new ChildJob(this);
+  m_turns = new QTimer(this);
+  connect(m_turns, &QTimer::timeout, this, &MainWindow::drawNextPane);
   connect(m_loader, &RunLoader::progressed, this,
           [this](int permille) { showProgress(tr("opening"), permille); });
   connect(m_loader, &RunLoader::loaded, this, &MainWindow::arrived);
@@ -240,6 +244,7 @@ void MainWindow::openFiles(const QStringList& named, Role role) {
   for (const QString& f : files) paths.emplace_back(f.toStdString());
   m_role = m_state->run() == nullptr ? Role::kShow : role;
   showProgress(tr("opening"), 0);
+  prepareRuns();
   m_loader->load(paths);
 }
 
@@ -280,6 +285,7 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
     emit idle();
     return;
   }
+  holdScreen();
   m_message->showMessage({});
   if (second != nullptr) {
     m_state->setOther(nullptr);
@@ -304,6 +310,31 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
   emit idle();
 }
 
+/// All that a run changes, and then the pictures, in one turn would keep the window from answering
+/// for as long as both take.
+void MainWindow::holdScreen() {
+  if (!isVisible()) return;
+  const bool held = m_toDraw != nullptr;
+  m_toDraw = std::make_unique<std::vector<TimePane*>>(m_panes->panes());
+  if (held) return;  // its turns go on, with all panes
+  setUpdatesEnabled(false);
+  // A timer, not a queued call: those are all done before other timers have their turn.
+  m_turns->start(0);
+}
+
+void MainWindow::drawNextPane() {
+  while (!m_toDraw->empty() && !m_toDraw->back()->isVisible()) m_toDraw->pop_back();
+  if (m_toDraw->empty()) {
+    m_turns->stop();
+    m_toDraw.reset();
+    setUpdatesEnabled(true);
+    return;
+  }
+  TimePane* pane = m_toDraw->back();
+  m_toDraw->pop_back();
+  pane->drawAhead();
+}
+
 void MainWindow::reloaded(const std::vector<RunPointer>& runs) {
   // Each takes the place of the run that was read from the same file.
   const auto again = [&](const RunPointer& old) {
@@ -314,6 +345,7 @@ void MainWindow::reloaded(const std::vector<RunPointer>& runs) {
   };
   const RunPointer a = again(m_state->runPointer());
   const RunPointer b = again(m_state->otherPointer());
+  holdScreen();
   m_message->showMessage({});
   m_state->setOther(nullptr);
   m_state->replaceRun(a);
@@ -543,12 +575,30 @@ void MainWindow::findScenario() {
   // A shipped scenario, or the one in the form, that resolves to the text in the run.
   m_whatIf->setScenario({}, {});
   if (run->path().empty()) return;
+  const auto found = m_texts->withText(galleryFiles(), run->data().meta.scenario_text);
+  if (!found.empty()) m_whatIf->setScenario(qs(found.string()), {QStringLiteral("sweep=[]")});
+}
+
+std::vector<std::filesystem::path> MainWindow::galleryFiles() const {
   std::vector<std::filesystem::path> files;
   for (const GalleryEntry& e : m_welcome->entries()) {
     for (const GalleryRun& r : e.runs) files.push_back(scenariosFolder() / r.file);
   }
-  const auto found = scenarioWithText(files, run->data().meta.scenario_text);
-  if (!found.empty()) m_whatIf->setScenario(qs(found.string()), {QStringLiteral("sweep=[]")});
+  return files;
+}
+
+/// What showing a run would read is read by the thread that opens it.
+void MainWindow::prepareRuns() {
+  // The panes are as wide as they will be, or the docks will take some 40 % of the window.
+  const bool shown = page() == Page::kRun;
+  const int plot = shown ? m_panes->panes().front()->plotRect().width() : width() * 6 / 10;
+  const auto columns = static_cast<std::size_t>(std::max(1.0, plot * devicePixelRatioF()));
+  m_loader->setPrepare([columns, texts = m_texts, files = galleryFiles()](
+                           const RunStore& run, const std::function<void()>& stop) {
+    readFirstPictures(run, columns, stop);
+    stop();
+    (void)texts->withText(files, run.data().meta.scenario_text);
+  });
 }
 
 void MainWindow::runWhatIf() {

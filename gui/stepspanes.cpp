@@ -304,12 +304,18 @@ EntropyPane::EntropyPane(ViewState* state, QWidget* parent)
 
 void EntropyPane::refresh() {
   m_lod = run::Lod<double, double>(2);
-  m_any = false;
+  m_made = m_any = false;
   m_alarm.reset();
   const RunStore* run = m_state->run();
-  if (run == nullptr || !run->hasSteps()) return;
-  m_alarm = entropyAlarmOf(run->data());
-  for (const run::StepScalars& s : run->data().steps) {
+  if (run != nullptr && run->hasSteps()) m_alarm = entropyAlarmOf(run->data());
+}
+
+void EntropyPane::makeLevels() {
+  if (m_made) return;
+  m_made = true;
+  const std::vector<run::StepScalars>& steps = m_state->run()->data().steps;
+  m_read += steps.size();
+  for (const run::StepScalars& s : steps) {
     const bool there = !std::isnan(s.gate_entropy);
     m_any = m_any || there;
     m_lod.append(std::array<double, 2>{there ? s.gate_entropy : 0.0, there ? 1.0 : 0.0});
@@ -327,6 +333,7 @@ QString EntropyPane::detail() const {
 
 void EntropyPane::drawContent(QPainter& painter, const QRect& plot) {
   const RunStore& run = *m_state->run();
+  makeLevels();
   const Columns<double> c =
       overColumns(m_state->timeScale(), m_state->window(), static_cast<std::size_t>(plot.width()),
                   [&](TimeWindow w, std::size_t n) { return entropyColumns(run, m_lod, w, n); });

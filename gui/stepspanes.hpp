@@ -73,6 +73,8 @@ class EntropyPane : public LinePane {
   /// Bits; nullopt: no rule watches it.
   [[nodiscard]] std::optional<EntropyAlarm> alarm() const { return m_alarm; }
   explicit EntropyPane(ViewState* state, QWidget* parent = nullptr);
+  /// Steps put into levels of detail so far: those of a run when it is first drawn.
+  [[nodiscard]] std::uint64_t stepsRead() const { return m_read; }
 
  protected:
   [[nodiscard]] QString title() const override;
@@ -84,8 +86,10 @@ class EntropyPane : public LinePane {
 
  private:
   void refresh();
+  void makeLevels();
   run::Lod<double, double> m_lod{2};  // value or 0, and 1 where there is a value
-  bool m_any = false;
+  bool m_made = false, m_any = false;
+  std::uint64_t m_read = 0;
   std::optional<EntropyAlarm> m_alarm;
 };
 

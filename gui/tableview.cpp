@@ -2,6 +2,7 @@
 #include "gui/tableview.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <QApplication>
 #include <QClipboard>
@@ -13,6 +14,46 @@
 #include <QStyle>
 
 namespace switchyard::gui {
+namespace {
+
+/// Rows with the widest texts of a column among its first `rows`, by the sum of their letters'
+/// widths: what a line of text really takes costs some hundred times as much to find out, so only
+/// these are asked. Kerning may make another row a pixel wider.
+std::vector<int> widestRows(const QAbstractItemModel& model, int column, int rows,
+                            const QFontMetrics& metrics) {
+  constexpr std::size_t kMost = 6;
+  std::array<int, 128> letters{};
+  const auto widthOf = [&](QChar letter) {
+    const char16_t code = letter.unicode();
+    if (code >= letters.size()) return metrics.horizontalAdvance(letter);
+    int& known = letters[code];
+    if (known == 0) known = metrics.horizontalAdvance(letter);
+    return known;
+  };
+  struct Candidate {
+    int width = 0, row = 0;
+    QString text;
+  };
+  std::vector<Candidate> most;  // widest first
+  for (int r = 0; r < std::min(model.rowCount(), rows); ++r) {
+    const QString text = model.index(r, column).data().toString();
+    int width = 0;
+    for (const QChar letter : text) width += widthOf(letter);
+    if (most.size() == kMost && width <= most.back().width) continue;
+    if (std::any_of(most.begin(), most.end(), [&](const auto& c) { return c.text == text; })) {
+      continue;
+    }
+    const auto at =
+        std::find_if(most.begin(), most.end(), [&](const Candidate& c) { return c.width < width; });
+    most.insert(at, {width, r, text});
+    if (most.size() > kMost) most.pop_back();
+  }
+  std::vector<int> out;
+  for (const Candidate& c : most) out.push_back(c.row);
+  return out;
+}
+
+}  // namespace
 
 TableView::TableView(QWidget* parent) : QTableView(parent) {
   setAlternatingRowColors(true);
@@ -49,9 +90,22 @@ void TableView::fitColumns(int most) {
     const QString name = model()->headerData(c, Qt::Horizontal).toString();
     int header = fontMetrics().horizontalAdvance(name);
     if (isSortingEnabled() && horizontalHeader()->sortIndicatorSection() == c) header += mark;
-    const int wanted = std::max(header, sizeHintForColumn(c)) + kPad;
+    const int wanted = std::max(header, contentWidth(c)) + kPad;
     setColumnWidth(c, std::min(wanted, fontMetrics().averageCharWidth() * most));
   }
+}
+
+int TableView::contentWidth(int column) {
+  constexpr int kRows = 1000;  // as many as Qt looks at
+  QStyleOptionViewItem option;
+  initViewItemOption(&option);
+  int width = 0;
+  for (const int r : widestRows(*model(), column, kRows, fontMetrics())) {
+    const QModelIndex at = model()->index(r, column);
+    width = std::max(width, itemDelegateForIndex(at)->sizeHint(option, at).width());
+    ++m_measured;
+  }
+  return width;
 }
 
 void TableView::setEmptyText(const QString& text) {
@@ -142,9 +196,12 @@ void TableView::placeWhole() {
       int wanted = fontMetrics().horizontalAdvance(name);
       if (isSortingEnabled() && horizontalHeader()->sortIndicatorSection() == c) wanted += mark;
       const bool picture = model()->headerData(c, Qt::Horizontal, kSparkRole).toBool();
-      for (int r = 0; r < std::min(model()->rowCount(), kRowsMeasured) && !picture; ++r) {
+      const std::vector<int> rows =
+          picture ? std::vector<int>() : widestRows(*model(), c, kRowsMeasured, fontMetrics());
+      for (const int r : rows) {
         wanted = std::max(wanted,
                           fontMetrics().horizontalAdvance(model()->index(r, c).data().toString()));
+        ++m_measured;
       }
       m_widths.push_back(wanted + kPad);
     }

@@ -2,6 +2,7 @@
 // A table whose selected rows (all rows, if none is selected) can be copied: Ctrl+C as TSV, the
 // context menu as Markdown and CSV.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <vector>
@@ -24,6 +25,8 @@ class TableView : public QTableView {
   /// Each column as wide as its content, with room between right- and left-aligned ones; none wider
   /// than `most` letters, so that the columns after a long text stay on screen.
   void fitColumns(int most = 40);
+  /// Texts laid out so far to know their width.
+  [[nodiscard]] std::uint64_t textsMeasured() const { return m_measured; }
   /// Said in place of rows where there are none.
   void setEmptyText(const QString& text);
   [[nodiscard]] const QString& emptyText() const { return m_emptyText; }
@@ -53,6 +56,8 @@ class TableView : public QTableView {
   void fitText();
   void placeValues();
   void placeWhole();
+  /// Of the widest texts, as the delegate draws them.
+  [[nodiscard]] int contentWidth(int column);
   QString m_typed;
   QElapsedTimer m_sinceTyped;
   bool m_fitValues = false;
@@ -61,6 +66,7 @@ class TableView : public QTableView {
   std::vector<int> m_widths;  // by column, of header and content; empty: not measured
   std::map<int, bool> m_chosen;
   QString m_emptyText;
+  std::uint64_t m_measured = 0;
 };
 
 /// Draws kSparkRole as a line of bars from 0 to the largest value of the row.

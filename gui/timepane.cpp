@@ -350,6 +350,22 @@ void TimePane::drawStatic(QPainter& painter) {
   m_sink = nullptr;
 }
 
+void TimePane::fillCache() {
+  const QSize size = this->size() * m_ratio;
+  if (!m_dirty && m_cache.size() == size) return;
+  m_cache = QPixmap(size);
+  m_cache.setDevicePixelRatio(m_ratio);
+  QPainter cached(&m_cache);
+  drawStatic(cached);
+  m_dirty = false;
+}
+
+void TimePane::drawAhead() {
+  if (!isVisible()) return;
+  m_ratio = std::max(1.0, std::round(devicePixelRatioF() * 8) / 8);
+  fillCache();
+}
+
 void TimePane::draw(QPainter& painter) {
   if (isVector(painter)) {
     m_ratio = 1;
@@ -358,14 +374,7 @@ void TimePane::draw(QPainter& painter) {
   } else {
     // Of the device, not of the widget: an export draws at twice the screen's resolution.
     m_ratio = std::max(1.0, std::round(painter.deviceTransform().m11() * 8) / 8);
-    const QSize size = this->size() * m_ratio;
-    if (m_dirty || m_cache.size() != size) {
-      m_cache = QPixmap(size);
-      m_cache.setDevicePixelRatio(m_ratio);
-      QPainter cached(&m_cache);
-      drawStatic(cached);
-      m_dirty = false;
-    }
+    fillCache();
     painter.drawPixmap(0, 0, m_cache);
   }
   m_cursorLabels.clear();

@@ -75,6 +75,9 @@ class TimePane : public QWidget {
   /// How often the content was drawn (cursor moves must not count).
   [[nodiscard]] int contentDraws() const { return m_contentDraws; }
   void invalidate();
+  /// Draws the content into its pixmap if it is not there, so that a paint only copies it. Nothing
+  /// while the pane is hidden.
+  void drawAhead();
   /// Something that the pane shows is being read in the background; a picture waits for it.
   [[nodiscard]] virtual bool reading() const { return false; }
   /// What the header says behind the title, uncut: the mouse over the header shows it.
@@ -143,6 +146,7 @@ class TimePane : public QWidget {
  private:
   [[nodiscard]] int widthOf(const std::vector<LegendItem>& items, int gap) const;
   void drawStatic(QPainter& painter);
+  void fillCache();
   void drawHeader(QPainter& painter);
   void drawFoldedTitle(QPainter& painter);
   /// Says what a click on the title does.

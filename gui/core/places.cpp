@@ -59,11 +59,9 @@ std::vector<HeatRow> rowsByGpu(const RunStore& run, std::uint32_t layer) {
 
 std::vector<LostGpu> lostGpus(const RunStore& run) {
   std::vector<LostGpu> lost;
-  for (const run::Event& e : run.events()) {
-    if (e.kind != run::EventKind::kFault || e.gpu == run::kNone || e.step == run::kNone ||
-        !e.text.starts_with("gpu_loss ")) {
-      continue;
-    }
+  for (const std::uint32_t i : run.eventsOf(run::EventKind::kFault)) {
+    const run::Event& e = run.events()[i];
+    if (e.gpu == run::kNone || e.step == run::kNone || !e.text.starts_with("gpu_loss ")) continue;
     if (!e.text.ends_with(": over")) {
       lost.push_back({e.gpu, e.step, run.steps()});
       continue;
@@ -77,11 +75,9 @@ std::vector<LostGpu> lostGpus(const RunStore& run) {
 }
 
 std::optional<std::uint64_t> movedSince(const RunStore& run) {
-  for (const run::Event& e : run.events()) {
-    if (e.kind == run::EventKind::kPolicyAction && e.step != run::kNone &&
-        e.text.starts_with("rebalance: ")) {
-      return e.step;
-    }
+  for (const std::uint32_t i : run.eventsOf(run::EventKind::kPolicyAction)) {
+    const run::Event& e = run.events()[i];
+    if (e.step != run::kNone && e.text.starts_with("rebalance: ")) return e.step;
   }
   return std::nullopt;
 }

@@ -125,14 +125,24 @@ RunStore::RunStore(const std::filesystem::path& path, const LoadProgress& progre
     }
     data->reroutes = m_reader->read_reroutes();
   }
-  tell(1);
   m_data = std::move(data);
+  sortEvents();
+  tell(1);
 }
 
 RunStore::RunStore(std::shared_ptr<const run::RunData> run, std::string name)
-    : m_name(std::move(name)), m_data(std::move(run)) {}
+    : m_name(std::move(name)), m_data(std::move(run)) {
+  sortEvents();
+}
 
 RunStore::~RunStore() = default;
+
+void RunStore::sortEvents() {
+  const std::vector<run::Event>& all = m_data->events;
+  for (std::uint32_t i = 0; i < all.size(); ++i) {
+    m_eventsOf[static_cast<std::size_t>(all[i].kind)].push_back(i);
+  }
+}
 
 bool RunStore::replacedOnDisk() const {
   if (m_path.empty()) return false;

@@ -10,6 +10,7 @@
 // behind const functions. Errors: InputError, also later when a page cannot be read. Not modelled:
 // reading of pages in the background; scalars, events, requests and reroutes are read whole.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -138,6 +139,10 @@ class RunStore {
 
   /// Events in time order as the file has them.
   [[nodiscard]] const std::vector<run::Event>& events() const { return m_data->events; }
+  /// Places in events() of those of one kind, ascending: nobody looks for a few among all.
+  [[nodiscard]] const std::vector<std::uint32_t>& eventsOf(run::EventKind kind) const {
+    return m_eventsOf[static_cast<std::size_t>(kind)];
+  }
   /// Bytes of pages held now.
   [[nodiscard]] std::uint64_t cachedBytes() const { return m_cachedBytes; }
   /// Bytes of values read from the file so far, unpacked; 0 for a run in memory.
@@ -154,6 +159,7 @@ class RunStore {
     std::uint64_t page = 0;
     auto operator<=>(const Key&) const = default;
   };
+  void sortEvents();
   const Page* find(const Key& key) const;
   const Page& keep(const Key& key, Page page) const;
   /// The row of `step`, [width].
@@ -166,6 +172,7 @@ class RunStore {
   Hash128 m_contentHash{};
   std::uint64_t m_budget = kPageBudget;
   std::shared_ptr<const run::RunData> m_data;
+  std::array<std::vector<std::uint32_t>, run::kEventKindNames.size()> m_eventsOf;
   std::unique_ptr<run::RunReader> m_reader;  // null for a run in memory
   mutable std::list<Page> m_pages;           // most recently used first
   mutable std::map<Key, std::list<Page>::iterator> m_index;

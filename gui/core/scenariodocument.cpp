@@ -706,20 +706,35 @@ std::string editList(const std::string& text, const std::string& name, const std
   return out;
 }
 
-fs::path scenarioWithText(const std::vector<fs::path>& files, const std::string& canonical) {
+fs::path ScenarioTexts::withText(const std::vector<fs::path>& files, const std::string& canonical) {
+  const std::scoped_lock lock(m_mutex);
   for (const fs::path& file : files) {
-    try {
-      scenario::ReadOptions options;
-      options.presets_root = scenariosFolder().string();
-      options.require_trace = false;
-      if (scenario::canonical_text(scenario::read_scenario(file.string(), options)) == canonical) {
-        return file;
+    std::error_code missing;
+    const fs::file_time_type written = fs::last_write_time(file, missing);
+    if (missing) continue;
+    const auto known = m_known.find(file);
+    if (known == m_known.end() || known->second.written != written) {
+      std::string text;
+      try {
+        scenario::ReadOptions options;
+        options.presets_root = scenariosFolder().string();
+        options.require_trace = false;
+        text = scenario::canonical_text(scenario::read_scenario(file.string(), options));
+      } catch (const InputError&) {
+        // A scenario that cannot be read here is not the one.
       }
-    } catch (const InputError&) {
-      // A scenario that cannot be read here is not the one.
+      ++m_resolved;
+      m_known[file] = {written, std::move(text)};
     }
+    const std::string& text = m_known.at(file).text;
+    if (!text.empty() && text == canonical) return file;
   }
   return {};
+}
+
+std::size_t ScenarioTexts::resolved() const {
+  const std::scoped_lock lock(m_mutex);
+  return m_resolved;
 }
 
 ScenarioDocument::ScenarioDocument(const fs::path& path)

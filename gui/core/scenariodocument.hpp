@@ -13,6 +13,8 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,10 +42,26 @@ enum class ListEdit : std::uint8_t { kAdd, kDuplicate, kRemove, kUp, kDown };
 std::string editList(const std::string& text, const std::string& name, const std::string& key,
                      ListEdit edit, std::size_t index, const std::string& toml = {});
 
-/// The first of `files` that resolves to this canonical text, as a run holds it (a sweep left out);
-/// empty: none.
-std::filesystem::path scenarioWithText(const std::vector<std::filesystem::path>& files,
-                                       const std::string& canonical);
+/// Which scenario a run was made from: resolves files once, and again where one was written since.
+/// What a scenario names (a model, a policy) may change unnoticed until then. From any thread.
+class ScenarioTexts {
+ public:
+  /// The first of `files` that resolves to this canonical text, as a run holds it (a sweep left
+  /// out); empty: none.
+  std::filesystem::path withText(const std::vector<std::filesystem::path>& files,
+                                 const std::string& canonical);
+  /// Files resolved so far.
+  [[nodiscard]] std::size_t resolved() const;
+
+ private:
+  struct Known {
+    std::filesystem::file_time_type written;
+    std::string text;  ///< Empty: it cannot be read here.
+  };
+  mutable std::mutex m_mutex;
+  std::map<std::filesystem::path, Known> m_known;
+  std::size_t m_resolved = 0;
+};
 
 class ScenarioDocument {
  public:

@@ -4,16 +4,20 @@
 #include "gui/core/views.hpp"
 #include "gui/core/warp.hpp"
 
+#include <fstream>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
 #include "engine/base/error.hpp"
 #include "gui/core/colormap.hpp"
+#include "gui/core/gallery.hpp"
 #include "gui/core/health.hpp"
+#include "gui/core/scenariodocument.hpp"
 #include "sim/health/alarm_rules.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/run_file.hpp"
+#include "sim/scenario/scenario.hpp"
 #include "tests/gui/demo_run.hpp"
 
 namespace switchyard::gui {
@@ -222,6 +226,41 @@ TEST(RunStore, ReadsWhatIsShownAndNoMore) {
   // The next step lies on the same pages.
   (void)heatColumns(store, 1, Scale::kCapacity, Aggregate::kMax, {1233, 1234}, 1);
   EXPECT_EQ(store.pagesRead() - pages, 2U);
+}
+
+TEST(ScenarioTexts, ResolvesAFileOnceAndAgainWhenItWasWritten) {
+  namespace fs = std::filesystem;
+  const fs::path shipped = scenariosFolder();
+  const std::string kTiny = "[model]\nfile = \"" + (shipped / "models/mixtral_8x7b.json").string() +
+                            "\"\n[hardware]\nfile = \"" +
+                            (shipped / "hardware/hgx_h100.toml").string() +
+                            "\"\n[workload]\nkind = \"decode\"\nbatch = 32\ncontext = 128\n"
+                            "steps = 12\nrouting = { synthetic = \"zipf\", s = 1.0 }\n"
+                            "[run]\nseed = 3\n";
+  const auto write = [](const std::string& name, const std::string& text) {
+    std::ofstream(name, std::ios::binary) << text;
+  };
+  const std::string other = "faulty.toml";
+  write(other, "this is no scenario");
+  write("tiny.toml", kTiny);
+  const std::vector<fs::path> files = {"missing.toml", other, "tiny.toml"};
+  scenario::ReadOptions options;
+  options.presets_root = scenariosFolder().string();
+  const std::string text = scenario::canonical_text(scenario::read_scenario("tiny.toml", options));
+  ScenarioTexts texts;
+  EXPECT_EQ(texts.withText(files, text), fs::path("tiny.toml"));
+  EXPECT_EQ(texts.resolved(), 2U);
+  EXPECT_EQ(texts.withText(files, text), fs::path("tiny.toml"));
+  EXPECT_EQ(texts.withText(files, "no such text"), fs::path());
+  EXPECT_EQ(texts.withText(files, ""), fs::path());  // as what cannot be read would have
+  EXPECT_EQ(texts.resolved(), 2U);
+  // Written again with another seed: it is no longer the one.
+  std::string changed = kTiny;
+  changed.replace(changed.find("seed = 3"), 8, "seed = 4");
+  write("tiny.toml", changed);
+  fs::last_write_time("tiny.toml", fs::file_time_type::clock::now() + std::chrono::seconds(2));
+  EXPECT_EQ(texts.withText(files, text), fs::path());
+  EXPECT_EQ(texts.resolved(), 3U);
 }
 
 TEST(RunStore, DropsThePagesLongestUnusedAboveItsBudget) {
