@@ -258,11 +258,10 @@ int import_eplb(const ImportOptions& options) {
 
 struct Kind {
   const char* name;
-  int (*run)(const ImportOptions&);  ///< null: a kind of the design that is not read.
+  int (*run)(const ImportOptions&);
   const char* options;               ///< Those it takes beside -o, each between blanks.
 };
 
-// Of the kinds that are not read, no published file or text was found that shows their form.
 constexpr std::array<Kind, 14> kKinds{
     {{"eplb", import_eplb, " --gpus --first-layer "},
      {"topo-m", import_topo_m, " --like --numa "},
@@ -273,8 +272,8 @@ constexpr std::array<Kind, 14> kKinds{
      {"expert-counts", import_expert_counts, " --first-layer "},
      {"routing-vllm", import_routing, " --model "},
      {"routing-sglang", import_routing, " --model "},
-     {"megatron-jsonl", nullptr, ""},
-     {"moe-balance", nullptr, ""},
+     {"megatron-jsonl", import_megatron, " --model --ep --etp --edp --stage-layers --iterations "},
+     {"moe-balance", import_moe_balance, " --model "},
      {"nccl-xml", import_topo_m, " --like --numa "},
      {"deepep", import_deepep, " --tokens --hidden --top-k --experts "},
      {"vllm-args", import_vllm_args, " --model --like --requests "}}};
@@ -297,6 +296,11 @@ std::vector<std::string> given(const ImportOptions& o) {
   add("--hidden", o.hidden != 0);
   add("--top-k", o.top_k != 0);
   add("--experts", o.experts != 0);
+  add("--ep", o.ep.has_value());
+  add("--etp", o.etp.has_value());
+  add("--edp", o.edp.has_value());
+  add("--stage-layers", !o.stage_layers.empty());
+  add("--iterations", !o.iterations.empty());
   return out;
 }
 
@@ -310,10 +314,6 @@ int run_import(const ImportOptions& options) {
     for (const Kind& k : kKinds) names.emplace_back(k.name);
     throw InputError("import", fmt::format("unknown kind \"{}\"", options.kind),
                      suggest_name(options.kind, names));
-  }
-  if (kind->run == nullptr) {
-    throw CapabilityError(
-        fmt::format("unsupported: import {} is not in this version", options.kind));
   }
   for (const std::string& option : given(options)) {
     if (std::string_view(kind->options).find(" " + option + " ") == std::string_view::npos) {

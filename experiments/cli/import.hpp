@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verb `import`: other tools' files as Switchyard's own. A kind that is not read is refused by
-// name; an option that a kind does not take is refused too.
+// The verb `import`: other tools' files as Switchyard's own. An option that a kind does not
+// take is refused.
 //   eplb                  an expert placement as the CSV of parallel.placement
 //   topo-m, nccl-xml      nvidia-smi's or NCCL's topology as a hardware file
 //   requests-*            published request traces as the CSV of workload.arrivals.file
 //   nccl-tests            printed times as the CSV of network.measured
 //   expert-counts         assignments per layer and expert as the CSV of placement_options.loads
+//   megatron-jsonl        Megatron's tokens per expert, a file a rank, likewise
 //   routing-vllm, -sglang experts per token of a response as a routing trace without logits
+//   moe-balance           routing traces of johanna-rock/moe-balance, likewise
 //   vllm-args             a vllm serve command as a scenario
 //   deepep                printed times of dispatch and combine as a CSV of `fit --measured`
 // Forms and formulas: sim/scenario/request_trace.hpp, experiments/import/*.hpp.
@@ -19,6 +21,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +42,9 @@ struct ImportOptions {
   std::string requests;           ///< vllm-args: the CSV of workload.arrivals.file.
   std::vector<std::uint64_t> tokens;  ///< deepep: tokens of a rank, one for each run of the text.
   std::uint64_t hidden = 0, top_k = 0, experts = 0;  ///< deepep: the shape of all runs.
+  std::optional<std::uint32_t> ep, etp, edp;         ///< megatron-jsonl: sizes of the job; else 1.
+  std::vector<std::uint32_t> stage_layers;  ///< megatron-jsonl: layers of each pipeline stage.
+  std::string iterations;                   ///< megatron-jsonl: "100" or "100-200"; "" = all.
   bool quiet = false;
   TableFormat format = TableFormat::kText;
 };
@@ -54,8 +60,12 @@ int import_requests(const ImportOptions& options);
 int import_deepep(const ImportOptions& options);
 int import_nccl_tests(const ImportOptions& options);
 int import_expert_counts(const ImportOptions& options);
+/// The kind megatron-jsonl (experiments/import/megatron_counts.hpp).
+int import_megatron(const ImportOptions& options);
 /// The kinds routing-vllm and routing-sglang (experiments/import/routing_dump.hpp).
 int import_routing(const ImportOptions& options);
+/// The kind moe-balance (experiments/import/moe_balance.hpp).
+int import_moe_balance(const ImportOptions& options);
 /// The kind vllm-args (experiments/import/vllm_args.hpp); the scenario appears only if it can run.
 int import_vllm_args(const ImportOptions& options);
 

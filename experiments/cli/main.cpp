@@ -94,6 +94,14 @@ std::string suggestion(const CLI::App& app, const std::string& word) {
       for (const std::string& n : option->get_snames()) names.push_back("-" + n);
     }
   } else {
+    for (const CLI::Option* option : scope->get_options()) {
+      if (option->get_positional() || option->count() == 0 ||
+          option->get_items_expected_max() < 2) {
+        continue;
+      }
+      return fmt::format("{} takes one word; say {} again for another one", option->get_name(),
+                         option->get_name());
+    }
     for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(verb->get_name());
     }
@@ -482,21 +490,23 @@ int run(int argc, char** argv) {
   auto* v_import = app.add_subcommand(
       "import",
       "read other tools' files: eplb, topo-m, nccl-xml, requests-azure, "
-      "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts, routing-vllm, "
-      "routing-sglang, vllm-args, deepep");
+      "requests-burstgpt, requests-mooncake, nccl-tests, expert-counts, megatron-jsonl, "
+      "routing-vllm, routing-sglang, moe-balance, vllm-args, deepep");
   v_import
-      ->add_option("kind", import_options.kind,
-                   "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
-                   "nvidia-smi topo -m as a hardware file; nccl-xml: what NCCL_TOPO_DUMP_FILE "
-                   "wrote, likewise; requests-*: a request trace, as the CSV "
-                   "that workload.arrivals.file reads; nccl-tests: what alltoall_perf and its kin "
-                   "print, as the CSV that network.measured reads; expert-counts: assignments per "
-                   "layer and expert (CSV or JSON), as the CSV that placement_options.loads reads. "
-                   "routing-vllm, routing-sglang: experts per token that a response holds, as a "
-                   "routing trace without logits; vllm-args: a vllm serve command as a scenario; "
-                   "deepep: what DeepEP's tests/test_low_latency.py prints, as "
-                   "<device>_deepep_ll_us.csv of fit --measured. "
-                   "Refused, since their form could not be verified: megatron-jsonl, moe-balance")
+      ->add_option(
+          "kind", import_options.kind,
+          "eplb: an expert placement, as the CSV that parallel.placement reads; topo-m: "
+          "nvidia-smi topo -m as a hardware file; nccl-xml: what NCCL_TOPO_DUMP_FILE "
+          "wrote, likewise; requests-*: a request trace, as the CSV "
+          "that workload.arrivals.file reads; nccl-tests: what alltoall_perf and its kin "
+          "print, as the CSV that network.measured reads; expert-counts: assignments per "
+          "layer and expert (CSV or JSON), as the CSV that placement_options.loads reads; "
+          "megatron-jsonl: Megatron-LM's folder tokens_per_expert, likewise; "
+          "routing-vllm, routing-sglang: experts per token that a response holds, as a "
+          "routing trace without logits; moe-balance: a JSONL trace of johanna-rock/moe-balance, "
+          "likewise; vllm-args: a vllm serve command as a scenario; "
+          "deepep: what DeepEP's tests/test_low_latency.py prints, as "
+          "<device>_deepep_ll_us.csv of fit --measured")
       ->required();
   v_import
       ->add_option("input", import_options.input,
@@ -521,8 +531,8 @@ int run(int argc, char** argv) {
       "topo-m, nccl-xml: rate per direction between two sockets, e.g. \"67.2 GB/s\"");
   v_import->add_option(
       "--model", import_options.model,
-      "routing-*: preset or config.json of the model that ran; vllm-args: in place "
-      "of the command's");
+      "routing-*, moe-balance: preset or config.json of the model that ran; megatron-jsonl: "
+      "checks layers and experts against it; vllm-args: in place of the command's");
   v_import->add_option("--requests", import_options.requests,
                        "vllm-args: CSV of requests, which the command does not hold");
   v_import->add_option("--collective", import_options.collective,
@@ -541,9 +551,26 @@ int run(int argc, char** argv) {
       ->transform(whole_number());
   v_import->add_option("--experts", import_options.experts, "deepep: experts of all runs")
       ->transform(whole_number());
+  v_import->add_option("--ep", import_options.ep, "megatron-jsonl: expert parallel size; else 1");
+  v_import->add_option("--etp", import_options.etp,
+                       "megatron-jsonl: expert tensor parallel size, which Megatron takes from the "
+                       "tensor parallel size unless told; else 1");
+  v_import->add_option("--edp", import_options.edp,
+                       "megatron-jsonl: copies of each expert that saw other tokens; else 1");
+  v_import
+      ->add_option("--stage-layers", import_options.stage_layers,
+                   "megatron-jsonl: transformer layers of each pipeline stage, e.g. 16,16; without "
+                   "it one stage")
+      ->delimiter(',')
+      ->transform(whole_number());
+  v_import->add_option("--iterations", import_options.iterations,
+                       "megatron-jsonl: e.g. 100 or 100-200; else all of the files");
   quiet_flag(v_import);
   format.add(*v_import);
-  v_import->footer("Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv");
+  v_import->footer(
+      "Example: switchyard import eplb map.json --gpus 32 --first-layer 3 -o p.csv\n"
+      "Example: switchyard import megatron-jsonl tokens_per_expert/ --ep 8 --edp 2 -o loads.csv\n"
+      "Example: switchyard import moe-balance trace.jsonl --model deepseek_v3 -o t.h5");
 
   ValidateOptions validate;
   auto* v_validate =
@@ -612,6 +639,8 @@ int run(int argc, char** argv) {
   for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
     for (CLI::Option* option : verb->get_options()) {
       if (option->get_type_name() == "UINT") option->check(whole_number());
+      // One argument a time: a list would take the words behind it, the positional ones too.
+      if (!option->get_positional()) option->allow_extra_args(false);
     }
   }
 

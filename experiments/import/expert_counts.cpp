@@ -20,30 +20,6 @@ constexpr std::uint32_t kMostLayers = 65535, kMostExperts = 65535;
 constexpr std::size_t kMostCells = 16'000'000;  ///< layers × experts of a table: 128 MB.
 constexpr double kMostLoad = 1e18;
 
-using Loads = std::map<std::uint32_t, std::vector<double>>;  // layer → [E], −1 = not stated
-
-ExpertCounts finish(const Loads& loads, const std::string& where) {
-  ExpertCounts out;
-  out.layers = static_cast<std::uint32_t>(loads.size());
-  std::size_t experts = 0;
-  for (const auto& [layer, row] : loads) experts = std::max(experts, row.size());
-  out.experts = static_cast<std::uint32_t>(experts);
-  out.csv = "layer,expert,load\n";
-  for (const auto& [layer, row] : loads) {
-    for (std::size_t e = 0; e < experts; ++e) {
-      if (e >= row.size() || row[e] < 0) {
-        throw InputError(where, fmt::format("layer {} states no count of expert {}", layer, e),
-                         "write 0 where an expert had no token");
-      }
-      out.total += row[e];
-      out.largest = std::max(out.largest, row[e]);
-      out.csv += fmt::format("{},{},{}\n", layer, e, row[e]);
-    }
-  }
-  if (!(out.total > 0)) throw InputError(where, "all counts are 0");
-  return out;
-}
-
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> out;
   for (std::size_t at = 0;;) {
@@ -61,7 +37,7 @@ bool whole(std::string_view field, T& value) {
 }
 
 ExpertCounts from_csv(std::string_view text, const std::string& where) {
-  Loads loads;
+  ExpertLoads loads;
   std::vector<std::string> names;
   std::vector<std::string> first;  // The other columns of the first row.
   std::size_t layer_at = 0, expert_at = 0, count_at = 0, number = 0, cells = 0;
@@ -138,7 +114,7 @@ ExpertCounts from_csv(std::string_view text, const std::string& where) {
     }
   }
   if (loads.empty()) throw InputError(where, "the file has no row of counts");
-  return finish(loads, where);
+  return expert_counts(loads, where);
 }
 
 /// Adds a matrix [layers][experts] to `sum`, which it must fit.
@@ -205,14 +181,36 @@ ExpertCounts from_json(std::string_view text, const std::string& where, std::uin
   if (first_layer > kMostLayers - sum.size()) {
     throw InputError("--first-layer", fmt::format("layer {} is beyond this version", first_layer));
   }
-  Loads loads;
+  ExpertLoads loads;
   for (std::size_t l = 0; l < sum.size(); ++l) {
     loads[first_layer + static_cast<std::uint32_t>(l)] = std::move(sum[l]);
   }
-  return finish(loads, where);
+  return expert_counts(loads, where);
 }
 
 }  // namespace
+
+ExpertCounts expert_counts(const ExpertLoads& loads, const std::string& where) {
+  ExpertCounts out;
+  out.layers = static_cast<std::uint32_t>(loads.size());
+  std::size_t experts = 0;
+  for (const auto& [layer, row] : loads) experts = std::max(experts, row.size());
+  out.experts = static_cast<std::uint32_t>(experts);
+  out.csv = "layer,expert,load\n";
+  for (const auto& [layer, row] : loads) {
+    for (std::size_t e = 0; e < experts; ++e) {
+      if (e >= row.size() || row[e] < 0) {
+        throw InputError(where, fmt::format("layer {} states no count of expert {}", layer, e),
+                         "write 0 where an expert had no token");
+      }
+      out.total += row[e];
+      out.largest = std::max(out.largest, row[e]);
+      out.csv += fmt::format("{},{},{}\n", layer, e, row[e]);
+    }
+  }
+  if (!(out.total > 0)) throw InputError(where, "all counts are 0");
+  return out;
+}
 
 ExpertCounts read_expert_counts(std::string_view text, const std::string& where,
                                 std::uint32_t first_layer) {

@@ -13,8 +13,10 @@
 // Not modelled: SGLang's .pt files (Python pickles): refused, convert them to JSON.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace switchyard::importers {
 
@@ -23,6 +25,13 @@ struct ExpertCounts {
   double total = 0, largest = 0;  ///< Of all loads; the largest single one.
   std::string csv;
 };
+
+/// Layer number → [E]; below 0: not stated.
+using ExpertLoads = std::map<std::uint32_t, std::vector<double>>;
+
+/// The CSV of loads. InputError (where): a layer that does not state every expert of the widest
+/// one; no load above 0.
+ExpertCounts expert_counts(const ExpertLoads& loads, const std::string& where);
 
 /// InputError with `where`:line (CSV) or the index (JSON). `first_layer` must be 0 for a CSV, which
 /// names its layers.

@@ -14,11 +14,8 @@
 #include <utility>
 
 #include "engine/base/error.hpp"
-#include "engine/base/version.hpp"
-#include "engine/model/gate.hpp"
 #include "engine/model/json_input.hpp"
-#include "engine/routing/candidates.hpp"
-#include "engine/trace/experts_only.hpp"
+#include "experiments/import/experts_only_trace.hpp"
 
 namespace switchyard::importers {
 namespace {
@@ -508,16 +505,9 @@ std::vector<std::uint16_t> checked(const Sequence& s, const model::ModelConfig& 
                            fmt::format("token {}, layer {}: expert {} of {}", row, layers[l],
                                        ids[static_cast<std::ptrdiff_t>(j)], model.num_experts));
         }
-        if (std::find(ids, ids + static_cast<std::ptrdiff_t>(j),
-                      ids[static_cast<std::ptrdiff_t>(j)]) !=
-            ids + static_cast<std::ptrdiff_t>(j)) {
-          throw InputError(s.place,
-                           fmt::format("token {}, layer {}: expert {} twice", row, layers[l],
-                                       ids[static_cast<std::ptrdiff_t>(j)]),
-                           "a row of zeros is a token that never ran: leave it out");
-        }
         out.push_back(static_cast<std::uint16_t>(ids[static_cast<std::ptrdiff_t>(j)]));
       }
+      check_once(out.data() + out.size() - k, k, s.place, row, layers[l]);
     }
   }
   return out;
@@ -550,18 +540,8 @@ RoutingDump read_routing_dump(std::string_view text, const std::string& where, D
 
   RoutingDump out;
   RoutingTrace& t = out.trace;
-  t.header.model = model.name;
-  t.header.gate = model::gate_spec(model);
-  validate(t.header.gate, "--model");
-  t.header.layers = layers;
-  const auto k = static_cast<std::uint32_t>(model.top_k);
-  t.header.candidates = stored_candidates(t.header.gate.experts, k);
-  t.header.slots = k;
-  // Neither the configuration that ran nor its weights were seen.
-  t.header.config_hash = t.header.weight_hash = std::string(16, '0');
-  t.header.engine = fmt::format("{} dump, imported by switchyard {}",
-                                kind == DumpKind::kVllm ? "vLLM" : "SGLang", version());
-  t.header.precision = std::string(kExpertsOnly);
+  t = experts_only_trace(model, kind == DumpKind::kVllm ? "vLLM dump" : "SGLang dump");
+  const auto k = static_cast<std::size_t>(model.top_k);
   std::vector<std::vector<std::uint16_t>> experts;
   std::size_t steps = 1;
   out.token_ids = true;
@@ -575,27 +555,11 @@ RoutingDump read_routing_dump(std::string_view text, const std::string& where, D
     if (s.experts.rows > s.prompt) steps = std::max(steps, s.experts.rows - s.prompt + 1);
     out.token_ids = out.token_ids && s.tokens.size() >= s.experts.rows;
   }
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   const auto add = [&](std::size_t q, std::size_t row, std::size_t step) {
     const Sequence& s = sequences[q];
-    t.tokens.sequence.push_back(static_cast<std::uint32_t>(q));
-    t.tokens.position.push_back(static_cast<std::uint32_t>(row));
-    t.tokens.token.push_back(row < s.tokens.size() ? s.tokens[row] : 0);
-    t.tokens.phase.push_back(
-        static_cast<std::uint8_t>(row < s.prompt ? Phase::kPrefill : Phase::kDecode));
-    t.tokens.step.push_back(static_cast<std::uint32_t>(step));
-    const auto* ids = experts[q].data() + row * layers.size() * k;
-    for (std::size_t l = 0; l < layers.size(); ++l, ids += k) {
-      TraceRouting& r = t.routing;
-      for (const auto part : {&r.candidates, &r.first, &r.chosen}) {
-        part->insert(part->end(), ids, ids + k);
-      }
-      r.candidates.resize(r.candidates.size() + t.header.candidates - k, kNoExpert);
-      r.logit.resize(r.logit.size() + t.header.candidates, kMinusInfinity);
-      r.lse.push_back(kMinusInfinity);
-      r.weights.resize(r.weights.size() + k, 0.0F);
-      r.outcome.resize(r.outcome.size() + k, static_cast<std::uint8_t>(SlotOutcome::kKept));
-    }
+    append_token(t, q, row, row < s.tokens.size() ? s.tokens[row] : 0,
+                 row < s.prompt ? Phase::kPrefill : Phase::kDecode, step,
+                 experts[q].data() + row * layers.size() * k);
   };
   for (std::size_t step = 0; step < steps; ++step) {
     t.step_begin.push_back(t.tokens.size());
@@ -610,8 +574,7 @@ RoutingDump read_routing_dump(std::string_view text, const std::string& where, D
       }
     }
   }
-  t.step_begin.push_back(t.tokens.size());
-  t.nan_rows = t.minus_inf_rows = t.rows() * layers.size();
+  close_trace(t);
   return out;
 }
 

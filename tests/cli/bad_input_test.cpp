@@ -462,6 +462,39 @@ TEST(BadInput, CommandLineMistakes) {
   EXPECT_EQ(format.exit_code, 2);
 }
 
+// An option that may be repeated takes one word, so that the words behind it are what they are
+// without it.
+TEST(BadInput, OptionsThatMayBeRepeatedLeaveTheWordsBehindThem) {
+  const fs::path f = fresh_folder("repeated_options");
+  const std::string scenario = source_path("scenarios/normative.toml").string();
+  const ProcessResult r = run_switchyard(
+      {"explain", "--set", "run.seed=7", "--set", "workload.batch=8", scenario, "--format", "csv"},
+      {.folder = f, .environment = {}});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_NE(r.out.find("\nrun.seed,7,"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("\nworkload.batch,8,"), std::string::npos) << r.out;
+  for (const char* verb : {"sim", "sweep"}) {
+    expect_refused(f, {verb, "--set", "run.seed=7", "none.toml", "-o", "o"},
+                   {"none.toml: No such file"});
+  }
+  expect_refused(f, {"monitor", "--set", "run.seed=7", "none.toml"}, {"none.toml"});
+  expect_refused(f,
+                 {"couple", "--set", "run.seed=7", "none.toml", "--model",
+                  source_path("scenarios/checkpoints/sy-16x2").string(), "--prompts",
+                  source_path("scenarios/prompts/mixed.jsonl").string(), "-o", "o.h5"},
+                 {"none.toml"});
+  expect_refused(f,
+                 {"import", "--tokens", "8,16", "deepep", "none.log", "--hidden", "7168", "--top-k",
+                  "8", "--experts", "288", "-o", "x_deepep_ll_us.csv"},
+                 {"none.log: cannot open"});
+  expect_refused(f, {"import", "--stage-layers", "2,2", "megatron-jsonl", "none", "-o", "x.csv"},
+                 {"none"});
+  expect_refused(f, {"explain", scenario, "--set", "run.seed=7", "run.steps=2"},
+                 {"\"run.steps=2\" is not known here; --set takes one word; say --set again"});
+  expect_refused(f, {"import", "deepep", "none.log", "-o", "x.csv", "--tokens", "8", "16"},
+                 {"\"16\" is not known here; --tokens takes one word"});
+}
+
 TEST(BadInput, UnwritableOutput) {
   const fs::path f = fresh_folder("unwritable");
   expect_refused(f, {"sim", source_path("scenarios/hub.toml").string(), "-o", "/proc/no/r.h5"},

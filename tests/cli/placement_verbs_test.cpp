@@ -89,9 +89,6 @@ TEST(ImportEplb, RefusesWhatIsNoPlacement) {
   refused("1 9999999 50\n", "499999950 values do not fit into a file of 13 bytes");
   refused("1 1 1\n1 1\n", "more values");
   refused("9 9\n1\n", "in:1: expected \"devices layers experts\"");
-  const ProcessResult later = run_switchyard({"import", "moe-balance", "in", "-o", "p.csv"},
-                                             {.folder = f, .environment = {}});
-  EXPECT_EQ(later.exit_code, 3);
   const ProcessResult unknown =
       run_switchyard({"import", "eplbb", "in", "-o", "p.csv"}, {.folder = f, .environment = {}});
   EXPECT_EQ(unknown.exit_code, 2);
