@@ -3,7 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <map>
+#include <optional>
+
 #include "engine/routing/policy.hpp"
+#include "engine/trace/trace_parts.hpp"
 #include "sim/cluster/report.hpp"
 #include "sim/loop/exchange_timer.hpp"
 #include "sim/loop/simulator.hpp"
@@ -39,6 +44,28 @@ std::string source_of(const scenario::Scenario& scenario, const std::string& key
   }
   return {};
 }
+
+/// The routing traces that a file and its sweep replay, each opened once, as `sim` opens it.
+class Traces {
+ public:
+  /// Null where the scenario replays none, or it is not there.
+  const RoutingTrace* of(const scenario::Scenario& s) {
+    if (s.workload.routing.source != scenario::RoutingSource::kTrace) return nullptr;
+    const std::string& path = s.workload.routing.trace_path;
+    const auto [at, fresh] = open_.try_emplace(path);
+    std::error_code ignored;
+    if (fresh && std::filesystem::exists(path, ignored)) {
+      at->second = open_trace(path, true, kTraceBytesInMemory, true);
+    }
+    if (!at->second) missing_ = true;
+    return at->second ? &*at->second : nullptr;
+  }
+  [[nodiscard]] bool missing() const { return missing_; }
+
+ private:
+  std::map<std::string, std::optional<RoutingTrace>> open_;
+  bool missing_ = false;
+};
 
 }  // namespace
 
@@ -90,16 +117,23 @@ Table explain_file(const std::string& path, scenario::ReadOptions options) {
   // experts and counting memory would take long.
   constexpr std::size_t kMostPoints = 200;
   Table table = explain_scenario(read);
+  Traces traces;
+  std::vector<scenario::SweepPoint> points;
   if (read.sweep.empty()) {
-    sim::check_scenario(read);
-    return table;
+    sim::check_scenario(read, traces.of(read));
+  } else {
+    points = scenario::read_sweep(path, options);
   }
-  const std::vector<scenario::SweepPoint> points = scenario::read_sweep(path, options);
   for (std::size_t i = 0; i < points.size() && i < kMostPoints; ++i) {
-    sim::check_scenario(points[i].scenario);
+    sim::check_scenario(points[i].scenario, traces.of(points[i].scenario));
   }
   for (std::size_t i = kMostPoints; i < points.size(); ++i) {
     sim::check_groups(points[i].scenario);
+  }
+  if (traces.missing()) {
+    table.notes.emplace_back(
+        "the routing trace is not there: nothing is checked that needs it (its layers, the "
+        "policy)");
   }
   if (points.size() > kMostPoints) {
     table.notes.push_back(

@@ -5,12 +5,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "engine/base/error.hpp"
 
 namespace switchyard::sim {
 namespace {
 using model::DType;
+
+/// Whether DType has an enumerator of this value: the compiler then prints its name for it, else
+/// "(switchyard::model::DType)19".
+template <DType kValue>
+consteval bool is_named() {
+  return std::string_view(__PRETTY_FUNCTION__).find("kValue = (") == std::string_view::npos;
+}
 
 double width_of(DType p) { return static_cast<double>(model::dtype_bits_x32(p)) / 256.0; }
 double real(std::uint64_t v) { return static_cast<double>(v); }
@@ -61,6 +69,8 @@ CostModel::CostModel(const model::ModelConfig& model, const model::DTypeChoice& 
           "add gpu_types.<name>.peak or choose another model.dtype");
     }
   }
+  static_assert(is_named<DType::kQ6K>() && !is_named<static_cast<DType>(kFormats)>(),
+                "a DType was added at the end: peak_ has no place for it, see kFormats");
   for (std::size_t d = 0; d < kFormats; ++d) {
     peak_[d] = gpu_.peak_for(compute_format(static_cast<DType>(d))).value;
   }

@@ -399,10 +399,9 @@ void Simulator::moe_front(std::uint32_t moe) {
   }
   record_.layers[moe].router_ps += slowest;
 
-  // Without capacities nothing looks beyond the chosen experts. An alarm may have brought a policy
-  // with more slots.
-  const bool plain = policy_.capacity.rule == CapacityRule::kNone &&
-                     policy_slots(policy_, source_->gate()) <= slots_;
+  // Without capacities nothing looks beyond the chosen experts. An alarm's policy with more of them
+  // than the scenario's reads scores: it has steps (policy_slots()).
+  const bool plain = policy_.capacity.rule == CapacityRule::kNone;
   source_->candidates(tokens_, moe, candidates_,
                       reads_scores(policy_) ? RoutingSource::Need::kScored
                       : plain               ? RoutingSource::Need::kChosen

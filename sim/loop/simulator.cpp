@@ -1141,12 +1141,14 @@ SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace
   }
 }
 
-void check_scenario(const scenario::Scenario& scenario) {
+void check_scenario(const scenario::Scenario& scenario, const RoutingTrace* trace) {
   try {
     check_groups(scenario);
     check_calibration(scenario);
     const bool routed = scenario.model.num_moe_layers() > 0;
-    if (routed && scenario.workload.routing.source == scenario::RoutingSource::kTrace) return;
+    const bool replays =
+        routed && scenario.workload.routing.source == scenario::RoutingSource::kTrace;
+    if (replays && trace == nullptr) return;
     // SimGrid has one session a process, and nothing is timed here: a sweep's points would not get
     // one each. What is loaded before the first step is there in the end.
     scenario::Scenario untimed = scenario;
@@ -1157,7 +1159,7 @@ void check_scenario(const scenario::Scenario& scenario) {
     }
     untimed.memory.loading = {};
     const std::unique_ptr<RunSink> sink = memory_sink();
-    Simulator simulator(untimed, nullptr, *sink);
+    Simulator simulator(untimed, replays ? trace : nullptr, *sink);
     const run::Inventory inventory = simulator.inventory();
     sink->begin({}, inventory);
     simulator.prepare(inventory);

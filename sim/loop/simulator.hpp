@@ -89,7 +89,8 @@ SimulationResult simulate(const scenario::Scenario& scenario, const RoutingTrace
 
 /// Throws what simulate() would refuse before its first step, at the place of the key that is to
 /// blame: weights that leave no room for KV pages, policies that the requests cannot serve, …
-/// Computes no step. A scenario with a trace is checked as far as the trace is not needed.
-void check_scenario(const scenario::Scenario& scenario);
+/// Computes no step. `trace`: of a scenario that replays one, borrowed for the call; null where it
+/// is not there: then such a scenario is checked as far as the trace is not needed.
+void check_scenario(const scenario::Scenario& scenario, const RoutingTrace* trace = nullptr);
 
 }  // namespace switchyard::sim

@@ -301,6 +301,23 @@ TEST(RoutingDump, TheSimulatorReadsTheTraceAndRefusesToDecideOnIt) {
   EXPECT_EQ(policy.exit_code, 2);
   EXPECT_TRUE(has(policy.err, "unsupported: the routing trace states the experts taken"))
       << policy.err;
+  // `explain` refuses what `sim` and `sweep` do, in the same words.
+  const ProcessResult explained =
+      verb({"explain", "s.toml", "--set", "policy.capacity.rule=\"share\"", "--set",
+            "policy.capacity.factor=1.0"});
+  EXPECT_EQ(explained.exit_code, 2);
+  EXPECT_EQ(explained.err, policy.err);
+  EXPECT_EQ(verb({"explain", "s.toml"}).exit_code, 0);
+  const std::string axis =
+      "[[sweep]]\nkey = \"policy.capacity.rule\"\nvalues = [\"none\", \"share\"]\n";
+  write_file(f / "w.toml", read_file(f / "s.toml") + axis);
+  const ProcessResult points = verb({"explain", "w.toml"});
+  EXPECT_EQ(points.exit_code, 2);
+  EXPECT_TRUE(has(points.err, "unsupported: the routing trace states the experts taken"))
+      << points.err;
+  const ProcessResult gone = verb({"explain", "s.toml", "--trace", "gone.h5"});
+  EXPECT_EQ(gone.exit_code, 0) << gone.err;
+  EXPECT_TRUE(has(gone.out, "the routing trace is not there: nothing is checked that needs it"));
   RoutingTrace trace = read_trace(f / "t.h5");
   EXPECT_TRUE(has(refusal([&] { replay(trace, ReplayOptions::recorded(trace.header)); }),
                   "replay: unsupported: the routing trace states the experts taken"));

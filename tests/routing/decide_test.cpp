@@ -349,6 +349,48 @@ TEST(Decide, TheOrderOfTheCandidatesIsEnoughWhereNothingReadsScores) {
   }
 }
 
+// Eight slots are decided eight at a time where all of them are experts, else one after the other.
+TEST(Decide, ARowOfEightEndsAtItsFirstCandidateThatIsNone) {
+  constexpr std::uint16_t kNo = kNoExpert;
+  const std::vector<std::vector<std::uint16_t>> rows{{0, 1, 2, 3, 4, 5, 6, 7},
+                                                     {15, 14, 13, 12, 11, 10, 9, 8},
+                                                     {5, 4, kNo, kNo, kNo, kNo, kNo, kNo},
+                                                     {9, 8, 7, 6, 5, 4, 3, kNo},
+                                                     {kNo, kNo, kNo, kNo, kNo, kNo, kNo, kNo},
+                                                     {2, 4, 6, 8, 10, 12, 14, 0}};
+  const std::uint8_t kept = static_cast<std::uint8_t>(SlotOutcome::kKept);
+  const GateSpec gate = gate_mixtral(16, 8);
+  const Step step(static_cast<std::uint32_t>(rows.size()));
+  for (const std::uint32_t width : {8U, 16U}) {
+    Candidates c;
+    c.tokens = static_cast<std::uint32_t>(rows.size());
+    c.width = width;
+    std::vector<std::uint16_t> want;
+    std::vector<std::uint32_t> demand(16, 0);
+    for (const auto& row : rows) {
+      c.ids.insert(c.ids.end(), row.begin(), row.end());
+      // Behind the slots stand experts that nobody may take.
+      for (std::uint32_t m = 8; m < width; ++m) {
+        c.ids.push_back(row[7] == kNo ? kNo : static_cast<std::uint16_t>(m));
+      }
+      want.insert(want.end(), row.begin(), row.end());
+      for (const std::uint16_t e : row) {
+        if (e != kNo) ++demand[e];
+      }
+    }
+    const LayerDecision d = decided(gate, RoutingPolicy{}, step.context, c);
+    EXPECT_EQ(d.first, want) << width;
+    EXPECT_EQ(d.chosen, want) << width;
+    EXPECT_EQ(d.demand, demand) << width;
+    EXPECT_EQ(d.load, demand) << width;
+    EXPECT_EQ(d.assignments, 8U + 8 + 2 + 7 + 0 + 8) << width;
+    EXPECT_EQ(d.kept, d.assignments) << width;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(d.outcome[i], want[i] == kNo ? 0 : kept) << i;
+    }
+  }
+}
+
 TEST(StepContext, CountsTokensAndSequencesByPhase) {
   const std::vector<std::uint32_t> sequence{4, 4, 4, 7, 9, 9};
   const std::vector<std::uint32_t> position{0, 1, 2, 30, 0, 1};

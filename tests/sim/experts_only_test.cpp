@@ -8,6 +8,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/trace/experts_only.hpp"
+#include "sim/loop/routing_source.hpp"
 #include "tests/sim/sim_fixture.hpp"
 
 namespace switchyard::sim {
@@ -19,11 +20,15 @@ using Choices = std::vector<std::vector<std::vector<std::uint16_t>>>;
 const Choices kChoices{{{0, 1}, {0, 5}, {6, 1}, {1, 0}}, {{2, 3}, {4, 5}, {7, 2}, {0, 1}}};
 
 /// As a dump is imported: the experts taken, in their order, and nothing of the others.
-RoutingTrace dump() {
-  RoutingTrace t = test::decode_trace(kChoices, 8);
-  const std::size_t m = t.header.candidates, k = 2;
-  for (std::size_t i = 0; i < t.routing.candidates.size(); ++i) {
-    if (i % m >= k) t.routing.candidates[i] = kNoExpert;
+RoutingTrace dump(const Choices& choices = kChoices, std::uint32_t experts = 8) {
+  RoutingTrace t = test::decode_trace(choices, experts);
+  for (std::uint32_t l = 0; l < choices.size(); ++l) {
+    for (std::uint32_t r = 0; r < choices[l].size(); ++r) {
+      for (std::uint32_t m = 0; m < t.header.candidates; ++m) {
+        t.routing.candidates[t.candidate_at(r, l, m)] =
+            m < choices[l][r].size() ? choices[l][r][m] : kNoExpert;
+      }
+    }
   }
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   t.routing.logit.assign(t.routing.logit.size(), kNone);
@@ -122,6 +127,63 @@ TEST(ExpertsOnly, WhatNeedsLogitsIsRefusedByName) {
   EXPECT_NE(refusal({rule, kNoReroute, "policy.weights.renorm=none"}).find("nothing to route by"),
             std::string::npos);
   EXPECT_EQ(refusal({rule, kNoReroute}), "accepted");
+}
+
+// Rows of eight are copied whole, others one by one; a row may end before its slots do.
+TEST(ExpertsOnly, TheSourceGivesTheIdsOfTheTrace) {
+  for (const std::uint32_t k : {8U, 6U}) {
+    Choices choices(2, std::vector<std::vector<std::uint16_t>>(4));
+    for (std::uint32_t l = 0; l < 2; ++l) {
+      for (std::uint32_t t = 0; t < 4; ++t) {
+        for (std::uint32_t j = 0; j < k; ++j) {
+          choices[l][t].push_back(static_cast<std::uint16_t>((5 * l + 3 * t + j * 7) % 16));
+        }
+      }
+    }
+    RoutingTrace trace = dump(choices, 16);
+    // Token 2 takes five experts in layer 1, token 3 none in layer 0.
+    for (const auto& [token, layer, from] : {std::array{2U, 1U, 5U}, {3U, 0U, 0U}}) {
+      for (std::uint32_t j = from; j < k; ++j) {
+        trace.routing.candidates[trace.candidate_at(token, layer, j)] = kNoExpert;
+        choices[layer][token][j] = kNoExpert;
+      }
+    }
+    const scenario::Scenario s = test::worked_scenario(
+        {"model.num_experts=16", "model.top_k=" + std::to_string(k), "workload.batch=4"});
+    const auto source = make_routing_source(s, &trace);
+    StepTokens tokens;
+    for (const std::uint32_t t : {3U, 1U, 2U, 0U}) {
+      tokens.sequence.push_back(t);
+      tokens.position.push_back(1);
+      tokens.phase.push_back(1);
+      tokens.rank.push_back(0);
+      tokens.ordinal.push_back(0);
+      tokens.answer.push_back(1);
+    }
+    std::uint64_t stated = 0;
+    for (std::uint32_t l = 0; l < 2; ++l) {
+      Candidates c;
+      source->candidates(tokens, l, c, RoutingSource::Need::kChosen);
+      ASSERT_EQ(c.width, k);
+      std::vector<std::uint16_t> want;
+      for (const std::uint32_t t : tokens.sequence) {
+        want.insert(want.end(), choices[l][t].begin(), choices[l][t].end());
+        for (const std::uint16_t e : choices[l][t]) stated += e == kNoExpert ? 0U : 1U;
+      }
+      EXPECT_EQ(c.ids, want) << k << " " << l;
+    }
+    EXPECT_EQ(stated, 8 * k - (k - 5) - k);
+    const run::RunData r = test::run_in_memory(s, &trace).data;
+    for (std::size_t l = 0; l < 2; ++l) {
+      std::array<std::uint64_t, 16> kept{};
+      for (const auto& token : choices[l]) {
+        for (const std::uint16_t e : token) {
+          if (e != kNoExpert) ++kept[e];
+        }
+      }
+      for (std::size_t e = 0; e < 16; ++e) EXPECT_EQ(r.totals.expert_kept[l * 16 + e], kept[e]);
+    }
+  }
 }
 
 }  // namespace switchyard::sim
