@@ -183,27 +183,36 @@ void HeatPane::refresh() {
 
 QString HeatPane::groupName(std::uint32_t gpu, const std::vector<std::uint32_t>& experts) {
   const RunStore& run = *m_state->run();
+  constexpr std::size_t kMost = 3;
+  const auto named = [&](const std::vector<std::uint32_t>& places) {
+    QString text = gpuName(gpu);
+    for (std::size_t i = 1; i < std::min(kMost, places.size()); ++i) {
+      text += QStringLiteral(", %1").arg(places[i]);
+    }
+    return places.size() > kMost ? text + QStringLiteral(" …") : text;
+  };
+  if (gpu < m_replicas.size() && !m_replicas[gpu].empty()) {
+    std::vector<std::uint32_t> places = {gpu};
+    places.insert(places.end(), m_replicas[gpu].begin(), m_replicas[gpu].end());
+    return named(places);
+  }
   if (m_state->layer() != kAllLayers || !run.placementVaries() || experts.empty()) {
     return gpuName(gpu);
   }
   // With stages the layers of the others stand on GPUs of their own, the same for all experts of a
   // GPU. What a placement per layer mixes up is named by the first layer.
-  constexpr std::size_t kMost = 3;
   const std::vector<std::uint32_t> places = firstPlaces(run.data().inventory, experts.front());
   for (const std::uint32_t e : experts) {
     if (firstPlaces(run.data().inventory, e) == places) continue;
     m_mixed = true;
     return gpuName(gpu);
   }
-  QString text = gpuName(gpu);
-  for (std::size_t i = 1; i < std::min(kMost, places.size()); ++i) {
-    text += QStringLiteral(", %1").arg(places[i]);
-  }
-  return places.size() > kMost ? text + QStringLiteral(" …") : text;
+  return named(places);
 }
 
 void HeatPane::findCopies() {
   m_copies.clear();
+  m_replicas.clear();
   const RunStore* run = m_state->run();
   const run::Inventory& inv = run->data().inventory;
   const std::size_t layer = m_state->layer() == kAllLayers ? 0 : m_state->layer();
@@ -218,6 +227,22 @@ void HeatPane::findCopies() {
     if (places[0] < first.size()) first[places[0]] = 1;
     for (std::uint32_t r = 1; r < inv.replicas; ++r) {
       if (places[r] < copies.size() && places[r] != places[0]) copies[places[r]].push_back(e);
+    }
+  }
+  // One that holds what a GPU of the first replica does has its steps in that one's rows.
+  std::vector<std::vector<std::uint32_t>> members(run->gpus());
+  for (std::uint32_t e = 0; e < inv.experts; ++e) {
+    const std::uint32_t at = inv.placement[(layer * inv.experts + e) * inv.replicas];
+    if (at < members.size()) members[at].push_back(e);
+  }
+  m_replicas.resize(run->gpus());
+  for (std::uint32_t g = 0; g < copies.size(); ++g) {
+    if (first[g] || copies[g].empty() || enginesOf(inv) < 2) continue;
+    for (std::size_t of = 0; of < members.size(); ++of) {
+      if (members[of] != copies[g] || inv.gpus[of].engine == inv.gpus[g].engine) continue;
+      m_replicas[of].push_back(g);
+      copies[g].clear();
+      break;
     }
   }
   // A replica that steps by itself has steps of its own in the rows of the first one.
@@ -650,7 +675,17 @@ void HeatPane::drawLost(QPainter& painter, const QRect& plot, double rowHeight) 
 }
 
 QString HeatPane::placeText(const HeatRow& row, std::uint64_t step) const {
-  const QString name = gpuName(row.gpu);
+  QString name = gpuName(row.gpu);
+  const RunStore& run = *m_state->run();
+  if (run.hasSteps() && row.gpu < m_replicas.size()) {
+    // A step is one replica's: its GPU.
+    for (const std::uint32_t g : m_replicas[row.gpu]) {
+      if (run.data().inventory.gpus[g].engine ==
+          run.data().steps[static_cast<std::size_t>(step)].engine) {
+        name = gpuName(g);
+      }
+    }
+  }
   for (const LostGpu& l : m_lost) {
     if (l.gpu == row.gpu && step >= l.from && step < l.to) {
       return tr("%1 (lost since step %2: it stands elsewhere)").arg(name).arg(l.from);
@@ -1540,8 +1575,8 @@ QString TimelinePane::detail() const {
   if (m_state->run() != nullptr && axis().pixelsPerStep() >= kWideStep &&
       lanes(plotRect()).per == 1) {
     return tr(
-        "phases in turn (sums over layers); outlined: the GPU that others waited for; zigzag: "
-        "phases thinner than a pixel");
+        "phases in turn (sums over layers); at the cursor: share waiting; outlined: the GPU that "
+        "others waited for; zigzag: phases thinner than a pixel");
   }
   return tr("share by phase; at the cursor: share waiting; zigzag: several steps in a pixel");
 }
@@ -2053,32 +2088,38 @@ void TimelinePane::clicked(const QPoint& position) {
   m_state->setGpu(static_cast<std::uint32_t>(gpuAt(position.y())));
 }
 
+namespace {
+
+/// "40 %" of the time of these GPUs.
+QString waitShare(const Columns<std::int64_t>& c, std::size_t begin, std::size_t end) {
+  constexpr auto kWait = static_cast<std::size_t>(run::Phase::kWait);
+  double all = 0;
+  double wait = 0;
+  for (std::size_t g = begin; g < end; ++g) {
+    for (std::size_t p = 0; p < run::kPhases; ++p) all += c.sum[g * run::kPhases + p];
+    wait += c.sum[g * run::kPhases + kWait];
+  }
+  return all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : QObject::tr("n/a");
+}
+
+}  // namespace
+
 void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::uint64_t step) {
   const RunStore& run = *m_state->run();
   if (run.gpus() == 0) return;
   const Columns<std::int64_t> c = phaseColumns(run, oneStep(step), 1);
   const std::size_t per = gpusPerLane(plot.height());
   const std::size_t lanes = (run.gpus() + per - 1) / per;
-  constexpr auto kWait = static_cast<std::size_t>(run::Phase::kWait);
   const double height = plot.height() / static_cast<double>(lanes);
-  const auto waitShare = [&](std::size_t begin, std::size_t end) {
-    double all = 0;
-    double wait = 0;
-    for (std::size_t g = begin; g < end; ++g) {
-      for (std::size_t p = 0; p < run::kPhases; ++p) all += c.sum[g * run::kPhases + p];
-      wait += c.sum[g * run::kPhases + kWait];
-    }
-    return all > 0 ? QStringLiteral("%1 %").arg(qRound(wait / all * 100)) : tr("n/a");
-  };
   if (folded()) {
-    foldedValue(painter, tr("wait %1").arg(waitShare(0, run.gpus())));
+    foldedValue(painter, tr("wait %1").arg(waitShare(c, 0, run.gpus())));
     return;
   }
   for (std::size_t lane = 0; lane < lanes; lane += namedLanes(height)) {
     const int y = plot.top() + static_cast<int>((static_cast<double>(lane) + 0.5) * plot.height() /
                                                 static_cast<double>(lanes));
     const QRect where(2, y - lineHeight() / 2, gutter() - 8, lineHeight());
-    const QString text = waitShare(lane * per, std::min(run.gpus(), (lane + 1) * per));
+    const QString text = waitShare(c, lane * per, std::min(run.gpus(), (lane + 1) * per));
     label(painter, where, Qt::AlignRight | Qt::AlignVCenter, text, m_state->theme().accent);
   }
 }
@@ -2086,8 +2127,12 @@ void TimelinePane::drawCursorValues(QPainter& painter, const QRect& plot, std::u
 QString TimelinePane::describe(const QPoint& position) const {
   const RunStore* run = m_state->run();
   const QRect plot = plotRect();
-  if (run == nullptr || run->gpus() == 0 || !plot.contains(position)) return {};
-  const auto step = axis().stepAt(position.x(), run->steps());
+  if (run == nullptr || run->gpus() == 0 || !plot.united(besidePlot()).contains(position)) {
+    return {};
+  }
+  // Beside the plot stand the cursor's numbers.
+  const bool beside = !plot.contains(position);
+  const auto step = beside ? m_state->cursor() : axis().stepAt(position.x(), run->steps());
   if (!step) return {};
   const std::size_t per = gpusPerLane(plot.height());
   const std::size_t lanes = (run->gpus() + per - 1) / per;
@@ -2095,6 +2140,11 @@ QString TimelinePane::describe(const QPoint& position) const {
       std::min(lanes - 1, static_cast<std::size_t>((position.y() - plot.top()) *
                                                    static_cast<double>(lanes) / plot.height()));
   const Columns<std::int64_t> c = phaseColumns(*run, oneStep(*step), 1);
+  if (beside) {
+    return tr("%1: %2 of %3 waiting, the share at the cursor")
+        .arg(laneName(lane, per), waitShare(c, lane * per, std::min(run->gpus(), (lane + 1) * per)),
+             stepText(*run, *step));
+  }
   QString text = QStringLiteral("%1, %2:").arg(laneName(lane, per), stepText(*run, *step));
   for (std::size_t p = 0; p < run::kPhases; ++p) {
     double t = 0;
@@ -2155,6 +2205,23 @@ void MinimapPane::drawContent(QPainter& painter, const QRect& plot) {
   double top = 0;
   for (std::size_t col = 0; col < columns; ++col)
     top = std::max(top, c.max[col * c.width + kOverflow]);
+  m_outlineTop = 0;
+  if (top == 0) {
+    // No overflow: how long steps take tells the parts of the run from each other.
+    for (std::size_t col = 0; col < columns; ++col) {
+      m_outlineTop = std::max(m_outlineTop, c.max[col * c.width + kDuration]);
+    }
+    int before = -1;
+    for (std::size_t col = 0; col < columns && m_outlineTop > 0; ++col) {
+      const double share = c.max[col * c.width + kDuration] / m_outlineTop;
+      const int y = plot.bottom() - qRound(share * (plot.height() - 10));
+      const int from = before < 0 ? y : std::min(before, y);
+      painter.fillRect(QRect(plot.left() + static_cast<int>(col), from, 1,
+                             before < 0 ? 1 : std::abs(y - before) + 1),
+                       theme.muted);
+      before = y;
+    }
+  }
   for (std::size_t col = 0; col < columns && top > 0; ++col) {
     const double v = c.max[col * c.width + kOverflow];
     if (v <= 0) continue;
@@ -2234,6 +2301,10 @@ QString MinimapPane::describe(const QPoint& position) const {
   QString text =
       tr("%1: %2 assignments over capacity")
           .arg(stepText(*run, *step), count(static_cast<std::uint64_t>(c.max[kOverflow])));
+  if (m_outlineTop > 0) {
+    text += tr(", %1 long; line: step time, up to %2")
+                .arg(qs(timeText(c.max[kDuration])), qs(timeText(m_outlineTop)));
+  }
   if (events > 0) text += tr("; events in this pixel: %1").arg(events);
   return text;
 }

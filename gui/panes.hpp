@@ -92,6 +92,8 @@ class HeatPane : public TimePane {
   bool m_mixed = false;  // the rows' GPUs are those of the first layer only
   std::vector<Group> m_groups;
   std::vector<CopyLine> m_copies;
+  /// [GPU] of the first replica: GPUs of others that hold the same experts and step by themselves.
+  std::vector<std::vector<std::uint32_t>> m_replicas;
   std::vector<LostGpu> m_lost;
   std::optional<std::uint64_t> m_movedSince;
   double m_rowFirst = 0, m_rowEnd = 0;  // share of all rows on screen, 0 … 1; end 0: all
@@ -303,8 +305,8 @@ class TimelinePane : public TimePane {
   [[nodiscard]] QString laneName(std::size_t lane, std::size_t per) const;
 };
 
-/// The whole run: overflow per step, events (a zigzag where a pixel has several), and the window as
-/// a handle to drag.
+/// The whole run: overflow per step (or, where there is none, the time of the steps), events (a
+/// zigzag where a pixel has several), and the window as a handle to drag.
 class MinimapPane : public TimePane {
   Q_OBJECT
  public:
@@ -335,7 +337,8 @@ class MinimapPane : public TimePane {
   mutable const TimeScale* m_perColumnScale = nullptr;
   mutable std::uint64_t m_placed = 0;
   std::size_t m_more = 0;
-  double m_grabbed = 0;  // x
+  double m_outlineTop = 0;  // ps at the top of the outline; 0: none is drawn
+  double m_grabbed = 0;     // x
   TimeWindow m_grabbedWindow;
 };
 

@@ -369,6 +369,7 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
             const auto span = stepsOf(*run, run->data().requests.at(row));
             if (!span) return;
             m_state->setSelection(StepRange{span->first, span->end});
+            m_state->bringIntoView({span->first, span->end});
           });
   connect(state, &ViewState::runChanged, this, &RequestsView::refresh);
   refresh();

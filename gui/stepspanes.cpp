@@ -612,14 +612,27 @@ double LatencyPane::valueAt(std::uint64_t step) const {
 
 QString LatencyPane::describe(const QPoint& position) const {
   const RunStore* run = m_state->run();
-  if (run == nullptr || m_series.empty() || !plotRect().contains(position)) return {};
-  const double t = axis().tOf(position.x());
+  if (run == nullptr || m_series.empty()) return {};
+  // Beside the plot stands the cursor's number.
+  const bool beside = besidePlot().contains(position) && m_state->cursor().has_value();
+  if (!beside && !plotRect().contains(position)) return {};
+  const double t =
+      beside ? static_cast<double>(*m_state->cursor()) + 0.5 : axis().tOf(position.x());
   const LatencySeries::Bin* bin = binAt(t);
   if (bin == nullptr) return {};
   const auto i = static_cast<std::size_t>(bin - m_bins.data());
   const auto time = [](double ps) { return std::isnan(ps) ? tr("n/a") : qs(timeText(ps)); };
   const auto first = static_cast<std::uint64_t>(std::max(0.0, std::ceil(m_edges[i] - 0.5)));
   const auto last = static_cast<std::uint64_t>(std::max(0.0, std::ceil(m_edges[i + 1] - 0.5)));
+  if (beside) {
+    const bool ttft = m_series.hasTtft();
+    const std::size_t n = ttft ? bin->first : bin->ended;
+    return tr("%1: %2 p99 of the %3 of steps %4–%5, those that share %6 pixels with the cursor")
+        .arg(time(ttft ? bin->ttft99 : bin->tpot99), ttft ? tr("TTFT") : tr("TPOT"),
+             n == 1 ? tr("request") : tr("%1 requests").arg(n), count(first),
+             count(std::max(first + 1, last) - 1))
+        .arg(kBinPixels);
+  }
   return tr("steps %1–%2: TTFT p50 %3, p99 %4 (%5 first tokens); TPOT p50 %6, p99 %7 (%8 ended)")
       .arg(count(first), count(std::max(first + 1, last) - 1), time(bin->ttft50), time(bin->ttft99))
       .arg(bin->first)

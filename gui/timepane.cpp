@@ -100,6 +100,11 @@ QRect TimePane::plotRect() const {
           std::max(1, height() - top - 3)};
 }
 
+QRect TimePane::besidePlot() const {
+  const QRect plot = plotRect();
+  return {0, plot.top(), plot.left(), plot.height()};
+}
+
 TimeAxis TimePane::axis() const {
   const QRect plot = plotRect();
   return {shownWindow(), static_cast<double>(plot.left()), static_cast<double>(plot.width()),

@@ -49,6 +49,8 @@ class TimePane : public QWidget {
   void setMargins(int gutter, int right);
   [[nodiscard]] int gutter() const { return m_gutter; }
   [[nodiscard]] QRect plotRect() const;
+  /// The gutter beside the plot.
+  [[nodiscard]] QRect besidePlot() const;
   /// With a triangle in its header, which folds it. Off at first: a figure has none.
   void setFoldable(bool foldable);
   [[nodiscard]] bool foldable() const { return m_foldable; }

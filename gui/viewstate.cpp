@@ -168,6 +168,19 @@ void ViewState::centreOn(std::uint64_t step) {
   setCursor(step);
 }
 
+void ViewState::bringIntoView(StepRange range) {
+  range.end = std::min(range.end, steps());
+  if (range.first >= range.end) return;
+  const auto first = static_cast<double>(range.first);
+  const auto end = static_cast<double>(range.end);
+  if (first >= m_window.first && end <= m_window.end) return;
+  constexpr double kMargin = 0.05;  // beside steps that fill the window, of their number
+  const double half =
+      end - first <= m_window.length() ? m_window.length() / 2 : (end - first) * (0.5 + kMargin);
+  const double middle = (first + end) / 2;
+  setWindow({middle - half, middle + half}, Move::kJump);
+}
+
 void ViewState::setSelection(std::optional<StepRange> selection) {
   if (selection) {
     selection->end = std::min(selection->end, steps());

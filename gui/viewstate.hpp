@@ -76,6 +76,9 @@ class ViewState : public QObject {
   void setCursor(std::optional<std::uint64_t> step);
   /// Puts the cursor there and moves the window so that the step is in its middle.
   void centreOn(std::uint64_t step);
+  /// Moves the window, at its length, so that these steps are in its middle; they fill it where
+  /// they are more. Nothing if all of them are on screen.
+  void bringIntoView(StepRange range);
 
   [[nodiscard]] std::optional<StepRange> selection() const { return m_selection; }
   void setSelection(std::optional<StepRange> selection);
