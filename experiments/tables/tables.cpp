@@ -125,6 +125,8 @@ const std::vector<TableEntry>& table_entries() {
        make_routing_statistics, false},
       {"simulated", "C17, C26, C36, C41, C43, C60, C74, C81-C83, C94, C96: short simulations",
        make_simulated},
+      {"simulators", "ours and published simulators against the same measurements, error per row",
+       make_simulators, false},
       {"skew-cost", "skew of the router x batch: imbalance, expert time, memory traffic",
        make_skew_cost, false},
       {"static-table", "C13: what a static routing table hits and saves, by traffic",

@@ -69,6 +69,7 @@ std::vector<Table> make_queue_limits(const TableContext& context);
 std::vector<Table> make_requests(const TableContext& context);
 std::vector<Table> make_routing_statistics(const TableContext& context);
 std::vector<Table> make_simulated(const TableContext& context);
+std::vector<Table> make_simulators(const TableContext& context);
 std::vector<Table> make_skew_cost(const TableContext& context);
 std::vector<Table> make_static_table(const TableContext& context);
 std::vector<Table> make_step_breakdown(const TableContext& context);

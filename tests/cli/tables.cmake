@@ -11,3 +11,4 @@ switchyard_test(tables_arithmetic_test SOURCES tables_arithmetic_test.cpp LINK s
 switchyard_test(tables_runs_test SOURCES tables_runs_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_routing_test SOURCES tables_routing_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_locality_test SOURCES tables_locality_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_simulators_test SOURCES tables_simulators_test.cpp LINK switchyard::experiments)
