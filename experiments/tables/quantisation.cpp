@@ -73,6 +73,7 @@ ForcedRun forced_run(const Engine& engine, std::span<const std::vector<std::uint
   ForcedRun out;
   out.layers = static_cast<std::uint32_t>(engine.config().num_moe_layers());
   out.top_k = engine.gate().top_k;
+  out.experts = engine.gate().experts;
   for (std::size_t first = 0; first < texts.size(); first += batch) {
     Session session(engine, {.policy = {}, .seed = 1, .all_logits = true});
     std::vector<SequenceTokens> work;
@@ -81,8 +82,11 @@ ForcedRun forced_run(const Engine& engine, std::span<const std::vector<std::uint
     }
     const StepResult& r = session.step(work, Phase::kPrefill);
     for (std::size_t t = 0; t < r.tokens(); ++t) {
-      for (const LayerRouting& layer : r.layers) {
-        const Candidates& c = layer.candidates;
+      for (std::size_t l = 0; l < r.layers.size(); ++l) {
+        const Candidates& c = r.layers[l].candidates;
+        const auto logit = r.router_logits.begin() +
+                           static_cast<std::ptrdiff_t>((l * r.tokens() + t) * out.experts);
+        out.router_logits.insert(out.router_logits.end(), logit, logit + out.experts);
         out.chosen.insert(out.chosen.end(),
                           c.ids.begin() + static_cast<std::ptrdiff_t>(t * c.width),
                           c.ids.begin() + static_cast<std::ptrdiff_t>(t * c.width + out.top_k));

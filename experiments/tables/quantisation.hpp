@@ -20,6 +20,8 @@ struct ForcedRun {
   std::vector<std::uint16_t> chosen;  ///< [T, L, k] without a policy, best first
   double nll = 0;                     ///< Sum of -ln p(next token), natural logarithm.
   std::uint64_t predicted = 0;        ///< Tokens in that sum: all but each text's first.
+  std::uint32_t experts = 0;
+  std::vector<float> router_logits{};  ///< [T, L, E], before any policy.
   [[nodiscard]] double perplexity() const;
 };
 /// Each text alone is one sequence; `batch` of them run together. Texts are not empty.

@@ -22,7 +22,7 @@ target_sources(switchyard_experiments PRIVATE
   tables/router_noise.cpp tables/short_run.cpp tables/simulated.cpp tables/static_table.cpp
   tables/tables.cpp
   tables/locality.cpp tables/routing_excerpts.cpp tables/routing_statistics.cpp
-  tables/simulators.cpp
+  tables/router_precision.cpp tables/simulators.cpp
   cli/doctor.cpp cli/table.cpp coupled/coupled_run.cpp)
 set_source_files_properties(cli/doctor.cpp PROPERTIES COMPILE_DEFINITIONS
   "SWITCHYARD_HDF5_VERSION=\"${HDF5_VERSION}\";SWITCHYARD_SIMGRID_VERSION=\"${SIMGRID_VERSION}\";SWITCHYARD_BUILD_TYPE=\"${CMAKE_BUILD_TYPE}\"")

@@ -119,6 +119,9 @@ const std::vector<TableEntry>& table_entries() {
        make_queue_limits},
       {"requests", "C34, C57, C78: tiers, a code prefix, warm-up: short simulations with requests",
        make_requests},
+      {"router-precision",
+       "the router in FP32 to INT4: sets, margins, perplexity, batch invariance, by the engine",
+       make_router_precision, false},
       {"routing-statistics",
        "how evenly real routers choose, by layer and text: entropy, load_cv, dead experts, "
        "switches",

@@ -67,6 +67,7 @@ std::vector<Table> make_prompt_routing(const TableContext& context);
 std::vector<Table> make_quantisation(const TableContext& context);
 std::vector<Table> make_queue_limits(const TableContext& context);
 std::vector<Table> make_requests(const TableContext& context);
+std::vector<Table> make_router_precision(const TableContext& context);
 std::vector<Table> make_routing_statistics(const TableContext& context);
 std::vector<Table> make_simulated(const TableContext& context);
 std::vector<Table> make_simulators(const TableContext& context);

@@ -12,3 +12,5 @@ switchyard_test(tables_runs_test SOURCES tables_runs_test.cpp LINK switchyard::e
 switchyard_test(tables_routing_test SOURCES tables_routing_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_locality_test SOURCES tables_locality_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_simulators_test SOURCES tables_simulators_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_router_precision_test SOURCES tables_router_precision_test.cpp
+  LINK switchyard::experiments)
