@@ -3,7 +3,7 @@
 
 usage: python3 make_routing_excerpts.py DATA OUT
 
-DATA has deepseek_v2_lite_esft/law_tokens.csv and expert_counts_full.csv, gpt_oss_20b/*_tokens.csv,
+DATA has deepseek_v2_lite_esft/law_tokens.csv, summary_tokens.csv and expert_counts_full.csv, gpt_oss_20b/*_tokens.csv,
 granite_3_0_1b_a400m/sglang_routing_trace.jsonl, olmoe_mixtral_counts/expert_counts.csv and
 router_entropy_large_models.csv.
 """
@@ -48,6 +48,16 @@ def deepseek(data, out):
                  for _, q in sorted(rows.items())]
     excerpt(out / "deepseek_v2_lite.txt", "deepseek_v2_lite", 64, 6, range(1, 27), "probability",
             sequences)
+
+
+def deepseek_summary(data, out):
+    """As many tokens of one summary as the first two requests of law have; no weights there."""
+    rows = defaultdict(dict)
+    for r in csv.DictReader(open(data / "deepseek_v2_lite_esft" / "summary_tokens.csv")):
+        if r["request"] == "2" and int(r["token"]) < 449:
+            rows[int(r["token"])][int(r["layer"])] = [int(r[f"e{j}"]) for j in range(6)]
+    excerpt(out / "deepseek_v2_lite_summary.txt", "deepseek_v2_lite", 64, 6, range(1, 27), "unstated",
+            [("summary", len(rows), 0, [[rows[t][l] for l in range(1, 27)] for t in sorted(rows)])])
 
 
 def granite(data, out):
@@ -97,5 +107,5 @@ def entropies(data, out):
 
 if __name__ == "__main__":
     source, target = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    for make in (gpt_oss, deepseek, granite, counts, entropies):
+    for make in (gpt_oss, deepseek, deepseek_summary, granite, counts, entropies):
         make(source, target)

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/model/accounting.hpp"
+#include "experiments/tables/table_text.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::tables {
@@ -18,30 +19,10 @@ namespace {
 
 constexpr std::array<std::uint64_t, 4> kBatches{8, 64, 256, 1024};
 
-/// [model] … [workload] of a fixed batch; `more` is further keys of [workload], then sections.
-std::string fixed(const std::string& model, const std::string& hardware,
-                  const std::string& parallel, const std::string& workload,
-                  const std::string& sections = "") {
-  return fmt::format(
-      "[model]\nfile = \"{}\"\n[hardware]\nfile = \"hardware/{}.toml\"\n[parallel]\n{}[workload]\n"
-      "{}{}{}",
-      model, hardware, parallel, workload, sections, kRunTail);
-}
-
-std::string decode(std::uint64_t batch, std::uint64_t context, bool quick,
-                   std::string_view routing = kDrawnRouting) {
-  return fmt::format(
-      "kind = \"decode\"\nbatch = {}\ncontext = {}\nsteps = {}\nwarmup_steps = 1\n{}", batch,
-      context, quick ? 4 : 32, routing);
-}
-
 std::string lognormal(double sigma) {
   return sigma == 0 ? std::string("routing = { synthetic = \"uniform\" }\n")
                     : fmt::format("routing = {{ synthetic = \"lognormal\", sigma = {} }}\n", sigma);
 }
-
-std::string percent(double share) { return fmt::format("{:.2f}", 100 * share); }
-std::string ms(double microseconds) { return fmt::format("{:.3f}", 1e-3 * microseconds); }
 
 constexpr const char* kDp8 = "dp = 8\nep = 8\n";
 
@@ -63,7 +44,7 @@ Table step_breakdown_table(ShortRuns& runs) {
     t.columns.emplace_back(column);
   }
   const auto add = [&](const char* step, std::uint64_t tokens, const std::string& workload) {
-    const auto run = runs.run(fixed("mixtral_8x7b", "hgx_h100", kDp8, workload));
+    const auto run = runs.run(fixed_batch("mixtral_8x7b", "hgx_h100", kDp8, workload));
     std::vector<std::string> row = {step, fmt::to_string(tokens),
                                     ms(metric(run, "step time mean"))};
     for (const char* share : kShares) {
@@ -75,7 +56,7 @@ Table step_breakdown_table(ShortRuns& runs) {
     t.rows.push_back(std::move(row));
   };
   for (const std::uint64_t batch : kBatches) {
-    add("decode, 512 of context", batch, decode(batch, 512, runs.quick()));
+    add("decode, 512 of context", batch, decode_steps(batch, 512, runs.quick()));
   }
   for (const std::uint64_t prompt : {128U, 1024U, 4096U}) {
     add("prefill, 8 prompts", 8 * prompt,
@@ -109,14 +90,14 @@ Table ep_scaling_table(ShortRuns& runs) {
   for (const char* dispatch : {"per_rank", "per_node"}) {
     double one = 0;
     for (const std::uint64_t ep : {1U, 2U, 4U, 8U, 16U, 32U}) {
-      const auto run = runs.run(
-          fixed("deepseek_v2_lite", "h100_4x8_rail", fmt::format("dp = {}\nep = {}\n", kGpus, ep),
-                decode(kBatch, 512, runs.quick())),
-          [&](scenario::Scenario& s) {
-            s.network.dispatch = std::string(dispatch) == "per_node"
-                                     ? scenario::DispatchKind::kPerNode
-                                     : scenario::DispatchKind::kPerRank;
-          });
+      const auto run = runs.run(fixed_batch("deepseek_v2_lite", "h100_4x8_rail",
+                                            fmt::format("dp = {}\nep = {}\n", kGpus, ep),
+                                            decode_steps(kBatch, 512, runs.quick())),
+                                [&](scenario::Scenario& s) {
+                                  s.network.dispatch = std::string(dispatch) == "per_node"
+                                                           ? scenario::DispatchKind::kPerNode
+                                                           : scenario::DispatchKind::kPerRank;
+                                });
       const double step = metric(run, "step time mean");
       one = ep == 1 ? step : one;
       const double experts = run.inventory.experts;
@@ -165,8 +146,9 @@ Table skew_cost_table(ShortRuns& runs) {
     }
     double even = 0;
     for (const double sigma : {0.0, 0.3, 0.6, 0.9, 1.5}) {
-      const auto run = runs.run(fixed("qwen3_30b_a3b", "hgx_h100", kDp8,
-                                      decode(batch, 512, runs.quick(), lognormal(sigma))));
+      const auto run =
+          runs.run(fixed_batch("qwen3_30b_a3b", "hgx_h100", kDp8,
+                               decode_steps(batch, 512, runs.quick(), lognormal(sigma))));
       const double step = metric(run, "step time mean");
       even = sigma == 0 ? step : even;
       double bytes = 0;
@@ -224,7 +206,7 @@ Table capacity_table(ShortRuns& runs) {
         "[model]\nfile = \"gpt4_s4_int4\"\ndtype = {{ experts = \"int4\", shared = \"fp8\" }}\n"
         "[hardware]\nfile = \"hardware/whatif_16xh200.toml\"\n[parallel]\ndp = 16\nep = 16\n"
         "[workload]\n{}{}{}",
-        decode(256, 512, runs.quick(), kShippedRouting), policy, kRunTail);
+        decode_steps(256, 512, runs.quick(), kShippedRouting), policy, kRunTail);
     const auto run = runs.run(scenario);
     double kept = 0;
     double places = 0;
@@ -268,7 +250,8 @@ Table network_sensitivity_table(ShortRuns& runs) {
   for (const Case& c : kCases) {
     const auto tpot = [&](double latency, double bandwidth) {
       const auto run = runs.run(
-          fixed("mixtral_8x7b", c.hardware, c.parallel, decode(c.batch, 512, runs.quick())),
+          fixed_batch("mixtral_8x7b", c.hardware, c.parallel,
+                      decode_steps(c.batch, 512, runs.quick())),
           [&](scenario::Scenario& s) {
             for (scenario::Link& link : s.hardware.links) {
               link.latency = SimTime::from_seconds(link.latency.seconds() * latency);
@@ -329,7 +312,7 @@ Table failure_table(ShortRuns& runs) {
         faults = fmt::format("[faults]\n{}[[faults.events]]\n{}step = 8\n{}", c.more, c.event,
                              restarts ? "" : "lasts = 16\n");
       }
-      const auto run = runs.run(fixed(
+      const auto run = runs.run(fixed_batch(
           "mixtral_8x7b", "hgx_h100", kDp8 + placement,
           fmt::format(
               "kind = \"decode\"\nbatch = 64\ncontext = 512\nsteps = 40\nwarmup_steps = 0\n{}",
@@ -377,8 +360,9 @@ Table context_length_table(ShortRuns& runs) {
   for (const char* model : {"olmoe_1b_7b", "mixtral_8x7b", "deepseek_v2_lite"}) {
     for (const std::uint64_t context : {1024U, 4096U, 16384U, 32768U, 131072U}) {
       model::ModelConfig config;
-      const auto run = runs.run(fixed(model, "hgx_h100", kDp8, decode(8, context, runs.quick())),
-                                [&](scenario::Scenario& s) { config = s.model; });
+      const auto run =
+          runs.run(fixed_batch(model, "hgx_h100", kDp8, decode_steps(8, context, runs.quick())),
+                   [&](scenario::Scenario& s) { config = s.model; });
       const double kv = static_cast<double>(model::kv_bytes(config, model::DType::kBf16, context));
       double fits = 0;
       for (std::size_t g = 0; g < run.inventory.gpus.size(); ++g) {
@@ -424,8 +408,8 @@ Table frontier_table(ShortRuns& runs) {
   std::vector<Point> points;
   for (const Layout& layout : kLayouts) {
     for (const std::uint64_t batch : {8U, 16U, 32U, 64U, 128U, 256U, 512U, 1024U}) {
-      const auto run = runs.run(
-          fixed("mixtral_8x7b", "hgx_h100", layout.parallel, decode(batch, 2048, runs.quick())));
+      const auto run = runs.run(fixed_batch("mixtral_8x7b", "hgx_h100", layout.parallel,
+                                            decode_steps(batch, 2048, runs.quick())));
       points.push_back({layout.name, batch, 1e6 / metric(run, "step time mean"),
                         metric(run, "tokens per second and GPU"),
                         metric(run, "memory high water share")});

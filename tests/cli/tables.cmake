@@ -14,3 +14,5 @@ switchyard_test(tables_locality_test SOURCES tables_locality_test.cpp LINK switc
 switchyard_test(tables_simulators_test SOURCES tables_simulators_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_router_precision_test SOURCES tables_router_precision_test.cpp
   LINK switchyard::experiments)
+switchyard_test(tables_costs_test SOURCES tables_costs_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_placement_test SOURCES tables_placement_test.cpp LINK switchyard::experiments)
