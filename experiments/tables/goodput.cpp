@@ -22,7 +22,7 @@ struct Traffic {
   int answer = 0;
 };
 Traffic traffic(const ShortRuns& runs) {
-  return runs.quick() ? Traffic{1, 0.2, 16} : Traffic{6, 2, 128};
+  return runs.quick() ? Traffic{1, 0.2, 16} : Traffic{5.5, 2, 128};
 }
 
 struct Layout {
