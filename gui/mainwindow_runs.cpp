@@ -156,6 +156,7 @@ void MainWindow::showPage(Page page) {
 }
 
 void MainWindow::updateTitle() {
+  if (showing()) return;  // with the picture, when all panes are drawn
   const ScenarioDocument* document = m_form->document();
   const RunStore* run = m_state->run();
   QString what;
@@ -318,6 +319,10 @@ void MainWindow::holdScreen() {
   m_toDraw = std::make_unique<std::vector<TimePane*>>(m_panes->panes());
   if (held) return;  // its turns go on, with all panes
   setUpdatesEnabled(false);
+  // A window of its own does not take that from this one.
+  for (QDockWidget* dock : m_docks) {
+    if (dock->isFloating()) dock->setUpdatesEnabled(false);
+  }
   // A timer, not a queued call: those are all done before other timers have their turn.
   m_turns->start(0);
 }
@@ -328,6 +333,8 @@ void MainWindow::drawNextPane() {
     m_turns->stop();
     m_toDraw.reset();
     setUpdatesEnabled(true);
+    for (QDockWidget* dock : m_docks) dock->setUpdatesEnabled(true);
+    updateTitle();
     return;
   }
   TimePane* pane = m_toDraw->back();

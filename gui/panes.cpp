@@ -933,7 +933,7 @@ struct Strip {
 
 /// Qt fills the outline of a line from lists of the pixels it touches, sorted by insertion: for a
 /// flat line of a thousand points some 5 ms. Of strips of the plot one after the other the picture
-/// is the same, and each list is short. A vector picture has the line whole.
+/// is the same, but for a pixel here and there where a strip ends, and each list is short. A vector picture has the line whole.
 std::vector<Strip> stripsOf(const QPainter& painter, const QRect& plot, const QPolygonF& line) {
   constexpr int kWide = 48;     // pixels
   constexpr double kReach = 4;  // of a joint or an end beyond its point, pixels, and to spare

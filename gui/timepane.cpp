@@ -38,6 +38,8 @@ TimePane::TimePane(ViewState* state, const QString& id, QWidget* parent)
   setObjectName(id);
   setAttribute(Qt::WA_OpaquePaintEvent);
   connect(state, &ViewState::runChanged, this, &TimePane::invalidate);
+  // What was pressed in one run chooses nothing in another.
+  connect(state, &ViewState::runChanged, this, [this] { m_drag = Drag::kNone; });
   connect(state, &ViewState::otherChanged, this, &TimePane::invalidate);
   connect(state, &ViewState::windowChanged, this, &TimePane::invalidate);
   connect(state, &ViewState::themeChanged, this, &TimePane::invalidate);

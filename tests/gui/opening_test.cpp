@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include <QApplication>
+#include <QDockWidget>
 #include <QHeaderView>
 #include <QSignalSpy>
 #include <QTest>
@@ -141,9 +142,23 @@ TEST_F(OpeningTest, PanesAreDrawnOnePerTurnAndShownTogether) {
   open("first.h5");
   EXPECT_TRUE(window.updatesEnabled());
   (void)window.grab();
+  // A dock that floats is a window of its own.
+  auto* dock = window.findChild<QDockWidget*>(QStringLiteral("inspector"));
+  ASSERT_NE(dock, nullptr);
+  dock->setFloating(true);
+  dock->show();
+  QApplication::processEvents();
   Turns turns(window);
-  open("second.h5");
+  window.openFiles({QStringLiteral("second.h5")});
+  ASSERT_TRUE(wait([&] { return window.showing(); }, 20000));
+  EXPECT_TRUE(window.windowTitle().startsWith(QStringLiteral("first.h5")))
+      << window.windowTitle().toStdString();
+  EXPECT_FALSE(dock->updatesEnabled());
+  ASSERT_TRUE(wait([&] { return !window.busy() && !window.showing(); }, 20000));
+  EXPECT_TRUE(window.windowTitle().startsWith(QStringLiteral("second.h5")))
+      << window.windowTitle().toStdString();
   EXPECT_TRUE(window.updatesEnabled());
+  EXPECT_TRUE(dock->updatesEnabled());
   ASSERT_TRUE(wait([&] { return turns.inTurns >= 7; }, 2000)) << turns.inTurns;
   EXPECT_EQ(turns.most, 1);
   EXPECT_EQ(turns.whileHeld, 0);
@@ -155,6 +170,29 @@ TEST_F(OpeningTest, PanesAreDrawnOnePerTurnAndShownTogether) {
     EXPECT_TRUE(window.updatesEnabled());
     EXPECT_EQ(turns.whileHeld, 0);
   }
+}
+
+// What was pressed in one run chooses nothing in the next.
+TEST_F(OpeningTest, ADragEndsWithItsRun) {
+  window.showRun(stored(demoRun(300)));
+  (void)window.grab();
+  TimePane* const heat = window.panes()->pane(QStringLiteral("heatmap"));
+  ASSERT_NE(heat, nullptr);
+  const QPoint from = heat->plotRect().center();
+  const auto drag = [&] {
+    QTest::mousePress(heat, Qt::LeftButton, {}, from);
+    QTest::mouseMove(heat, from + QPoint(40, 0));
+  };
+  drag();
+  ASSERT_TRUE(window.state()->selection().has_value());
+  QTest::mouseRelease(heat, Qt::LeftButton, {}, from + QPoint(40, 0));
+  window.state()->setSelection(std::nullopt);
+  QTest::mousePress(heat, Qt::LeftButton, {}, from);
+  window.showRun(stored(demoRun(200)));
+  QTest::mouseMove(heat, from + QPoint(60, 0));
+  EXPECT_FALSE(window.state()->selection().has_value());
+  QTest::mouseRelease(heat, Qt::LeftButton, {}, from + QPoint(60, 0));
+  EXPECT_FALSE(window.state()->selection().has_value());
 }
 
 TEST_F(OpeningTest, TheScreenIsNotHeldByWhatDoesNotArrive) {
