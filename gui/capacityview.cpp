@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include <QHelpEvent>
 #include <QMouseEvent>
@@ -14,6 +15,16 @@
 #include "gui/text.hpp"
 
 namespace switchyard::gui {
+namespace {
+
+/// Tokens are counted in whole numbers; only a mean over steps has digits behind the point.
+QString tokensText(double v) {
+  constexpr double kExact = 1e15;
+  return v >= 0 && v < kExact && v == std::floor(v) ? count(static_cast<std::uint64_t>(v))
+                                                    : qs(shortNumber(v));
+}
+
+}  // namespace
 
 CapacityView::CapacityView(ViewState* state, QWidget* parent) : QWidget(parent), m_state(state) {
   setMinimumHeight(80);
@@ -53,7 +64,7 @@ void CapacityView::refresh() {
 
 QRect CapacityView::plot() const {
   const QFontMetrics m = fontMetrics();
-  const int left = m.horizontalAdvance(qs(shortNumber(m_top))) + 12;
+  const int left = m.horizontalAdvance(tokensText(m_top)) + 12;
   const int top = m.height() + 8;
   return {left, top, std::max(1, width() - left - 8), std::max(1, height() - top - m.height() - 6)};
 }
@@ -69,7 +80,7 @@ QString CapacityView::tip(const QPoint& position) const {
   const int e = expertAt(position);
   if (e < 0) return {};
   const CapacityBar& b = m_bars.bars[static_cast<std::size_t>(e)];
-  const auto n = [](double v) { return qs(shortNumber(v)); };
+  const auto n = [](double v) { return tokensText(v); };
   return tr("%1, %2: %3 kept, %4 taken over, %5 queued, %6 dropped; %7")
       .arg(qs(expertName(static_cast<std::uint32_t>(e),
                          static_cast<std::uint32_t>(m_bars.bars.size()))),
@@ -164,7 +175,7 @@ void CapacityView::paintEvent(QPaintEvent*) {
   p.drawRect(r.adjusted(-1, -1, 0, 0));
   p.setPen(theme.muted);
   p.drawText(QRect(2, r.top() - 2, r.left() - 8, m.height()), Qt::AlignRight | Qt::AlignVCenter,
-             qs(shortNumber(m_top)));
+             tokensText(m_top));
   p.drawText(QRect(2, r.bottom() - m.height() + 2, r.left() - 8, m.height()),
              Qt::AlignRight | Qt::AlignVCenter, QStringLiteral("0"));
   const QString widest =

@@ -2,6 +2,7 @@
 #include "gui/compareview.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <QCheckBox>
 #include <QComboBox>
@@ -114,28 +115,54 @@ void CompareView::fit() {
   // A text that differs (a scenario's path, a list) must not push the numbers out of sight.
   m_table->horizontalHeader()->setStretchLastSection(false);
   const int letter = fontMetrics().averageCharWidth();
-  int room = 0;
-  for (const auto& [name, value] :
-       {std::pair(28, 18), std::pair(22, 13), std::pair(16, 11), std::pair(14, 9)}) {
-    m_table->fitColumns(name);
-    int all = 0;
-    for (int c = 0; c < CompareModel::kColumns; ++c) {
-      if (c == CompareModel::kA || c == CompareModel::kB) {
-        m_table->setColumnWidth(c, std::min(m_table->columnWidth(c), letter * value));
-      }
-      all += m_table->columnWidth(c);
-    }
-    room = m_table->viewport()->width() - all;
-    if (room >= 0) break;
-  }
-  // What is left goes to the names first.
+  using C = CompareModel;
   constexpr int kPad = 12;
-  const int whole =
-      static_cast<const QAbstractItemView*>(m_table)->sizeHintForColumn(CompareModel::kName) + kPad;
-  const int now = m_table->columnWidth(CompareModel::kName);
-  if (room > 0 && whole > now) {
-    m_table->setColumnWidth(CompareModel::kName, std::min(whole, now + room));
+  // Numbers and words of the comparison stay whole; names and inputs give way.
+  std::array<int, C::kColumns> number{}, whole{};
+  const QAbstractItemModel& model = *m_table->model();
+  for (int c = 0; c < C::kColumns; ++c) {
+    const auto i = static_cast<std::size_t>(c);
+    whole[i] = m_table->horizontalHeader()->sectionSizeHint(c);
+    for (int r = 0; r < model.rowCount(); ++r) {
+      const QModelIndex at = model.index(r, c);
+      const int width = fontMetrics().horizontalAdvance(at.data().toString()) + kPad;
+      whole[i] = std::max(whole[i], width);
+      if (at.data(kSortRole).userType() == QMetaType::Double) number[i] = std::max(number[i], width);
+    }
   }
+  int room = 0;
+  const auto place = [&](bool kind, int name, int value, int most, bool numbers = true) {
+    m_table->setColumnHidden(C::kKind, !kind);
+    room = m_table->viewport()->width();
+    for (int c = 0; c < C::kColumns; ++c) {
+      const auto i = static_cast<std::size_t>(c);
+      int width = std::min(whole[i], letter * most);
+      if (c == C::kName) width = std::min(width, letter * name);
+      if (c == C::kA || c == C::kB) {
+        width = std::min(width, std::max(letter * value, numbers ? number[i] : 0));
+      }
+      m_table->setColumnWidth(c, width);
+      room -= m_table->columnWidth(c);
+    }
+    return room >= 0;
+  };
+  // The kind goes before names are cut to stumps: what has no difference is an input. Numbers are
+  // cut only where nothing else is left.
+  constexpr int kAny = 1000;
+  (void)(place(true, 28, 18, kAny) || place(true, 22, 13, kAny) || place(false, 28, 18, kAny) ||
+         place(false, 22, 13, kAny) || place(false, 16, 11, kAny) || place(false, 14, 9, kAny) ||
+         place(false, 14, 9, 14) || place(false, 14, 9, 14, false));
+  // What is left goes to numbers, then to the names, then to inputs.
+  const auto widen = [&](int c, int to) {
+    const int now = m_table->columnWidth(c);
+    const int more = std::min(to - now, room);
+    if (more <= 0) return;
+    m_table->setColumnWidth(c, now + more);
+    room -= more;
+  };
+  const auto wholeOf = [&](int c) { return whole[static_cast<std::size_t>(c)]; };
+  for (const int c : {C::kA, C::kB}) widen(c, number[static_cast<std::size_t>(c)]);
+  for (const int c : {C::kDifference, C::kRatio, C::kName, C::kA, C::kB}) widen(c, wholeOf(c));
   m_table->horizontalHeader()->setStretchLastSection(true);
 }
 

@@ -10,6 +10,7 @@
 #include <QHBoxLayout>
 #include <QHeaderView>
 #include <QLabel>
+#include <QRegularExpression>
 #include <QTimer>
 
 #include "gui/text.hpp"
@@ -17,12 +18,17 @@
 namespace switchyard::gui {
 namespace {
 
-/// "1.07e+04 us" as monitor prints it is "10.70 ms" here.
-QString readable(const QString& cell) {
-  if (!cell.endsWith(QStringLiteral(" us"))) return cell;
-  bool ok = false;
-  const double us = cell.chopped(3).toDouble(&ok);
-  return ok && us >= 0 ? qs(timeText(us * 1e6)) : cell;
+/// "1.07e+04 us" as monitor prints it is "10.70 ms" here, also within a sentence.
+QString readable(QString cell) {
+  static const QRegularExpression time(
+      QStringLiteral("(?<![\\w.+-])(\\d+(?:\\.\\d+)?(?:e[+-]?\\d+)?) us\\b"));
+  qsizetype from = 0;
+  for (QRegularExpressionMatch m = time.match(cell); m.hasMatch(); m = time.match(cell, from)) {
+    const QString text = qs(timeText(m.captured(1).toDouble() * 1e6));
+    cell.replace(m.capturedStart(), m.capturedLength(), text);
+    from = m.capturedStart() + text.size();
+  }
+  return cell;
 }
 
 }  // namespace
@@ -54,6 +60,9 @@ QVariant ReportModel::data(const QModelIndex& index, int role) const {
   if (role == Qt::DisplayRole || role == Qt::ToolTipRole) {
     return readable(qs(m_table.rows[static_cast<std::size_t>(index.row())][column]));
   }
+  if (role == Qt::TextAlignmentRole && m_sentences) {
+    return static_cast<int>(Qt::AlignLeft | Qt::AlignTop);
+  }
   // Numbers stand to the right, also the "-" among them.
   if (role == Qt::TextAlignmentRole && m_numbers[column]) {
     return static_cast<int>(Qt::AlignRight | Qt::AlignVCenter);
@@ -62,7 +71,12 @@ QVariant ReportModel::data(const QModelIndex& index, int role) const {
 }
 
 QVariant ReportModel::headerData(int section, Qt::Orientation orientation, int role) const {
-  if (orientation != Qt::Horizontal || role != Qt::DisplayRole) return {};
+  if (orientation != Qt::Horizontal) return {};
+  if (role == Qt::TextAlignmentRole) {
+    const bool number = m_numbers[static_cast<std::size_t>(section)];
+    return static_cast<int>((number ? Qt::AlignRight : Qt::AlignLeft) | Qt::AlignVCenter);
+  }
+  if (role != Qt::DisplayRole) return {};
   return qs(m_table.columns[static_cast<std::size_t>(section)]);
 }
 
@@ -109,9 +123,14 @@ HealthView::HealthView(ViewState* state, QWidget* parent)
     table->sortByColumn(-1, Qt::AscendingOrder);
     table->setSortingEnabled(true);
     table->setAccessibleName(name);
+    table->fitLast([](int) { return true; });
     table->setMinimumHeight(48);  // the dock must not push the panes up
     addTab(table, name);
   }
+  // A finding is sentences: each in as many lines as it needs.
+  table(2)->setWordWrap(true);
+  static_cast<ReportModel*>(table(2)->model())->setSentences();
+  table(2)->setVerticalScrollMode(QAbstractItemView::ScrollPerPixel);
   auto* page = new QWidget(this);
   // Side by side, and low: the dock must not push the panes up.
   auto* layout = new QHBoxLayout(page);
@@ -284,9 +303,9 @@ void HealthView::fill(HealthReport report) {
     model->setTable(std::move(t));
     const QHeaderView& header = *table(i)->horizontalHeader();
     model->sort(header.sortIndicatorSection(), header.sortIndicatorOrder());
-    table(i)->fitColumns();
-    table(i)->horizontalHeader()->setStretchLastSection(true);
   }
+  table(1)->setEmptyText(tr("No alarm was raised."));
+  table(2)->setEmptyText(tr("Nothing was found that could be better."));
   QString alarms = raised == 0 ? tr("Alarms") : tr("Alarms (%1)").arg(raised);
   if (!report.rules.empty()) alarms += report.ownRules ? tr(", own rules") : tr(", default rules");
   setTabText(1, alarms);

@@ -30,6 +30,8 @@ class ReportModel : public QAbstractTableModel {
   explicit ReportModel(QObject* parent = nullptr);
   /// Each row as long as the columns.
   void setTable(Table table);
+  /// Cells hold sentences, in several lines each.
+  void setSentences() { m_sentences = true; }
   int rowCount(const QModelIndex& parent = {}) const override;
   int columnCount(const QModelIndex& parent = {}) const override;
   QVariant data(const QModelIndex& index, int role) const override;
@@ -39,6 +41,7 @@ class ReportModel : public QAbstractTableModel {
  private:
   Table m_table;
   std::vector<bool> m_numbers;  // by column
+  bool m_sentences = false;
 };
 
 class HealthView : public QTabWidget {

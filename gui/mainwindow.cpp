@@ -63,8 +63,6 @@ namespace {
 /// Left for a frame and a title bar, which are not known before the window is shown; pixels.
 constexpr QMargins kFrameRoom(4, 32, 4, 4);
 
-constexpr int kFieldPixels = 190;  // of the tool bar's fields, at most
-
 /// One line that ends with an ellipsis where it is cut; text() stays whole.
 class CutLabel : public QLabel {
  public:
@@ -327,7 +325,7 @@ void MainWindow::makeDocks() {
   // Before sorting is on: that sorts at once, by what the header says.
   m_eventsView->horizontalHeader()->setSortIndicator(EventsModel::kTime, Qt::AscendingOrder);
   m_eventsView->setSortingEnabled(true);
-  m_eventsView->horizontalHeader()->setStretchLastSection(true);
+  m_eventsView->fitLast([this](int column) { return m_events->says(column); });
   m_eventsView->setEmptyText(tr("no events"));
   addDock(tr("Events"), QStringLiteral("events"), m_eventsView, Qt::BottomDockWidgetArea);
   connect(m_eventsView->selectionModel(), &QItemSelectionModel::currentRowChanged, this,
@@ -440,7 +438,7 @@ void MainWindow::restorePanes(const QSettings& settings) {
 }
 
 void MainWindow::makeToolBar() {
-  QToolBar* bar = addToolBar(tr("Tools"));
+  QToolBar* bar = m_tools = addToolBar(tr("Tools"));
   bar->setObjectName(QStringLiteral("tools"));
   bar->setMovable(false);
   const auto name = [&](const QString& text) {
@@ -490,20 +488,16 @@ void MainWindow::makeToolBar() {
   m_goTo = new QLineEdit(bar);
   m_goTo->setObjectName(QStringLiteral("goto"));
   m_goTo->setAccessibleName(tr("Go to step, range or time"));
-  m_goTo->setPlaceholderText(tr("500, 500..900, 10.4 ms"));
-  m_goTo->setFixedWidth(fontMetrics().averageCharWidth() * 26);
   connect(m_goTo, &QLineEdit::returnPressed, this, &MainWindow::goTo);
   bar->addWidget(m_goTo);
   name(tr("Find"));
   m_find = new QLineEdit(bar);
   m_find->setObjectName(QStringLiteral("find"));
   m_find->setAccessibleName(tr("Find an expert, or events with a text"));
-  m_find->setPlaceholderText(tr("e19, GPU, link, event"));
   m_find->setToolTip(
       tr("Events with this text; Enter: the expert of that name, else the next "
          "such event"));
   m_find->setClearButtonEnabled(true);
-  m_find->setFixedWidth(fontMetrics().averageCharWidth() * 26);
   connect(m_find, &QLineEdit::textChanged, this, &MainWindow::filterEvents);
   connect(m_find, &QLineEdit::returnPressed, this, &MainWindow::find);
   bar->addWidget(m_find);
@@ -641,16 +635,11 @@ void MainWindow::makeActions() {
                       tr("Cursor to the event before"), [this] { nextEvent(-1); })
                << add(view, tr("Go to…"), {QKeySequence(Qt::CTRL | Qt::Key_G)},
                       tr("Type a step, a range of steps or a time"),
-                      [this] {
-                        m_goTo->setFocus();
-                        m_goTo->selectAll();
-                      })
+                      [this] { focusField(m_goTo); })
                << add(view, tr("Find…"),
                       {QKeySequence(Qt::CTRL | Qt::Key_F), QKeySequence(Qt::Key_Slash)},
-                      tr("Find an expert, or filter the events by a text"), [this] {
-                        m_find->setFocus();
-                        m_find->selectAll();
-                      });
+                      tr("Find an expert, or filter the events by a text"),
+                      [this] { focusField(m_find); });
   QAction* clear =
       add(view, tr("Clear cursor and selection"), {QKeySequence(Qt::Key_Escape)},
           tr("Remove the filters, then the GPU, the selection, the expert, the cursor"), [this] {
@@ -852,9 +841,7 @@ void MainWindow::makeActions() {
                            .arg(qs(version())));
   });
 
-  auto* bar = findChild<QToolBar*>(QStringLiteral("tools"));
-  QAction* first = bar->actions().first();
-  bar->insertAction(first, open);
+  QToolBar* bar = m_tools;
   second->setIconText(tr("Compare…"));
   auto* recent = new QToolButton(bar);
   recent->setText(tr("Recent"));
@@ -864,10 +851,14 @@ void MainWindow::makeActions() {
   recent->setFocusPolicy(Qt::NoFocus);
   recent->setPopupMode(QToolButton::InstantPopup);
   recent->setMenu(m_recentMenu);
-  bar->insertWidget(first, recent);
-  bar->insertAction(first, second);
-  bar->insertAction(first, m_export);
-  bar->insertSeparator(first);
+  m_barSeparator = bar->insertSeparator(bar->actions().first());
+  m_barButtons = {open, bar->insertWidget(m_barSeparator, recent), second, m_export};
+  for (qsizetype i = 0; i < m_barButtons.size(); ++i) {
+    // The second one stands there already.
+    if (i != 1) bar->insertAction(i == 0 ? m_barButtons[1] : m_barSeparator, m_barButtons[i]);
+  }
+  bar->installEventFilter(this);
+  fitBars();
 }
 
 void MainWindow::setTextSize(double points) {
@@ -890,10 +881,7 @@ void MainWindow::fitText() {
   }
   m_progress->setFixedSize(m.averageCharWidth() * 24, m.height() + 4);
   m_runsView->header()->setFixedHeight(m.height() + 8);
-  // Large letters on a small screen: the fields give way, the bar stays whole.
-  const int field = std::min(m.averageCharWidth() * 26, kFieldPixels);
-  m_goTo->setFixedWidth(field);
-  m_find->setFixedWidth(field);
+  fitBars();
 }
 
 void MainWindow::setDark(bool dark) {
@@ -943,7 +931,6 @@ void MainWindow::runChanged() {
   updateTitle();
   fillRuns();
   findScenario();
-  m_eventsView->fitColumns();
   if (run != nullptr) {
     showPage(Page::kRun);
     m_panes->focusFirst();

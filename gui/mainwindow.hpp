@@ -36,6 +36,7 @@ class QSortFilterProxyModel;
 class QStackedWidget;
 class QStandardItemModel;
 class QTimer;
+class QToolBar;
 class QTreeView;
 
 namespace switchyard::gui {
@@ -124,6 +125,7 @@ class MainWindow : public QMainWindow {
     QString label;          ///< Part of the run file's name.
     bool oneLayer = false;  ///< Show the first MoE layer, not the sum.
     bool recorded = false;  ///< Routing from the shipped checkpoint, recorded first.
+    QStringList panes = {};  ///< Shown when the run is there.
   };
   /// Simulates in child processes and opens what comes out: one run as `role` says, two as A and B.
   void simulate(const std::vector<Simulation>& simulations, Role role);
@@ -157,10 +159,15 @@ class MainWindow : public QMainWindow {
   void closeEvent(QCloseEvent* event) override;
   void dragEnterEvent(QDragEnterEvent* event) override;
   void dropEvent(QDropEvent* event) override;
+  void resizeEvent(QResizeEvent* event) override;
+  bool eventFilter(QObject* watched, QEvent* event) override;
 
  private:
   /// Sizes in letters of what is not laid out by its text alone.
   void fitText();
+  /// Widths of the tool bars' fields; what the window has no room for goes.
+  void fitBars();
+  void focusField(QLineEdit* field);
   /// The run or the scenario that is on the page.
   void updateTitle();
   void copyRunRow();
@@ -254,6 +261,11 @@ class MainWindow : public QMainWindow {
   QList<QDockWidget*> m_docks;
   QComboBox *m_layer = nullptr, *m_aggregate = nullptr, *m_scale = nullptr;
   QLineEdit *m_goTo = nullptr, *m_find = nullptr;
+  QToolBar* m_tools = nullptr;
+  QList<QAction*> m_barButtons;  // of the tool bar; the last ones go first where it is narrow
+  std::vector<std::pair<QAction*, int>> m_barDropped;  // those that went, and their widths
+  QAction* m_barSeparator = nullptr;
+  QSize m_barFitted;  // the width of the window and what the bar wanted, when it was last laid out
   // What narrows the view; a click on a chip removes its part.
   QPushButton *m_chip = nullptr, *m_rangeChip = nullptr, *m_layerChip = nullptr,
               *m_gpuChip = nullptr, *m_linkChip = nullptr;
@@ -294,6 +306,7 @@ class MainWindow : public QMainWindow {
   std::vector<RunPointer> m_open;  // in the order of opening
   Role m_role = Role::kShow;
   bool m_oneLayer = false;
+  QStringList m_wantedPanes;             // of the simulation under way
   QStringList m_outputs;                 // of the simulation under way
   QByteArray m_defaultLayout, m_layout;  // m_layout: of the run page while another is shown
 };

@@ -206,6 +206,9 @@ void MainWindow::showProgress(const QString& what, int permille) {
 }
 
 void MainWindow::workEnded() {
+  // What was wanted of a simulation holds for no other run, also when it failed.
+  m_oneLayer = false;
+  m_wantedPanes.clear();
   m_work->hide();
   m_progress->hide();
   m_cancel->hide();
@@ -250,6 +253,8 @@ void MainWindow::openFiles(const QStringList& named, Role role) {
 }
 
 void MainWindow::arrived(const std::vector<RunPointer>& runs) {
+  const bool oneLayer = m_oneLayer;
+  const QStringList panes = m_wantedPanes;
   workEnded();
   // Of several files the first is A, and the first of another scenario is B; the rest are other
   // seeds of the two.
@@ -304,8 +309,10 @@ void MainWindow::arrived(const std::vector<RunPointer>& runs) {
     keep(run);
     if (m_persistent) rememberFile(qs(run->path().string()));
   }
-  if (m_oneLayer && m_state->run()->hasLayers()) m_state->setLayer(0);
-  m_oneLayer = false;
+  if (oneLayer && m_state->run()->hasLayers()) m_state->setLayer(0);
+  for (const QString& id : panes) {
+    if (auto* action = findChild<QAction*>(QStringLiteral("pane:") + id)) action->setChecked(true);
+  }
   fillCompare();
   fillRecent();
   emit idle();
@@ -494,6 +501,7 @@ void MainWindow::simulate(const std::vector<Simulation>& simulations, Role role)
   }
   m_message->showMessage({});
   m_oneLayer = simulations.front().oneLayer;
+  m_wantedPanes = simulations.front().panes;
   m_role = role;
   m_running = simulations;
   m_job->start(std::move(steps));
@@ -516,6 +524,7 @@ void MainWindow::runEntry(const QString& id) {
       for (const std::string& setting : r.settings) s.settings << qs(setting);
       s.label = qs(r.label);
       s.oneLayer = e.oneLayer;
+      for (const std::string& pane : e.panes) s.panes << qs(pane);
       s.recorded = e.records;
       simulations.push_back(s);
     }

@@ -97,6 +97,20 @@ QString MatrixView::caption() const {
            bytes ? qs(bytesText(static_cast<double>(m_matrix.most))) : count(m_matrix.most));
 }
 
+QString MatrixView::shortCaption(int room) const {
+  // The largest value stands beside the colours too; what is left out is in the tool tip.
+  const bool bytes = m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes);
+  const QString sum =
+      bytes ? qs(bytesText(static_cast<double>(m_matrix.sum))) : count(m_matrix.sum);
+  const QStringList all = {caption(), tr("%1, sum %2; from row to column").arg(m_when, sum),
+                           tr("%1, sum %2; row to column").arg(m_when, sum),
+                           tr("%1, sum %2").arg(m_when, sum)};
+  for (const QString& words : all) {
+    if (fontMetrics().horizontalAdvance(words) <= room) return words;
+  }
+  return all.last();
+}
+
 QRect MatrixView::plot() const {
   const QFontMetrics m = fontMetrics();
   const int top = m_kind->sizeHint().height() + 6 + 2 * m.height() + 8;
@@ -154,7 +168,9 @@ bool MatrixView::cellAt(const QPoint& position, std::size_t& from, std::size_t& 
 QString MatrixView::tip(const QPoint& position) const {
   std::size_t from = 0;
   std::size_t to = 0;
-  if (!cellAt(position, from, to)) return {};
+  if (!cellAt(position, from, to)) {
+    return m_matrix.missing.empty() && position.y() < plot().top() ? caption() : QString();
+  }
   const std::uint64_t v = m_matrix.cells[from * m_matrix.n + to];
   const bool bytes = m_kind->currentData().toInt() == static_cast<int>(MatrixKind::kGpuBytes);
   return QStringLiteral("%1 → %2: %3")
@@ -175,7 +191,7 @@ void MatrixView::paintEvent(QPaintEvent*) {
     return;
   }
   p.drawText(QRect(6, top, width() - 12, m.height()), Qt::AlignLeft | Qt::AlignVCenter,
-             m.elidedText(caption(), Qt::ElideRight, width() - 12));
+             m.elidedText(shortCaption(width() - 12), Qt::ElideRight, width() - 12));
   const QRect r = plot();
   const auto n = static_cast<int>(m_matrix.n);
   drawLegend(p);

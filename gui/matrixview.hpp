@@ -24,6 +24,8 @@ class MatrixView : public QWidget {
   [[nodiscard]] const Matrix& matrix() const { return m_matrix; }
   void setKind(MatrixKind kind);
   [[nodiscard]] QString caption() const;
+  /// The caption, or as much of it as has room in that many pixels.
+  [[nodiscard]] QString shortCaption(int room) const;
   /// "e19 → e20: 40 assignments"; empty outside.
   [[nodiscard]] QString tip(const QPoint& position) const;
   [[nodiscard]] QSize sizeHint() const override { return {270, 240}; }

@@ -193,7 +193,8 @@ QVariant ExpertsModel::data(const QModelIndex& index, int role) const {
     case kGpu:
       return r.gpu == run::kNone ? none() : placesText(r.places);
     case kMean:
-      return QString::number(r.mean, 'f', r.mean < 1000 ? 1 : 0);
+      return r.mean < 1000 ? QString::number(r.mean, 'f', 1)
+                           : count(static_cast<std::uint64_t>(std::llround(r.mean)));
     case kOverflowShare:
       return QString::number(r.overflowShare * 100, 'f', 2);
     case kRerouted:
@@ -254,10 +255,29 @@ EventsModel::EventsModel(ViewState* state, QObject* parent) : QAbstractTableMode
   const auto refresh = [this, state] {
     beginResetModel();
     m_run = state->runPointer();
+    m_saysKnown = false;
     endResetModel();
   };
   connect(state, &ViewState::runChanged, this, refresh);
   refresh();
+}
+
+bool EventsModel::says(int column) const {
+  if (!m_saysKnown) {
+    m_saysKnown = true;
+    const bool some = rowCount() > 0;
+    m_says.fill(true);
+    for (const Column c : {kLayer, kGpu, kExpert, kLink}) m_says[c] = !some;
+    for (int row = 0; row < rowCount(); ++row) {
+      const run::Event& e = m_run->events()[static_cast<std::size_t>(row)];
+      m_says[kLayer] = m_says[kLayer] || e.layer != run::kNone;
+      m_says[kGpu] = m_says[kGpu] || e.gpu != run::kNone;
+      m_says[kExpert] = m_says[kExpert] || e.expert != run::kNone;
+      m_says[kLink] = m_says[kLink] || e.link != run::kNone;
+      if (m_says[kLayer] && m_says[kGpu] && m_says[kExpert] && m_says[kLink]) break;
+    }
+  }
+  return m_says[static_cast<std::size_t>(column)];
 }
 
 int EventsModel::rowCount(const QModelIndex& parent) const {

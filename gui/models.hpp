@@ -2,6 +2,7 @@
 // Item models of the tables: experts, events, inspector. Numbers stand under kSortRole as numbers,
 // so that 9.5 sorts below 10. Rows are computed on demand; there are no per-row objects.
 #pragma once
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -82,9 +83,14 @@ class EventsModel : public QAbstractTableModel {
   /// Null: no run. The run of the last reset, so that rows stay valid while the state already has
   /// another one.
   [[nodiscard]] const RunStore* run() const { return m_run.get(); }
+  /// Whether any event has something in that column; true of a run without events. The first call
+  /// after a reset looks at all of them.
+  [[nodiscard]] bool says(int column) const;
 
  private:
   std::shared_ptr<const RunStore> m_run;
+  mutable std::array<bool, kColumns> m_says{};
+  mutable bool m_saysKnown = false;
 };
 
 /// Numbers at the cursor; over the selection if there is one; of the whole run otherwise.

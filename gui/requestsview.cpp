@@ -10,6 +10,7 @@
 #include <QHeaderView>
 #include <QLabel>
 #include <QPainter>
+#include <QResizeEvent>
 #include <QSortFilterProxyModel>
 
 #include "gui/text.hpp"
@@ -19,6 +20,23 @@ namespace switchyard::gui {
 namespace {
 
 QString timeOrNone(double ps) { return ps < 0 ? QStringLiteral("n/a") : qs(timeText(ps)); }
+
+/// Parts one after the other, in as many lines of `width` pixels as they need, `most` at most; the
+/// last line ends with an ellipsis where it has no room for the rest.
+QStringList flowed(const QStringList& parts, const QFontMetrics& m, int width, int most) {
+  QStringList lines;
+  for (const QString& part : parts) {
+    const QString longer =
+        lines.isEmpty() ? part : QStringLiteral("%1 %2").arg(lines.last(), part);
+    if (lines.isEmpty() || (lines.size() < most && m.horizontalAdvance(longer) > width)) {
+      lines << part;
+    } else {
+      lines.last() = longer;
+    }
+  }
+  for (QString& line : lines) line = m.elidedText(line, Qt::ElideRight, width);
+  return lines;
+}
 
 }  // namespace
 
@@ -150,15 +168,18 @@ void HistogramView::setValues(std::vector<double> values) {
   m_bins = values.empty() ? std::vector<std::uint32_t>() : histogram(values, 40, m_top);
   m_p50 = run::nearest_rank(values, 50);
   m_p99 = run::nearest_rank(values, 99);
-  m_caption = values.empty() ? tr("%1: no data").arg(m_title)
-                             : tr("%1: p50 %2, p99 %3, n = %4")
-                                   .arg(m_title, qs(timeText(m_p50)), qs(timeText(m_p99)),
-                                        count(values.size()));
   // A request that has not ended, or began before the run, has no such time.
-  if (values.size() < all) {
-    m_caption += values.empty() ? tr(" for %1").arg(count(all)) : tr(" of %1").arg(count(all));
-  }
+  const QString others = values.size() == all ? QString()
+                         : values.empty()     ? tr(" for %1").arg(count(all))
+                                              : tr(" of %1").arg(count(all));
+  m_words = values.empty()
+                ? QStringList{tr("%1:").arg(m_title), tr("no data%1").arg(others)}
+                : QStringList{tr("%1:").arg(m_title), tr("p50 %1,").arg(qs(timeText(m_p50))),
+                              tr("p99 %1,").arg(qs(timeText(m_p99))),
+                              tr("n = %1%2").arg(count(values.size()), others)};
+  m_caption = m_words.join(QLatin1Char(' '));
   setAccessibleName(m_caption);
+  setToolTip(m_caption);
   update();
 }
 
@@ -172,12 +193,16 @@ void HistogramView::paintEvent(QPaintEvent*) {
   const QString ends = tr("0–%1").arg(qs(timeText(m_top)));
   const int aside = low && !m_bins.empty() ? m.horizontalAdvance(ends) + 10 : 0;
   const QRect top(4, 0, width() - 8, m.height() + 2);
+  // A narrow caption takes a second and a third line where they leave the bars two lines' height.
+  const int lines = low ? 1 : std::clamp((height() - 8) / m.height() - 3, 1, 3);
+  const QStringList words = flowed(m_words, m, top.width() - aside, lines);
   p.setPen(t.text);
-  p.drawText(top, Qt::AlignLeft | Qt::AlignVCenter,
-             m.elidedText(m_caption, Qt::ElideRight, top.width() - aside));
+  for (int i = 0; i < words.size(); ++i) {
+    p.drawText(top.translated(0, i * m.height()), Qt::AlignLeft | Qt::AlignVCenter, words[i]);
+  }
   if (m_bins.empty()) return;
-  const QRect r(6, m.height() + 4, width() - 12,
-                height() - (low ? 1 : 2) * m.height() - (low ? 6 : 8));
+  const int above = static_cast<int>(words.size()) * m.height();
+  const QRect r(6, above + 4, width() - 12, height() - above - (low ? 6 : m.height() + 8));
   const std::uint32_t most = *std::max_element(m_bins.begin(), m_bins.end());
   const int n = static_cast<int>(m_bins.size());
   for (int i = 0; i < n; ++i) {
@@ -206,38 +231,65 @@ void HistogramView::paintEvent(QPaintEvent*) {
 
 void LifeView::changeEvent(QEvent* event) {
   QWidget::changeEvent(event);
-  if (event->type() == QEvent::FontChange) setMinimumHeight(sizeHint().height());
+  if (event->type() == QEvent::FontChange) fitCaption();
+}
+
+void LifeView::resizeEvent(QResizeEvent* event) {
+  QWidget::resizeEvent(event);
+  if (event->oldSize().width() != event->size().width()) fitCaption();
+}
+
+void LifeView::fitCaption() {
+  constexpr int kLines = 2;
+  m_lines = flowed(m_words, fontMetrics(), width() - 12, kLines);
+  if (minimumHeight() != sizeHint().height()) {
+    setMinimumHeight(sizeHint().height());
+    updateGeometry();
+  }
+  update();
 }
 
 LifeView::LifeView(ViewState* state, QWidget* parent) : QWidget(parent), m_state(state) {
   connect(state, &ViewState::themeChanged, this, qOverload<>(&QWidget::update));
-  setMinimumHeight(sizeHint().height());
   setSizePolicy(QSizePolicy::Expanding, QSizePolicy::Fixed);
   setRequest(nullptr, {});
 }
 
-QSize LifeView::sizeHint() const { return {240, fontMetrics().height() + 24}; }
+QSize LifeView::sizeHint() const {
+  const int lines = std::max(1, static_cast<int>(m_lines.size()));
+  return {240, lines * fontMetrics().height() + 24};
+}
 
 void LifeView::setRequest(const run::RequestRecord* request, std::vector<std::int64_t> tokens) {
   m_request = request != nullptr ? std::optional(*request) : std::nullopt;
   m_tokens = std::move(tokens);
-  m_caption = tr("Choose a request: its life is drawn here.");
+  m_words = {tr("Choose a request: its life is drawn here.")};
   if (request != nullptr) {
     QStringList parts;
     const auto add = [&](const QString& what, std::int64_t from, std::int64_t to) {
       if (from >= 0 && to >= from) parts << what.arg(qs(timeText(static_cast<double>(to - from))));
     };
     add(tr("waits %1"), request->arrival_ps, request->scheduled_ps);
-    add(tr("prefill %1"), request->scheduled_ps, request->first_token_ps);
-    add(tr("answers for %1"), request->first_token_ps, request->end_ps);
-    parts << tr("%1 tokens").arg(count(request->output_tokens));
+    if (request->scheduled_ps >= 0) {
+      add(tr("prefill %1"), request->scheduled_ps, request->first_token_ps);
+    } else {
+      add(tr("first token after %1"), request->arrival_ps, request->first_token_ps);
+    }
+    if (request->end_ps > request->first_token_ps) {
+      add(tr("answers for %1"), request->first_token_ps, request->end_ps);
+    }
+    parts << (request->output_tokens == 1 ? tr("1 token")
+                                          : tr("%1 tokens").arg(count(request->output_tokens)));
     if (request->preemptions > 0) parts << tr("%1 times preempted").arg(request->preemptions);
     parts << qs(run::kRequestOutcomeNames[static_cast<std::size_t>(request->outcome)]);
-    m_caption = tr("Request %1: %2").arg(count(request->id), parts.join(QStringLiteral(", ")));
+    for (qsizetype i = 0; i + 1 < parts.size(); ++i) parts[i] += QLatin1Char(',');
+    parts.first() = tr("Request %1: %2").arg(count(request->id), parts.first());
+    m_words = parts;
   }
+  m_caption = m_words.join(QLatin1Char(' '));
   setAccessibleName(m_caption);
   setToolTip(m_caption);
-  update();
+  fitCaption();
 }
 
 void LifeView::paintEvent(QPaintEvent*) {
@@ -246,13 +298,17 @@ void LifeView::paintEvent(QPaintEvent*) {
   const QFontMetrics m = fontMetrics();
   p.fillRect(rect(), t.base);
   p.setPen(m_request ? t.text : t.muted);
-  p.drawText(QRect(6, 0, width() - 12, m.height() + 2), Qt::AlignLeft | Qt::AlignVCenter,
-             m.elidedText(m_caption, Qt::ElideRight, width() - 12));
+  for (int i = 0; i < m_lines.size(); ++i) {
+    p.drawText(QRect(6, i * m.height(), width() - 12, m.height() + 2),
+               Qt::AlignLeft | Qt::AlignVCenter, m_lines[i]);
+  }
   m_parts.clear();
   if (!m_request) return;
   const run::RequestRecord& r = *m_request;
-  const std::array<std::int64_t, 4> times = {r.arrival_ps, r.scheduled_ps, r.first_token_ps,
-                                             r.end_ps};
+  // A batch that is there from the beginning does not wait.
+  const std::array<std::int64_t, 4> times = {
+      r.arrival_ps, r.scheduled_ps >= 0 ? r.scheduled_ps : r.arrival_ps, r.first_token_ps,
+      r.end_ps};
   std::int64_t first = -1;
   std::int64_t last = m_tokens.empty() ? -1 : m_tokens.back();
   for (const std::int64_t at : times) {
@@ -261,7 +317,8 @@ void LifeView::paintEvent(QPaintEvent*) {
     last = std::max(last, at);
   }
   if (first < 0 || last <= first) return;
-  const QRect bar(6, m.height() + 5, width() - 12, 14);
+  const int above = static_cast<int>(m_lines.size()) * m.height();
+  const QRect bar(6, above + 5, width() - 12, 14);
   const auto xOf = [&](std::int64_t at) {
     return bar.left() + qRound(static_cast<double>(at - first) / static_cast<double>(last - first) *
                                (bar.width() - 1));
@@ -366,6 +423,9 @@ RequestsView::RequestsView(ViewState* state, QWidget* parent)
             }
             std::sort(tokens.begin(), tokens.end());
             m_life->setRequest(&request, std::move(tokens));
+            // Its sentence may have taken a line from the table.
+            QMetaObject::invokeMethod(
+                this, [this] { m_table->scrollTo(m_table->currentIndex()); }, Qt::QueuedConnection);
             const auto span = stepsOf(*run, run->data().requests.at(row));
             if (!span) return;
             m_state->setSelection(StepRange{span->first, span->end});

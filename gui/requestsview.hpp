@@ -68,12 +68,17 @@ class LifeView : public QWidget {
  protected:
   void changeEvent(QEvent* event) override;
   void paintEvent(QPaintEvent* event) override;
+  void resizeEvent(QResizeEvent* event) override;
 
  private:
+  /// The caption in one line, or in two where it is too long for one.
+  void fitCaption();
   ViewState* m_state;
   std::optional<run::RequestRecord> m_request;
   std::vector<std::int64_t> m_tokens;
   QString m_caption;
+  QStringList m_words;  // of the caption, where it may break
+  QStringList m_lines;  // as drawn
   std::vector<QRect> m_parts;
 };
 
@@ -93,6 +98,7 @@ class HistogramView : public QWidget {
  private:
   ViewState* m_state;
   QString m_title, m_caption;
+  QStringList m_words;  // of the caption, where it may break
   std::vector<std::uint32_t> m_bins;
   double m_top = 0, m_p50 = 0, m_p99 = 0;
 };

@@ -51,6 +51,7 @@ RunsFolder::RunsFolder(const QString& folder, QWidget* parent)
   layout->addLayout(row);
   refresh();
   // By date, the newest first.
+  m_table->horizontalHeader()->setDefaultAlignment(Qt::AlignLeft | Qt::AlignVCenter);
   m_table->horizontalHeader()->setSortIndicator(2, Qt::DescendingOrder);
   m_table->setSortingEnabled(true);
   connect(m_table->selectionModel(), &QItemSelectionModel::selectionChanged, this,

@@ -429,7 +429,15 @@ void ScenarioForm::rebuild(bool keepPlace) {
     row->addStretch(1);
     form->addLayout(row, line++, 0, 1, 4);
   }
-  if (m_rows.empty() && !lists) form->addWidget(new QLabel(tr("no such key"), page), line++, 0);
+  if (m_rows.empty() && !lists) {
+    const QString why = searching          ? tr("No key has \"%1\" in its name.").arg(m_filter->text())
+                        : m_all->isChecked() ? tr("This section has no keys.")
+                                             : tr("The scenario sets nothing here. \"All keys\" shows "
+                                                  "what could be set, with the defaults.");
+    auto* none = new QLabel(why, page);
+    none->setTextFormat(Qt::PlainText);
+    form->addWidget(none, line++, 0, 1, 4);
+  }
   form->setRowStretch(line + 1, 1);
   m_area->setWidget(page);
   refresh();

@@ -424,7 +424,12 @@ void MetricPane::drawContent(QPainter& painter, const QRect& plot) {
 }
 
 QString MetricPane::valueText(double value) const {
-  return qs(m_metric == run::StepSeries::kDurationPs ? timeText(value) : shortNumber(value));
+  if (m_metric == run::StepSeries::kDurationPs) return qs(timeText(value));
+  constexpr double kExact = 1e15;
+  const bool counted = m_metric < run::StepSeries::kImbalance;
+  return counted && value >= 0 && value < kExact && value == std::floor(value)
+             ? count(static_cast<std::uint64_t>(value))
+             : qs(shortNumber(value));
 }
 
 QString MetricPane::axisText(double value) const {

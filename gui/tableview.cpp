@@ -73,7 +73,12 @@ void TableView::fitText() {
   verticalHeader()->setDefaultSectionSize(fontMetrics().height() + 4);
   horizontalHeader()->setFixedHeight(fontMetrics().height() + 8);
   m_widths.clear();
+  place();
+}
+
+void TableView::place() {
   placeWhole();
+  placeLast();
   if (m_fitValues) placeValues();
 }
 
@@ -133,8 +138,31 @@ void TableView::fitValues() {
 
 void TableView::placeValues() {
   const int room = viewport()->width();
-  const int value =
-      std::clamp(sizeHintForColumn(1) + 4, room / 4, std::max(room / 4, room * 62 / 100));
+  constexpr int kRowsMeasured = 512;
+  constexpr int kPad = 10;
+  std::vector<int> names;
+  std::vector<int> values;
+  for (int r = 0; r < std::min(model()->rowCount(), kRowsMeasured); ++r) {
+    for (const int c : {0, 1}) {
+      const QString text = model()->index(r, c).data().toString();
+      (c == 0 ? names : values).push_back(fontMetrics().horizontalAdvance(text) + kPad);
+    }
+  }
+  // The width of the values that cuts the fewest texts: names as they are, or values.
+  int value = std::clamp(values.empty() ? 0 : *std::max_element(values.begin(), values.end()),
+                         room / 4, std::max(room / 4, room * 62 / 100));
+  std::ptrdiff_t least = std::ptrdiff_t{kRowsMeasured} * 2 + 1;
+  std::vector<int> tries = {value};
+  for (const int name : names) tries.push_back(std::clamp(room - name, room / 4, value));
+  std::sort(tries.begin(), tries.end());
+  for (const int width : tries) {
+    const auto cut =
+        std::count_if(values.begin(), values.end(), [&](int v) { return v > width; }) +
+        std::count_if(names.begin(), names.end(), [&](int n) { return n > room - width; });
+    if (cut >= least) continue;
+    least = cut;
+    value = width;
+  }
   setColumnWidth(0, room - value);
   setColumnWidth(1, value);
 }
@@ -142,12 +170,7 @@ void TableView::placeValues() {
 void TableView::fitWhole(std::vector<int> order, std::function<bool(int)> says) {
   m_order = std::move(order);
   m_says = std::move(says);
-  const auto again = [this] {
-    m_widths.clear();
-    placeWhole();
-  };
-  connect(model(), &QAbstractItemModel::modelReset, this, again);
-  connect(horizontalHeader(), &QHeaderView::sortIndicatorChanged, this, again);
+  connectPlaces();
   horizontalHeader()->setContextMenuPolicy(Qt::CustomContextMenu);
   connect(horizontalHeader(), &QWidget::customContextMenuRequested, this, [this](const QPoint& at) {
     auto* menu = new QMenu(this);
@@ -156,6 +179,57 @@ void TableView::fitWhole(std::vector<int> order, std::function<bool(int)> says) 
     menu->popup(horizontalHeader()->mapToGlobal(at));
   });
   placeWhole();
+}
+
+void TableView::connectPlaces() {
+  const auto again = [this] {
+    m_widths.clear();
+    place();
+  };
+  connect(model(), &QAbstractItemModel::modelReset, this, again);
+  connect(horizontalHeader(), &QHeaderView::sortIndicatorChanged, this, again);
+}
+
+void TableView::fitLast(std::function<bool(int)> says) {
+  m_fitLast = true;
+  m_says = std::move(says);
+  setHorizontalScrollBarPolicy(Qt::ScrollBarAlwaysOff);
+  connectPlaces();
+  placeLast();
+}
+
+void TableView::placeLast() {
+  if (!m_fitLast || model() == nullptr || !isVisible()) return;
+  const int columns = model()->columnCount();
+  if (columns == 0) return;
+  if (static_cast<int>(m_widths.size()) != columns) measure();
+  const int letter = fontMetrics().averageCharWidth();
+  const int bar = style()->pixelMetric(QStyle::PM_ScrollBarExtent);
+  const int room = width() - 2 * frameWidth() - bar;
+  const int last = columns - 1;
+  const int wanted = std::min(m_widths[static_cast<std::size_t>(last)], 24 * letter);
+  int most = 0;
+  int rest = 0;
+  for (const int letters : {40, 28, 20, 16}) {
+    most = letters * letter;
+    rest = room;
+    for (int c = 0; c < last; ++c) {
+      if (m_says(c)) rest -= std::min(m_widths[static_cast<std::size_t>(c)], most);
+    }
+    if (rest >= wanted) break;
+  }
+  horizontalHeader()->setStretchLastSection(false);
+  // What the last one does not need goes to those that are cut.
+  int spare = std::max(0, rest - m_widths[static_cast<std::size_t>(last)]);
+  for (int c = 0; c < last; ++c) {
+    const int whole = m_widths[static_cast<std::size_t>(c)];
+    const int more = m_says(c) ? std::min(spare, std::max(0, whole - most)) : 0;
+    spare -= more;
+    setColumnHidden(c, !m_says(c));
+    setColumnWidth(c, std::min(whole, most) + more);
+  }
+  horizontalHeader()->setStretchLastSection(true);
+  if (wordWrap()) resizeRowsToContents();
 }
 
 void TableView::columnsMenu(QMenu* menu) {
@@ -183,29 +257,31 @@ void TableView::columnsMenu(QMenu* menu) {
   }
 }
 
+void TableView::measure() {
+  constexpr int kRowsMeasured = 512;
+  constexpr int kPad = 10;
+  const int mark = style()->pixelMetric(QStyle::PM_HeaderMarkSize) + 6;
+  m_widths.clear();
+  for (int c = 0; c < model()->columnCount(); ++c) {
+    const QString name = model()->headerData(c, Qt::Horizontal).toString();
+    int wanted = fontMetrics().horizontalAdvance(name);
+    if (isSortingEnabled() && horizontalHeader()->sortIndicatorSection() == c) wanted += mark;
+    const bool picture = model()->headerData(c, Qt::Horizontal, kSparkRole).toBool();
+    const std::vector<int> rows =
+        picture ? std::vector<int>() : widestRows(*model(), c, kRowsMeasured, fontMetrics());
+    for (const int r : rows) {
+      wanted = std::max(wanted,
+                        fontMetrics().horizontalAdvance(model()->index(r, c).data().toString()));
+      ++m_measured;
+    }
+    m_widths.push_back(wanted + kPad);
+  }
+}
+
 void TableView::placeWhole() {
   if (m_order.empty() || model() == nullptr || !isVisible()) return;
   const int columns = model()->columnCount();
-  if (static_cast<int>(m_widths.size()) != columns) {
-    constexpr int kRowsMeasured = 512;
-    constexpr int kPad = 10;
-    const int mark = style()->pixelMetric(QStyle::PM_HeaderMarkSize) + 6;
-    m_widths.clear();
-    for (int c = 0; c < columns; ++c) {
-      const QString name = model()->headerData(c, Qt::Horizontal).toString();
-      int wanted = fontMetrics().horizontalAdvance(name);
-      if (isSortingEnabled() && horizontalHeader()->sortIndicatorSection() == c) wanted += mark;
-      const bool picture = model()->headerData(c, Qt::Horizontal, kSparkRole).toBool();
-      const std::vector<int> rows =
-          picture ? std::vector<int>() : widestRows(*model(), c, kRowsMeasured, fontMetrics());
-      for (const int r : rows) {
-        wanted = std::max(wanted,
-                          fontMetrics().horizontalAdvance(model()->index(r, c).data().toString()));
-        ++m_measured;
-      }
-      m_widths.push_back(wanted + kPad);
-    }
-  }
+  if (static_cast<int>(m_widths.size()) != columns) measure();
   // Room for the scroll bar of many rows, whether it is there now or not: else columns would come
   // and go with it.
   const int bar = style()->pixelMetric(QStyle::PM_ScrollBarExtent);
@@ -243,13 +319,17 @@ void TableView::placeWhole() {
 void TableView::showEvent(QShowEvent* event) {
   QTableView::showEvent(event);
   placeWhole();
+  placeLast();
 }
 
 void TableView::resizeEvent(QResizeEvent* event) {
   QTableView::resizeEvent(event);
   if (m_fitValues) placeValues();
   // Its own doing when only the height or the scroll bar changed.
-  if (event->oldSize().width() != event->size().width()) placeWhole();
+  if (event->oldSize().width() != event->size().width()) {
+    placeWhole();
+    placeLast();
+  }
 }
 
 void TableView::copy(TableText format) {

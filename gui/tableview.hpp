@@ -30,13 +30,17 @@ class TableView : public QTableView {
   /// Said in place of rows where there are none.
   void setEmptyText(const QString& text);
   [[nodiscard]] const QString& emptyText() const { return m_emptyText; }
-  /// For two columns, name and value: values keep their width up to 62 % of the view, names get the
-  /// rest. Holds from now on, also when the values change.
+  /// For two columns, name and value: parted where the fewest texts are cut, values within
+  /// [25 %, 62 %] of the view. Holds from now on, also when the values change.
   void fitValues();
   /// From now on only whole columns stand side by side, as many as the width has room for: those of
   /// `order` first. A column for which `says` is false waits until a person asks for it. What a
   /// person chose in columnsMenu() stays, and a scroll bar reaches it.
   void fitWhole(std::vector<int> order, std::function<bool(int)> says);
+  /// From now on each column is as wide as its content and the last one, a text, gets the rest of
+  /// the view; where that is little, long texts of other columns give way. Columns for which `says`
+  /// is false are hidden.
+  void fitLast(std::function<bool(int)> says);
   /// Fills a menu with a check mark per column, and "Automatic".
   void columnsMenu(QMenu* menu);
 
@@ -58,9 +62,14 @@ class TableView : public QTableView {
   void placeWhole();
   /// Of the widest texts, as the delegate draws them.
   [[nodiscard]] int contentWidth(int column);
+  void placeLast();
+  /// m_widths, of the first rows and the header.
+  void measure();
+  void connectPlaces();
+  void place();
   QString m_typed;
   QElapsedTimer m_sinceTyped;
-  bool m_fitValues = false;
+  bool m_fitValues = false, m_fitLast = false;
   std::vector<int> m_order;  // empty: columns are not chosen here
   std::function<bool(int)> m_says;
   std::vector<int> m_widths;  // by column, of header and content; empty: not measured

@@ -120,9 +120,13 @@ QPalette Theme::palette() const {
   p.setColor(QPalette::Mid, dark ? QColor("#1f2124") : QColor("#c3c5c8"));
   p.setColor(QPalette::Dark, dark ? QColor("#141517") : QColor("#a2a5a9"));
   p.setColor(QPalette::Shadow, dark ? QColor("#000000") : QColor("#707377"));
-  for (const auto role : {QPalette::WindowText, QPalette::Text, QPalette::ButtonText}) {
-    p.setColor(QPalette::Disabled, role, dark ? QColor("#7a8088") : QColor("#8b9097"));
+  // Greyed, and still to be read: a field that follows from others is disabled, too.
+  for (const auto role : {QPalette::WindowText, QPalette::Text, QPalette::ButtonText,
+                          QPalette::PlaceholderText}) {
+    p.setColor(QPalette::Disabled, role, dark ? QColor("#979da5") : QColor("#696e75"));
   }
+  p.setColor(QPalette::Disabled, QPalette::Base, window);
+  if (dark) p.setColor(QPalette::Disabled, QPalette::Button, window);  // bevels are lighter
   return p;
 }
 

@@ -137,7 +137,10 @@ QString Tour::sentence() const { return m_text->text(); }
 void Tour::refresh() {
   const TourStage& s = m_stages[static_cast<std::size_t>(m_stage->currentIndex())];
   m_board->show(s, m_placed, m_theme);
-  m_text->setText(m_placed == 0 ? qs(s.text) : qs(s.sentence(m_placed - 1)));
+  m_text->setText(
+      m_placed == 0 ? tr("%1\nNo token is placed yet: Next places one after the other.").arg(qs(s.text))
+      : m_placed == kTourTokens ? qs(s.sentence(m_placed - 1) + "\n" + s.outcome())
+                                : qs(s.sentence(m_placed - 1)));
   m_back->setEnabled(m_placed > 0);
   m_next->setEnabled(m_placed < kTourTokens);
 }

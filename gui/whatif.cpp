@@ -38,13 +38,14 @@ WhatIf::WhatIf(QWidget* parent)
     addWidget(editor);
     editor->setAccessibleName(tr("What if: %1").arg(text));
     editor->setToolTip(tip);
+    return label;
   };
   auto* title = new QLabel(tr("What if"), this);
   QFont bold = font();
   bold.setBold(true);
   title->setFont(bold);
   title->setContentsMargins(6, 0, 4, 0);
-  addWidget(title);
+  m_titleItem = addWidget(title);
   m_factor->setPlaceholderText(tr("as is"));
   m_links->setPlaceholderText(tr("× 1"));
   m_policy->addItem(tr("as is"), QString());
@@ -53,12 +54,12 @@ WhatIf::WhatIf(QWidget* parent)
     m_policy->addItem(QFileInfo(f).completeBaseName(), policies.absoluteFilePath(f));
   }
   m_policy->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
-  m_policy->setMinimumContentsLength(14);
   m_algorithm->addItem(tr("as is"), QString());
   for (const char* a : {"direct", "ring", "ring_bidirectional", "hierarchical"}) {
     m_algorithm->addItem(QString::fromLatin1(a), QString::fromLatin1(a));
   }
-  field(tr("capacity factor"), m_factor,
+  m_algorithm->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
+  m_factorName = field(tr("capacity factor"), m_factor,
         tr("policy.capacity.factor, a number > 0. Where the scenario has no capacity limit it gets "
            "one: policy.capacity.rule = share, this factor times an expert's fair share."));
   field(tr("policy"), m_policy, tr("A policy file in place of policy.file"));
@@ -66,7 +67,6 @@ WhatIf::WhatIf(QWidget* parent)
   field(tr("links ×"), m_links, tr("Bandwidth of every type of link, times this"));
   // As wide as the usual names, whatever has been in it when it is first shown.
   m_lost->setSizeAdjustPolicy(QComboBox::AdjustToMinimumContentsLengthWithIcon);
-  m_lost->setMinimumContentsLength(6);
   m_lost->addItem(tr("none"), QString());
   field(
       tr("lost GPU"), m_lost,
@@ -74,8 +74,11 @@ WhatIf::WhatIf(QWidget* parent)
          "else in the middle of the run"));
   addSeparator();
   addWidget(m_run);
+  auto* gap = new QWidget(this);
+  gap->setFixedWidth(6);
+  addWidget(gap);
   addWidget(m_choose);
-  addWidget(m_name);
+  m_nameItem = addWidget(m_name);
   m_name->setContentsMargins(8, 0, 0, 0);
   m_choose->setToolTip(tr("The scenario that the shown run came from"));
   connect(m_run, &QPushButton::clicked, this, &WhatIf::runWanted);
@@ -87,9 +90,31 @@ WhatIf::WhatIf(QWidget* parent)
 }
 
 void WhatIf::fitText() {
-  const int narrow = fontMetrics().averageCharWidth() * 9;
-  m_factor->setFixedWidth(narrow);
-  m_links->setFixedWidth(narrow);
+  setNarrow(m_narrow);
+  if (m_room > 0) fitInto(m_room);
+}
+
+void WhatIf::setNarrow(int level) {
+  m_narrow = level;
+  const bool small = level > 0;
+  m_policy->setMinimumContentsLength(small ? 8 : 14);
+  m_algorithm->setMinimumContentsLength(small ? 8 : 18);
+  m_lost->setMinimumContentsLength(6);
+  const int field = fontMetrics().averageCharWidth() * (small ? 7 : 9);
+  m_factor->setFixedWidth(field);
+  m_links->setFixedWidth(field);
+  m_titleItem->setVisible(level < 2);
+  m_nameItem->setVisible(level < 3);
+  m_factorName->setText(level < 4 ? tr("capacity factor") : tr("factor"));
+}
+
+void WhatIf::fitInto(int width) {
+  m_room = width;
+  constexpr int kMost = 4;
+  for (int level = 0; level <= kMost; ++level) {
+    setNarrow(level);
+    if (sizeHint().width() <= width) return;
+  }
 }
 
 void WhatIf::changeEvent(QEvent* event) {
@@ -120,6 +145,7 @@ void WhatIf::refresh() {
                         ? tr("The scenario of this run is not known: choose it with Scenario…")
                         : tr("Simulate %1 with these changes and show it as B").arg(m_file));
   m_name->setText(m_file.isEmpty() ? tr("scenario not known") : QFileInfo(m_file).fileName());
+  fitText();
 }
 
 QString WhatIf::withFaults(const QString& gpu) const {

@@ -26,6 +26,9 @@ class WhatIf : public QToolBar {
   [[nodiscard]] QComboBox* lost() const { return m_lost; }
   [[nodiscard]] QString scenario() const { return m_file; }
   void setBusy(bool busy);
+  /// As wide as it is laid out for in that many pixels: boxes and fields become narrower, then
+  /// title, file name and the longest label go.
+  void fitInto(int width);
   [[nodiscard]] QLineEdit* factor() const { return m_factor; }
   [[nodiscard]] QLineEdit* links() const { return m_links; }
   [[nodiscard]] QComboBox* policy() const { return m_policy; }
@@ -47,6 +50,7 @@ class WhatIf : public QToolBar {
 
  private:
   void fitText();
+  void setNarrow(int level);
   /// The scenario's faults and the loss of the GPU, as an inline array.
   [[nodiscard]] QString withFaults(const QString& gpu) const;
   /// The settings for a capacity factor, after those in `before`: with a rule that multiplies by it
@@ -55,7 +59,10 @@ class WhatIf : public QToolBar {
   void refresh();
   QString m_file;
   QStringList m_settings;
-  QLabel* m_name;
+  int m_narrow = 0;  // how much has given way
+  int m_room = 0;    // of fitInto(); 0: not known
+  QLabel *m_name, *m_factorName = nullptr;
+  QAction *m_titleItem = nullptr, *m_nameItem = nullptr;
   QLineEdit *m_factor, *m_links;
   QComboBox *m_policy, *m_algorithm, *m_lost;
   std::uint64_t m_step = 0;

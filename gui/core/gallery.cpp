@@ -51,6 +51,7 @@ std::vector<GalleryEntry> explorations() {
                      "More experts than the GPU holds: misses wait for PCIe. Look at: Events, GPU "
                      "time, Memory.",
                      {{"offload_lru.toml", {kNoSweep}, "offload"}}));
+  all.back().panes = {"memory"};
   all.push_back(make("failure", "A GPU fails and heals",
                      "Its experts move to the others and come back. Look at: Events, Load "
                      "imbalance, Step time.",

@@ -20,7 +20,8 @@ struct GalleryEntry {
   bool records = false;
   bool oneLayer = false;     ///< Shown at the first MoE layer, not at the sum of all.
   bool runsAlone = true;     ///< false: it needs a file that something else makes first.
-  bool exploration = false;  ///< Made for the welcome page, with what to look at in `text`.
+  std::vector<std::string> panes;  ///< Named in `text` and hidden at first: shown with the run.
+  bool exploration = false;        ///< Made for the welcome page, with what to look at in `text`.
 };
 
 /// $SWITCHYARD_SCENARIOS, else the installed folder, else the one that this program was built from;

@@ -111,8 +111,25 @@ std::uint32_t TourStage::load(std::uint32_t expert, std::uint32_t count) const {
   return n;
 }
 
+std::string TourStage::outcome() const {
+  std::uint32_t fullest = 0;
+  for (std::uint32_t e = 1; e < kTourExperts; ++e) {
+    if (load(e, kTourTokens) > load(fullest, kTourTokens)) fullest = e;
+  }
+  std::uint32_t moved = 0;
+  std::uint32_t dropped = 0;
+  for (const auto& slots : tokens) {
+    for (const TourSlot& slot : slots) {
+      moved += slot.moved() ? 1 : 0;
+      dropped += slot.ran == kTourNowhere ? 1 : 0;
+    }
+  }
+  return fmt::format("All are placed: expert {} runs {}, {} slots are rerouted, {} dropped.",
+                     fullest, load(fullest, kTourTokens), moved, dropped);
+}
+
 std::vector<TourStage> tourStages() {
-  return {stage("No limit", "", "Every token gets its two experts. Expert 3 runs seven of them."),
+  return {stage("No limit", "", "Every token gets its two experts, however many want the same."),
           stage("A fair share, reroute", "capacity.rule=share",
                 "Each expert has ceil(12 · 2 / 16) = 2 places. Who comes late goes to the next "
                 "candidate."),

@@ -20,13 +20,17 @@ struct TourSlot {
   [[nodiscard]] bool moved() const { return ran != kTourNowhere && ran != wanted; }
 };
 struct TourStage {
-  std::string title, policy, text;
+  std::string title, policy;
+  std::string text;  ///< The rule, before any token is placed.
   std::uint32_t capacity = 0;  ///< Places per expert; 0: no limit.
   std::array<std::array<TourSlot, kTourTopK>, kTourTokens> tokens{};
   /// What happens to a token, with the reason.
   [[nodiscard]] std::string sentence(std::uint32_t token) const;
   /// Assignments that expert e runs once the first `tokens` tokens have been placed.
   [[nodiscard]] std::uint32_t load(std::uint32_t expert, std::uint32_t tokens) const;
+  /// Once all are placed: the fullest expert (the lowest number of several), rerouted and dropped
+  /// slots.
+  [[nodiscard]] std::string outcome() const;
 };
 /// Without a limit; a fair share with reroute; a fair share without.
 std::vector<TourStage> tourStages();

@@ -426,8 +426,7 @@ TEST_F(ExploreTest, ARightClickAddsAnotherNumberAsAPane) {
   QObject::connect(metric, &TimePane::hovered, [&](const QString& t) { said = t; });
   QTest::mouseMove(metric, at(metric, 200.5));
   EXPECT_EQ(said, QStringLiteral("step 200: rerouted %1")
-                      .arg(qs(shortNumber(static_cast<double>(
-                          window.state()->run()->data().steps[200].rerouted)))));
+                      .arg(count(window.state()->run()->data().steps[200].rerouted)));
 }
 
 TEST_F(ExploreTest, ALinkOfTheTopologyShowsItsLineAndItsEvents) {
@@ -1023,7 +1022,10 @@ TEST_F(ExploreTest, TablesKeepAllColumnsOnScreen) {
   int width = 0;
   for (int c = 0; c < CompareModel::kColumns; ++c) width += table.columnWidth(c);
   EXPECT_LE(width, table.viewport()->width());
-  for (int c = 0; c < CompareModel::kColumns; ++c) EXPECT_GT(table.columnWidth(c), 20);
+  // The kind may go: an input has no difference.
+  for (int c = CompareModel::kName; c < CompareModel::kColumns; ++c) {
+    EXPECT_GT(table.columnWidth(c), 20) << c;
+  }
   // Without rows a table says why.
   window.showRun(stored(demoRun(3), "short.h5"));
   auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));

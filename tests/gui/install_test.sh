@@ -11,6 +11,8 @@ for file in bin/switchyard bin/switchyard-gui share/applications/switchyard-gui.
     share/icons/hicolor/scalable/apps/switchyard.svg; do
   [ -f "$prefix/$file" ] || { echo "$file is not installed"; exit 1; }
 done
+grep -qx 'MimeType=application/x-hdf;application/x-hdf5;' \
+  "$prefix/share/applications/switchyard-gui.desktop" || { echo "no type of run files"; exit 1; }
 cd "$prefix"
 bin/switchyard doctor > doctor || true
 grep -q "in $prefix/share/switchyard/scenarios" doctor || { cat doctor; exit 1; }

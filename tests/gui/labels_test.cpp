@@ -2,15 +2,11 @@
 // Acceptance check 9: in every size of the window and both themes no text is cut and none lies on
 // another one, in the panes, the docks, the form, the welcome page and the dialogs. CTest runs it
 // at QT_SCALE_FACTOR 1, 1.5 and 2.
-#include <QAbstractScrollArea>
 #include <QApplication>
 #include <QDialog>
 #include <QDockWidget>
-#include <QHeaderView>
 #include <QLabel>
-#include <QLineEdit>
 #include <QListWidget>
-#include <QScrollBar>
 
 #include <gtest/gtest.h>
 
@@ -19,87 +15,17 @@
 #include "gui/text.hpp"
 #include "tests/gui/demo_run.hpp"
 #include "tests/gui/gui_fixture.hpp"
-#include "tests/gui/text_recorder.hpp"
+#include "tests/gui/text_faults.hpp"
 
 namespace switchyard::gui {
 namespace {
 
-using testing::demoRun;
-using testing::PaintedText;
+using testing::faults;
+using testing::fullRun;
 using testing::stored;
-using testing::textsOf;
 
 constexpr std::array kSizes = {QSize(1280, 800), QSize(1680, 1050), QSize(1920, 1080),
                                QSize(3840, 2160)};
-
-std::string described(const PaintedText& t) {
-  return fmt::format("\"{}\" at {:.0f}, {:.0f}, {:.0f} x {:.0f}", t.text.toStdString(), t.rect.x(),
-                     t.rect.y(), t.rect.width(), t.rect.height());
-}
-
-/// Texts of the widget that break the rule.
-std::vector<std::string> faults(QWidget& widget, std::size_t* seen = nullptr) {
-  const std::vector<PaintedText> texts = textsOf(widget);
-  if (seen != nullptr) *seen = texts.size();
-  std::vector<std::string> out;
-  std::vector<QRectF> shown;
-  for (const PaintedText& t : texts) {
-    shown.push_back(t.rect.intersected(t.clip).adjusted(1, 2, -1, -2));
-    const QPoint middle = t.rect.intersected(t.clip).center().toPoint();
-    const QWidget* w = widget.childAt(middle);
-    // What scrolls ends at its view's edge, and a field's text scrolls sideways.
-    bool scrolls = false;
-    bool field = false;
-    for (; w != nullptr && w != &widget; w = w->parentWidget()) {
-      field = field || qobject_cast<const QLineEdit*>(w) != nullptr;
-      if (const auto* area = qobject_cast<const QAbstractScrollArea*>(w)) {
-        scrolls = true;
-        field = field || area->horizontalScrollBar()->maximum() > 0;
-      }
-    }
-    const bool sideways =
-        t.clip.left() > t.rect.left() + 1.5 || t.clip.right() < t.rect.right() - 1.5;
-    const bool high = t.clip.top() > t.rect.top() + 3 || t.clip.bottom() < t.rect.bottom() - 3;
-    if ((sideways && !field) || (high && !scrolls)) {
-      out.push_back(described(t) + fmt::format(" is cut by {:.0f}, {:.0f}, {:.0f} x {:.0f}",
-                                               t.clip.x(), t.clip.y(), t.clip.width(),
-                                               t.clip.height()));
-    }
-  }
-  for (std::size_t a = 0; a < texts.size(); ++a) {
-    for (std::size_t b = 0; b < a; ++b) {
-      if (shown[a].isValid() && shown[b].isValid() && shown[a].intersects(shown[b])) {
-        out.push_back(described(texts[a]) + " lies on " + described(texts[b]));
-      }
-    }
-  }
-  return out;
-}
-
-#define EXPECT_CLEAR(widget, what) \
-  for (const std::string& fault : faults(widget)) ADD_FAILURE() << (what) << ": " << fault
-
-/// With an overflow, requests, replicas of some experts, events of several kinds.
-run::RunData fullRun(std::uint32_t steps) {
-  run::RunData data = demoRun(steps);
-  for (std::uint32_t s = 5; s + 30 < steps; ++s) {
-    run::RequestRecord q;
-    q.id = s;
-    q.arrival_ps = data.steps[s - 3].start_ps;
-    q.scheduled_ps = data.steps[s - 1].start_ps;
-    q.first_token_ps = data.steps[s + s % 7].end_ps;
-    q.end_ps = data.steps[s + 20].end_ps;
-    q.prompt_tokens = 100 + s;
-    q.output_tokens = 9;
-    q.outcome = run::RequestOutcome::kFinished;
-    q.met_slo = s % 2;
-    data.requests.push_back(q);
-  }
-  data.serving = true;
-  data.meta.scenario_text += "workload.slo.ttft = \"500 ms\"\nworkload.slo.tpot = \"50 ms\"\n";
-  data.metrics = run::compute_metrics(data);
-  return data;
-}
 
 class LabelsTest : public ::testing::Test {
  protected:

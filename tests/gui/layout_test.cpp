@@ -19,6 +19,7 @@
 #include <QSettings>
 #include <QSplitter>
 #include <QTest>
+#include <QToolBar>
 
 #include <gtest/gtest.h>
 
@@ -29,6 +30,7 @@
 #include "gui/text.hpp"
 #include "tests/gui/demo_run.hpp"
 #include "tests/gui/gui_fixture.hpp"
+#include "tests/gui/text_recorder.hpp"
 
 namespace switchyard::gui {
 namespace {
@@ -332,6 +334,86 @@ TEST_F(LayoutTest, LargeTextFitsIntoASmallWindow) {
   }
   EXPECT_GE(shown, 4);
   window.setTextSize(9);
+}
+
+TEST_F(LayoutTest, TheToolBarsStayWholeInANarrowWindow) {
+  open(stored(demoRun(60)));
+  auto* find = window.findChild<QLineEdit*>(QStringLiteral("find"));
+  auto* goTo = window.findChild<QLineEdit*>(QStringLiteral("goto"));
+  auto* bar = window.findChild<QToolBar*>(QStringLiteral("tools"));
+  ASSERT_TRUE(find != nullptr && goTo != nullptr && bar != nullptr);
+  const auto names = [&] {
+    QStringList all;
+    for (const QAction* a : bar->actions()) all << a->text();
+    return all;
+  };
+  const QStringList whole = names();
+  EXPECT_TRUE(whole.contains(QStringLiteral("&Export…")));
+  const int wide = find->width();
+  for (const double points : {9.0, 12.0, 14.0, 18.0}) {
+    window.setTextSize(points);
+    QApplication::processEvents();
+    QApplication::processEvents();
+    EXPECT_EQ(window.size(), QSize(1280, 800)) << points;
+    for (const QLineEdit* field : {find, goTo}) {
+      const QRect place(field->mapTo(bar, QPoint(0, 0)), field->size());
+      EXPECT_TRUE(field->isVisible() && bar->rect().contains(place))
+          << points << " points: the bar wants " << bar->sizeHint().width() << " of "
+          << bar->width() << " pixels, a field has " << field->width();
+      EXPECT_GE(field->width(), 10 * field->fontMetrics().averageCharWidth()) << points;
+      // What stands in it as a hint is whole.
+      EXPECT_LE(field->fontMetrics().horizontalAdvance(field->placeholderText()), field->width());
+    }
+    if (points <= 12) {
+      EXPECT_EQ(names(), whole) << points;
+      const QRect run(window.whatIf()->runButton()->mapTo(window.whatIf(), QPoint(0, 0)),
+                      window.whatIf()->runButton()->size());
+      EXPECT_TRUE(window.whatIf()->runButton()->isVisible() &&
+                  window.whatIf()->rect().contains(run))
+          << points;
+    }
+    goTo->setFocus();
+    QTest::keyClick(&window, Qt::Key_F, Qt::ControlModifier);
+    EXPECT_TRUE(find->hasFocus() && find->isVisible()) << points;
+  }
+  EXPECT_LT(names().size(), whole.size()) << "buttons whose entries the File menu has go";
+  window.setTextSize(9);
+  QApplication::processEvents();
+  QApplication::processEvents();
+  EXPECT_EQ(names(), whole);
+  EXPECT_EQ(find->width(), wide);
+  // Where there is no room at all, the key says so, and nothing is laid out for ever.
+  window.setTextSize(18);
+  window.setMinimumSize(1, 1);
+  for (QDockWidget* dock : window.findChildren<QDockWidget*>()) dock->hide();
+  window.centralWidget()->setMaximumWidth(400);
+  window.resize(500, 800);
+  QApplication::processEvents();
+  goTo->setFocus();
+  QTest::keyClick(&window, Qt::Key_F, Qt::ControlModifier);
+  EXPECT_TRUE(!find->hasFocus() || find->isVisible());
+  window.setTextSize(9);
+}
+
+TEST_F(LayoutTest, NamesOfTheInspectorAreWholeBesideLongValues) {
+  open(stored(demoRun(60)));
+  window.state()->setCursor(30);
+  window.state()->setGpu(0);
+  QApplication::processEvents();
+  const TableView* view = nullptr;
+  for (const TableView* v : window.findChildren<TableView*>()) {
+    if (v->model() == window.inspector()) view = v;
+  }
+  ASSERT_NE(view, nullptr);
+  int cut = 0;
+  for (int r = 0; r < view->model()->rowCount(); ++r) {
+    for (const int c : {0, 1}) {
+      const QString text = view->model()->index(r, c).data().toString();
+      if (view->fontMetrics().horizontalAdvance(text) + 6 > view->columnWidth(c)) ++cut;
+    }
+  }
+  // One name is longer than the values of the GPU's phases leave.
+  EXPECT_LE(cut, 1);
 }
 
 /// 35 requests that arrive while it runs: the latency is shown without being asked for.
@@ -896,10 +978,24 @@ TEST_F(LayoutTest, ARequestsLifeIsDrawn) {
             static_cast<double>(first.scheduled_ps - first.arrival_ps));
   EXPECT_EQ(table.model()->index(row, RequestsModel::kSlo).data(), QStringLiteral("met"));
   table.setCurrentIndex(table.model()->index(row, 0));
+  QApplication::processEvents();
   view->life()->grab();
   EXPECT_TRUE(view->life()->caption().startsWith(QStringLiteral("Request 7: waits ")))
       << view->life()->caption().toStdString();
   EXPECT_TRUE(view->life()->caption().contains(QStringLiteral("2 times preempted")));
+  // The sentence is whole, in two lines where the table leaves no room for one.
+  const auto texts = testing::textsOf(*view->life());
+  QStringList drawn;
+  for (const auto& t : texts) drawn << t.text;
+  EXPECT_EQ(drawn.join(' '), view->life()->caption());
+  EXPECT_LE(texts.size(), 2U);
+  EXPECT_FALSE(table.visualRect(table.currentIndex()).isEmpty());
+  EXPECT_TRUE(table.viewport()->rect().contains(table.visualRect(table.currentIndex())));
+  for (HistogramView* h : {view->ttft(), view->tpot()}) {
+    QStringList words;
+    for (const auto& t : testing::textsOf(*h)) words << t.text;
+    EXPECT_TRUE(words.join(' ').startsWith(h->caption())) << words.join(' ').toStdString();
+  }
   // Three parts one behind the other, as long as their times.
   const auto& parts = view->life()->parts();
   ASSERT_EQ(parts.size(), 3U);

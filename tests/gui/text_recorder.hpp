@@ -5,6 +5,7 @@
 #pragma once
 #include <vector>
 
+#include <QColor>
 #include <QPaintDevice>
 #include <QPaintEngine>
 #include <QPainter>
@@ -16,6 +17,7 @@ struct PaintedText {
   QRectF rect;  ///< Advance x (ascent + descent), in pixels of the widget that was rendered.
   QRectF clip;  ///< What could be seen there.
   QString text;
+  QColor color;
 };
 
 class TextEngine : public QPaintEngine {
@@ -40,6 +42,7 @@ class TextEngine : public QPaintEngine {
       p.clip = p.clip.intersected(t.mapRect(painter()->clipBoundingRect()));
     }
     p.text = item.text();
+    p.color = state->pen().color();
     if (!p.text.trimmed().isEmpty() && !p.rect.intersected(p.clip).isEmpty()) texts.push_back(p);
   }
   std::vector<PaintedText> texts;

@@ -404,6 +404,43 @@ TEST_F(UpkeepTest, NamesInTheComparisonHaveTheRoomThatIsLeft) {
   EXPECT_LE(all, table.viewport()->width());
 }
 
+TEST_F(UpkeepTest, NumbersOfTheComparisonAreWholeBesideLongNames) {
+  run::RunData b = demoRun(30);
+  b.meta.scenario_text = "workload.arrivals.name_of_a_key_that_is_long_indeed = \"hierarchical\"\n";
+  run::RunData a = demoRun(40);
+  a.meta.scenario_text = "workload.arrivals.name_of_a_key_that_is_long_indeed = \"ring\"\n";
+  open(stored(std::move(a), "run_of_a_scenario_with_a_name_that_is_long_indeed_a.h5"));
+  window.compareWith(stored(std::move(b), "run_of_a_scenario_with_a_name_that_is_long_indeed_b.h5"));
+  window.dock(QStringLiteral("compare"))->raise();
+  const TableView& table = *window.compare()->table();
+  const auto layOut = [&](const QSize& size) {
+    window.resize(size);
+    QApplication::processEvents();
+    window.restoreDefaultLayout();
+    window.dock(QStringLiteral("compare"))->raise();
+    QApplication::processEvents();
+    QApplication::processEvents();
+  };
+  layOut(QSize(1280, 800));
+  int all = 0;
+  for (int c = 0; c < CompareModel::kColumns; ++c) all += table.columnWidth(c);
+  EXPECT_LE(all, table.viewport()->width()) << "all columns are on screen";
+  layOut(QSize(1680, 1020));
+  all = 0;
+  for (int c = 0; c < CompareModel::kColumns; ++c) {
+    all += table.columnWidth(c);
+    for (int r = 0; r < table.model()->rowCount(); ++r) {
+      const QModelIndex at = table.model()->index(r, c);
+      if (at.data(kSortRole).userType() != QMetaType::Double) continue;
+      const QString text = at.data().toString();
+      EXPECT_LE(table.fontMetrics().horizontalAdvance(text) + 4, table.columnWidth(c))
+          << c << ": " << text.toStdString();
+    }
+  }
+  EXPECT_LE(all, table.viewport()->width());
+  EXPECT_GE(table.columnWidth(CompareModel::kName), 14 * table.fontMetrics().averageCharWidth());
+}
+
 TEST_F(UpkeepTest, TheColourBarIsShortenedBeforeItGoes) {
   open(stored(demoRun()));
   auto* heat = dynamic_cast<HeatPane*>(window.panes()->pane(QStringLiteral("heatmap")));

@@ -137,6 +137,11 @@ TEST(Tour, TellsWhoTakesWhichTokenAsTheRoutingLibraryDecides) {
     for (const TourSlot& slot : token) dropped += slot.ran == kTourNowhere ? 1 : 0;
   }
   EXPECT_EQ(dropped, 11U);
+  EXPECT_EQ(stages[0].outcome(),
+            "All are placed: expert 3 runs 7, 0 slots are rerouted, 0 dropped.");
+  // Of 24 slots 13 stay; two places are the most there is.
+  EXPECT_EQ(stages[2].outcome(),
+            "All are placed: expert 3 runs 2, 0 slots are rerouted, 11 dropped.");
 }
 
 class ViewsTest : public ::testing::Test {
@@ -352,6 +357,9 @@ TEST_F(ViewsTest, TheTourWalksThroughTwelveTokens) {
   auto* tour = window.findChild<Tour*>(QStringLiteral("tour"));
   ASSERT_NE(tour, nullptr);
   EXPECT_FALSE(tour->backButton()->isEnabled());
+  // What the picture shows: nothing is placed, so nothing is said of the end.
+  EXPECT_TRUE(tour->sentence().contains(QStringLiteral("No token is placed yet")));
+  EXPECT_FALSE(tour->sentence().contains(QStringLiteral("runs")));
   tour->stageBox()->setCurrentIndex(1);
   for (int i = 0; i < 4; ++i) QTest::mouseClick(tour->nextButton(), Qt::LeftButton);
   EXPECT_EQ(tour->placed(), 4U);
@@ -359,6 +367,7 @@ TEST_F(ViewsTest, TheTourWalksThroughTwelveTokens) {
   for (int i = 0; i < 20; ++i) QTest::mouseClick(tour->nextButton(), Qt::LeftButton);
   EXPECT_EQ(tour->placed(), 12U);
   EXPECT_FALSE(tour->nextButton()->isEnabled());
+  EXPECT_TRUE(tour->sentence().contains(QStringLiteral("\nAll are placed: expert ")));
   tour->grab();
   tour->close();
 }
