@@ -20,6 +20,7 @@
 #include <QHeaderView>
 #include <QInputDialog>
 #include <QLabel>
+#include <QLayout>
 #include <QLineEdit>
 #include <QMenuBar>
 #include <QMessageBox>
@@ -187,7 +188,7 @@ MainWindow::MainWindow(bool persistent, QWidget* parent)
     restoreGeometry(settings.value(QStringLiteral("geometry")).toByteArray());
     keepOnScreen();
     const QByteArray layout = settings.value(QStringLiteral("layout")).toByteArray();
-    if (restoreState(layout, kLayoutVersion)) m_layout = layout;
+    if (restoreDocks(layout)) m_layout = layout;
     restorePanes(settings);
   }
   if (m_layout.isEmpty()) m_layout = m_defaultLayout;
@@ -358,8 +359,19 @@ void MainWindow::makeDocks() {
   restoreDefaultLayout();
 }
 
+bool MainWindow::restoreDocks(const QByteArray& docks) {
+  // QMainWindow shows the tab bars while it goes through a set of them. Each activates the layout,
+  // which gives the window another set and frees this one (Qt 6.4: a crash now and then). A layout
+  // that is not enabled is not activated.
+  layout()->setEnabled(false);
+  const bool done = restoreState(docks, kLayoutVersion);
+  layout()->setEnabled(true);
+  layout()->activate();
+  return done;
+}
+
 void MainWindow::restoreDefaultLayout() {
-  if (!m_defaultLayout.isEmpty()) restoreState(m_defaultLayout, kLayoutVersion);
+  if (!m_defaultLayout.isEmpty()) restoreDocks(m_defaultLayout);
   for (QDockWidget* dock : m_docks) dock->setVisible(true);
   const QFontMetrics m = fontMetrics();
   const int letter = m.averageCharWidth();

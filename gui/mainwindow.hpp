@@ -235,6 +235,8 @@ class MainWindow : public QMainWindow {
   void findScenario();
   [[nodiscard]] std::vector<std::filesystem::path> galleryFiles() const;
   void prepareRuns();
+  /// Docks and bars as saveState() had them; false: it is no layout of this window.
+  bool restoreDocks(const QByteArray& docks);
   void holdScreen();
   void drawNextPane();
 

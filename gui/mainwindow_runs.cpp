@@ -177,7 +177,7 @@ void MainWindow::refreshPage() {
     if (!run) dock->hide();
   }
   if (run) {
-    if (m_layout.isEmpty() || !restoreState(m_layout, kLayoutVersion)) restoreDefaultLayout();
+    if (m_layout.isEmpty() || !restoreDocks(m_layout)) restoreDefaultLayout();
   } else {
     m_stack->currentWidget()->setFocus();
   }
