@@ -697,8 +697,9 @@ void Simulator::pay_faults(std::uint64_t step) {
       straggler_ps_[kByFault][g] += ps[g];
     }
     healing_.push_back(
-        fmt::format("{} B from host memory in {}",
-                    std::accumulate(host_load_.begin(), host_load_.end(), std::uint64_t{0}),
+        fmt::format("{} from host memory in {}",
+                    format_bytes(static_cast<double>(std::accumulate(
+                        host_load_.begin(), host_load_.end(), std::uint64_t{0}))),
                     format_time(SimTime::from_ps(ps[last]))));
   }
   const std::uint64_t bytes = std::accumulate(travel_.begin(), travel_.end(), std::uint64_t{0});
@@ -706,7 +707,8 @@ void Simulator::pay_faults(std::uint64_t step) {
     std::int64_t duration = 0, floor = 0;
     exchange(run::Phase::kCollective, run::kNone, {travel_}, duration, floor, Among::kAll);
     healing_.push_back(
-        fmt::format("{} B over links in {}", bytes, format_time(SimTime::from_ps(duration))));
+        fmt::format("{} over links in {}", format_bytes(static_cast<double>(bytes)),
+                    format_time(SimTime::from_ps(duration))));
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (leaving_[g] > 0)
