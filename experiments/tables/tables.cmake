@@ -24,7 +24,7 @@ target_sources(switchyard_experiments PRIVATE
   tables/locality.cpp tables/routing_excerpts.cpp tables/routing_statistics.cpp
   tables/router_precision.cpp tables/simulators.cpp
   tables/cost.cpp tables/energy.cpp tables/goodput.cpp tables/offload.cpp
-  tables/overlap.cpp tables/placement_table.cpp
+  tables/overlap.cpp tables/placement_table.cpp tables/top_k.cpp
   cli/doctor.cpp cli/table.cpp coupled/coupled_run.cpp)
 set_source_files_properties(cli/doctor.cpp PROPERTIES COMPILE_DEFINITIONS
   "SWITCHYARD_HDF5_VERSION=\"${HDF5_VERSION}\";SWITCHYARD_SIMGRID_VERSION=\"${SIMGRID_VERSION}\";SWITCHYARD_BUILD_TYPE=\"${CMAKE_BUILD_TYPE}\"")

@@ -81,6 +81,7 @@ std::vector<Table> make_skew_cost(const TableContext& context);
 std::vector<Table> make_static_table(const TableContext& context);
 std::vector<Table> make_step_breakdown(const TableContext& context);
 std::vector<Table> make_temperature(const TableContext& context);
+std::vector<Table> make_top_k(const TableContext& context);
 std::vector<Table> make_windowed_imbalance(const TableContext& context);
 
 }  // namespace switchyard::tables
