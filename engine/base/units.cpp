@@ -105,12 +105,15 @@ double parse_value(std::string_view text, std::span<const Unit> units, std::stri
 }  // namespace
 
 SimTime SimTime::from_seconds(double seconds) {
-  const double ps = std::round(seconds * 1e12);
+  const double ps = seconds * 1e12;
   if (!(std::abs(ps) < 4.6e18)) {
     throw InputError("simulated time", fmt::format("a duration of {} s is beyond 53 days", seconds),
                      "look for a rate or latency with the wrong unit");
   }
-  return SimTime(static_cast<std::int64_t>(ps));
+  // std::round() of it, halves away from zero, without a call: the difference is exact.
+  const auto whole = static_cast<std::int64_t>(ps);
+  const double rest = ps - static_cast<double>(whole);
+  return SimTime(whole + (rest >= 0.5 ? 1 : 0) - (rest <= -0.5 ? 1 : 0));
 }
 
 std::uint64_t parse_bytes(std::string_view text, const std::string& where, const std::string& key) {

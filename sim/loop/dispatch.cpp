@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "engine/base/error.hpp"
 
@@ -142,8 +144,8 @@ void sum_ports(const std::vector<std::uint64_t>& matrix, PortBytes& out) {
 
 namespace {
 
-/// A row of copies: its sum, also added to the column sums `in`; times `size` it is in `bytes`, where
-/// that is given.
+/// A row of copies: its sum, also added to the column sums `in`; times `size` it is in `bytes`,
+/// where that is given.
 std::uint32_t row_of(const std::uint32_t* __restrict from, std::size_t g, std::uint64_t size,
                      std::uint32_t* __restrict in, std::uint64_t* __restrict bytes) {
   std::uint32_t sum = 0;
@@ -217,83 +219,153 @@ void transposed(const std::uint32_t* copies, std::size_t g, std::uint64_t size,
 
 }  // namespace
 
-void TrafficBuilder::to_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
-                              std::vector<std::uint64_t>* dispatch,
-                              std::vector<std::uint64_t>* combine) {
+void TrafficBuilder::begin_bytes(PortBytes& there, PortBytes& back,
+                                 std::vector<std::uint64_t>* dispatch,
+                                 std::vector<std::uint64_t>* combine) {
   const std::size_t g = map_.gpus;
   in_.assign(g, 0);
   for (auto* v : {&there.out, &there.in, &back.out, &back.in}) v->resize(g);
-  if (dispatch != nullptr) {
-    dispatch->resize(g * g);
-    combine->resize(g * g);
+  there.total = back.total = 0;
+  for (auto* matrix : {dispatch, combine}) {
+    if (matrix != nullptr) matrix->resize(g * g);
   }
+}
+
+void TrafficBuilder::rows_to_bytes(const std::uint32_t* copies, std::size_t begin, std::size_t end,
+                                   PortBytes& there, PortBytes& back,
+                                   std::vector<std::uint64_t>* dispatch) {
+  const std::size_t g = map_.gpus;
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < g; ++i) {
-    const std::uint32_t* const from = copies + i * g;
+  for (std::size_t i = begin; i < end; ++i) {
     std::uint64_t* const bytes = dispatch == nullptr ? nullptr : dispatch->data() + i * g;
-    const std::uint64_t sum = row_of(from, g, dispatch_bytes_, in_.data(), bytes);
+    const std::uint64_t sum = row_of(copies + i * g, g, dispatch_bytes_, in_.data(), bytes);
     there.out[i] = sum * dispatch_bytes_;
     back.in[i] = sum * combine_bytes_;
     total += sum;
   }
+  there.total += total * dispatch_bytes_;
+  back.total += total * combine_bytes_;
+}
+
+void TrafficBuilder::end_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
+                               std::vector<std::uint64_t>* combine) {
+  const std::size_t g = map_.gpus;
   for (std::size_t j = 0; j < g; ++j) {
     there.in[j] = in_[j] * dispatch_bytes_;
     back.out[j] = in_[j] * combine_bytes_;
   }
-  there.total = total * dispatch_bytes_;
-  back.total = total * combine_bytes_;
-  if (combine == nullptr) return;
-  transposed(copies, g, combine_bytes_, combine->data());
+  if (combine != nullptr) transposed(copies, g, combine_bytes_, combine->data());
 }
 
-void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
-                                 const LayerDecision& decision, LayerTraffic& out) {
-  const std::size_t g = map_.gpus, k = decision.slots, copies = row.rank.size();
-  const std::uint32_t span = map_.span(), cut = map_.cut, origin = map_.first;
-  const std::uint32_t* const rank = row.rank.data();
-  for (std::uint32_t t = 0; t < decision.tokens; ++t) {
-    const std::uint32_t s = tokens.rank[t];
-    const std::uint32_t group = map_.groups == 1 ? 0 : (s - origin) / span;
+void TrafficBuilder::to_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
+                              std::vector<std::uint64_t>* dispatch,
+                              std::vector<std::uint64_t>* combine) {
+  begin_bytes(there, back, dispatch, combine);
+  rows_to_bytes(copies, 0, map_.gpus, there, back, dispatch);
+  end_bytes(copies, there, back, combine);
+}
+
+/// The layers of a step ask for the same tokens again and again.
+void TrafficBuilder::sort_by_tile(const std::vector<std::uint16_t>& rank) {
+  if (sorted_ == rank && !tile_begin_.empty()) return;
+  sorted_ = rank;
+  tile_begin_.assign((map_.gpus + kTile - 1) / kTile + 1, 0);
+  for (const std::uint16_t s : rank) ++tile_begin_[s / kTile + 1];
+  std::partial_sum(tile_begin_.begin(), tile_begin_.end(), tile_begin_.begin());
+  by_tile_.resize(rank.size());
+  std::vector<std::uint32_t> next(tile_begin_.begin(), tile_begin_.end() - 1);
+  for (std::uint32_t t = 0; t < rank.size(); ++t) by_tile_[next[rank[t] / kTile]++] = t;
+}
+
+/// Counts what the GPUs of a tile send, in their rows of out.copies, and the rows of the experts.
+void TrafficBuilder::count_tile(std::size_t tile, const LayerDecision& decision,
+                                LayerTraffic& out) {
+  const std::size_t g = map_.gpus, k = decision.slots, copies = column_.size();
+  const std::uint32_t span = map_.span(), origin = map_.first, groups = map_.groups;
+  // Stores of bytes could change anything to the compiler: it would read all pointers again.
+  const std::uint32_t* const column = column_.data();
+  const std::uint32_t* const tokens = by_tile_.data();
+  const std::uint16_t* const source = sorted_.data();
+  const std::uint8_t* const outcomes = decision.outcome.data();
+  const std::uint16_t *const first = decision.first.data(), *const chosen = decision.chosen.data();
+  std::uint32_t *const gpu = out.gpu.data(), *const matrix = out.copies.data();
+  std::uint32_t *const all_rows = rows_.data(), *const all_queued = queued_.data();
+  for (std::uint32_t i = tile_begin_[tile], end = tile_begin_[tile + 1]; i < end; ++i) {
+    const std::size_t t = tokens[i];
+    const std::uint32_t s = source[t];
+    const std::uint32_t group = groups == 1 ? 0 : (s - origin) / span;
     const std::uint32_t base = origin + group * span;
-    std::uint32_t* const sent = out.copies.data() + s * g;
-    std::uint32_t* const rows = rows_.data() + group * copies;
-    std::uint32_t* const queued = queued_.data() + group * copies;
+    std::uint32_t* const sent = matrix + s * g;
+    std::uint32_t* const rows = all_rows + group * copies;
     // Most tokens of most runs: eight choices, all kept.
     std::uint64_t eight = 0;
-    if (k == 8) std::memcpy(&eight, decision.outcome.data() + t * k, 8);
+    if (k == 8) std::memcpy(&eight, outcomes + t * k, 8);
     if (eight == kEightKept) {
-      const std::uint16_t* const chosen = decision.chosen.data() + t * 8;
-      std::uint32_t* const gpu = out.gpu.data() + t * 8;
-      for (std::size_t j = 0; j < 8; ++j) {
-        const std::uint32_t e = chosen[j], d = base + rank[e] * cut;
-        ++rows[e];
-        ++sent[d];
-        gpu[j] = d;
+      // Four are loaded at once and stored two by two: loads and stores are what it costs.
+      std::uint64_t fours[2];
+      std::memcpy(fours, chosen + t * 8, sizeof fours);
+      for (std::size_t half = 0; half < 2; ++half) {
+        const std::uint64_t four = fours[half];
+        const std::uint32_t e0 = four & 0xFFFF, e1 = four >> 16U & 0xFFFF;
+        const std::uint32_t e2 = four >> 32U & 0xFFFF, e3 = static_cast<std::uint32_t>(four >> 48U);
+        const std::uint32_t d0 = base + column[e0], d1 = base + column[e1];
+        const std::uint32_t d2 = base + column[e2], d3 = base + column[e3];
+        ++rows[e0];
+        ++rows[e1];
+        ++rows[e2];
+        ++rows[e3];
+        ++sent[d0];
+        ++sent[d1];
+        ++sent[d2];
+        ++sent[d3];
+        const std::uint64_t pairs[2] = {d0 | std::uint64_t{d1} << 32U,
+                                        d2 | std::uint64_t{d3} << 32U};
+        std::memcpy(gpu + t * 8 + half * 4, &pairs[0], 8);
+        std::memcpy(gpu + t * 8 + half * 4 + 2, &pairs[1], 8);
       }
       continue;
     }
     for (std::size_t at = t * k; at < (t + 1) * k; ++at) {
-      const auto outcome = static_cast<SlotOutcome>(decision.outcome[at]);
-      std::uint32_t e = decision.chosen[at];
-      if (outcome == SlotOutcome::kQueued) {
-        e = decision.first[at];
-        ++queued[e];
-      } else if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) {
-        out.gpu[at] = kNoGpu;
+      const auto outcome = static_cast<SlotOutcome>(outcomes[at]);
+      if (outcome == SlotOutcome::kNoSlot || outcome == SlotOutcome::kDropped) {
+        gpu[at] = kNoGpu;
         continue;
       }
-      const std::uint32_t d = base + rank[e] * cut;  // Copy e is that of expert e.
+      const bool queued = outcome == SlotOutcome::kQueued;
+      const std::uint32_t e = queued ? first[at] : chosen[at];
+      if (queued) ++all_queued[group * copies + e];
+      const std::uint32_t d = base + column[e];  // Copy e is that of expert e.
       ++rows[e];
       ++sent[d];
-      out.gpu[at] = d;
+      gpu[at] = d;
     }
   }
-  for (std::size_t i = 0; i < g; ++i) out.copies[i * g + i] = 0;
-  for (std::size_t q = 0; q < rows_.size() / copies; ++q) {
-    for (std::size_t c = 0; c < copies; ++c) {
-      out.assignments[origin + q * span + row.rank[c] * cut] += rows_[q * copies + c];
+}
+
+void TrafficBuilder::count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
+                                 const LayerDecision& decision, LayerTraffic& out) {
+  const std::size_t g = map_.gpus, copies = row.rank.size();
+  SWITCHYARD_ASSERT(tokens.rank.size() == decision.tokens, "decisions of other tokens");
+  sort_by_tile(tokens.rank);
+  column_.resize(copies);
+  for (std::size_t c = 0; c < copies; ++c) column_[c] = row.rank[c] * map_.cut;
+  auto* const dispatch = out.dispatch.empty() ? nullptr : out.dispatch.data();
+  auto* const combine = out.combine.empty() ? nullptr : out.combine.data();
+  PortBytes &there = out.dispatch_ports[0], &back = out.combine_ports[0];
+  begin_bytes(there, back, dispatch, combine);
+  // A tile of rows is in the nearest cache while it is counted and turned to bytes.
+  for (std::size_t begin = 0; begin < g; begin += kTile) {
+    const std::size_t end = std::min(g, begin + kTile);
+    std::fill_n(out.copies.data() + begin * g, (end - begin) * g, 0);
+    count_tile(begin / kTile, decision, out);
+    // What a GPU keeps does not travel.
+    for (std::size_t s = begin; s < end; ++s) {
+      out.assignments[s] = std::exchange(out.copies[s * g + s], 0);
     }
+    rows_to_bytes(out.copies.data(), begin, end, there, back, dispatch);
   }
+  end_bytes(out.copies.data(), there, back, combine);
+  for (std::size_t s = 0; s < g; ++s) out.assignments[s] += in_[s];
 }
 
 void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
@@ -302,7 +374,11 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   const bool per_node = kind_ == scenario::DispatchKind::kPerNode && members_.size() > 1;
   const std::size_t phases = per_node ? 2 : 1;
   const std::size_t k_groups = expert_groups_;
-  out.copies.assign(phases * g * g, 0);
+  const bool plain = kind_ == scenario::DispatchKind::kPerExpert && k_groups == 1 &&
+                     map_.row(layer).rank.size() + 1 == map_.row(layer).first.size() &&
+                     map_.most_copies == 1;
+  out.copies.resize(phases * g * g);
+  if (!plain) std::fill(out.copies.begin(), out.copies.end(), 0);
   group_copies_.assign(k_groups > 1 ? k_groups * phases * g * g : 0, 0);
   out.assignments.assign(g, 0);
   out.passed_on.assign(per_node ? g : 0, 0);
@@ -316,9 +392,11 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   queued_.assign(groups * copies, 0);  // those of them that were queued
   turn_.assign(groups * (row.first.size() - 1), 0);
 
+  for (auto* v : {&out.dispatch, &out.combine}) v->resize(matrices ? phases : 0);
+  for (auto* v : {&out.dispatch_ports, &out.combine_ports}) v->resize(phases);
+
   const std::size_t k = decision.slots;
-  if (kind_ == scenario::DispatchKind::kPerExpert && k_groups == 1 &&
-      copies + 1 == row.first.size() && map_.most_copies == 1) {
+  if (plain) {
     out.gpu.resize(decision.outcome.size());
     count_plain(row, tokens, decision, out);
   } else {
@@ -377,9 +455,7 @@ void TrafficBuilder::build(std::uint32_t layer, const StepTokens& tokens,
   }
 
   // The last of the ways there is the first of the ways back.
-  for (auto* v : {&out.dispatch, &out.combine}) v->resize(matrices ? phases : 0);
-  for (auto* v : {&out.dispatch_ports, &out.combine_ports}) v->resize(phases);
-  for (std::size_t p = 0; p < phases; ++p) {
+  for (std::size_t p = 0; p < phases && !plain; ++p) {
     const std::size_t q = phases - 1 - p;
     to_bytes(out.copies.data() + p * g * g, out.dispatch_ports[p], out.combine_ports[q],
              matrices ? &out.dispatch[p] : nullptr, matrices ? &out.combine[q] : nullptr);

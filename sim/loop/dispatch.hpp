@@ -36,9 +36,9 @@ namespace switchyard::sim {
 struct ExpertMap {
   struct Row {
     std::vector<std::uint32_t> first;  ///< [E + 1] copies of expert e: first[e] … first[e + 1] − 1.
-    std::vector<std::uint32_t> rank;                  ///< [C] EP rank of the copy.
-    std::vector<std::uint32_t> local;                 ///< [C] index among the copies of its rank.
-    std::vector<std::uint32_t> expert;                ///< [C]
+    std::vector<std::uint32_t> rank;    ///< [C] EP rank of the copy.
+    std::vector<std::uint32_t> local;   ///< [C] index among the copies of its rank.
+    std::vector<std::uint32_t> expert;  ///< [C]
     /// [C] first copy of the same expert on the same rank: a rank runs an expert once, so that one
     /// takes what falls to any of them.
     std::vector<std::uint32_t> serves;
@@ -145,13 +145,23 @@ class TrafficBuilder {
   std::uint32_t choose(const ExpertMap::Row& row, std::uint32_t expert, std::uint32_t token,
                        const StepTokens& tokens, const LayerTraffic& out);
 
-  /// One copy of each expert and of the token for it: the way most runs go.
+  /// One copy of each expert and of the token for it, as in most runs: counts and bytes, a tile of
+  /// sending GPUs after the other.
   void count_plain(const ExpertMap::Row& row, const StepTokens& tokens,
                    const LayerDecision& decision, LayerTraffic& out);
+  void sort_by_tile(const std::vector<std::uint16_t>& rank);
+  void count_tile(std::size_t tile, const LayerDecision& decision, LayerTraffic& out);
   /// Bytes from copies[from][to], which go there as dispatch and come back as combine: of the
   /// ports, and of each pair where matrices are given (both or none).
   void to_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
                 std::vector<std::uint64_t>* dispatch, std::vector<std::uint64_t>* combine);
+  /// Its parts: before the rows, each row once, after them.
+  void begin_bytes(PortBytes& there, PortBytes& back, std::vector<std::uint64_t>* dispatch,
+                   std::vector<std::uint64_t>* combine);
+  void rows_to_bytes(const std::uint32_t* copies, std::size_t begin, std::size_t end,
+                     PortBytes& there, PortBytes& back, std::vector<std::uint64_t>* dispatch);
+  void end_bytes(const std::uint32_t* copies, PortBytes& there, PortBytes& back,
+                 std::vector<std::uint64_t>* combine);
 
   const ExpertMap& map_;
   scenario::DispatchKind kind_;
@@ -161,6 +171,10 @@ class TrafficBuilder {
   std::vector<std::vector<std::uint32_t>> members_;  // node → GPUs
   std::vector<std::uint32_t> seen_gpu_, seen_node_, rows_, queued_, turn_;
   std::vector<std::uint32_t> near_;
+  // Tokens by tile of source GPUs: tile i has by_tile_[tile_begin_[i] … tile_begin_[i + 1]).
+  std::vector<std::uint16_t> sorted_;  // [T] sources of the tokens that are sorted
+  std::vector<std::uint32_t> tile_begin_, by_tile_;
+  std::vector<std::uint32_t> column_;        // [C] GPU of a copy, from its replica group's first on
   std::vector<std::uint32_t> group_copies_;  // [groups][phases][G][G] sent there
   std::vector<std::uint32_t> in_;            // [G] of them received
   std::vector<std::pair<std::uint32_t, std::uint32_t>> relays_;  // GPU, group of a token

@@ -35,25 +35,32 @@ std::uint64_t nth(std::uint64_t key, std::uint64_t i) {
   z = (z ^ (z >> 27U)) * kMixB;
   return z ^ (z >> 31U);
 }
+using FourLanes = std::uint64_t __attribute__((vector_size(32)));
+using EightLanes = std::uint64_t __attribute__((vector_size(64)));
 /// The first eight numbers of each key's stream, [keys][8].
-void first_eight(std::span<const std::uint64_t> keys, std::uint64_t* out) {
+template <typename Lanes>
+[[gnu::always_inline]] inline void first_eight_of(std::span<const std::uint64_t> keys,
+                                                  std::uint64_t* out) {
+  constexpr std::size_t n = sizeof(Lanes) / 8;
   for (const std::uint64_t key : keys) {
-    for (std::uint64_t i = 0; i < 8; ++i) *out++ = nth(key, i);
+    for (std::uint64_t part = 0; part < 8; part += n, out += n) {
+      Lanes z;
+      for (std::size_t i = 0; i < n; ++i) z[i] = (part + i + 1) * kGolden;
+      z += key;
+      z = (z ^ (z >> 30U)) * kMixA;
+      z = (z ^ (z >> 27U)) * kMixB;
+      z ^= z >> 31U;
+      std::memcpy(out, &z, sizeof z);
+    }
   }
+}
+void first_eight(std::span<const std::uint64_t> keys, std::uint64_t* out) {
+  first_eight_of<FourLanes>(keys, out);
 }
 /// The same integers, with the 64-bit products of AVX-512.
 __attribute__((target("avx512f,avx512dq"))) void first_eight_avx512(
     std::span<const std::uint64_t> keys, std::uint64_t* out) {
-  using Lanes = std::uint64_t __attribute__((vector_size(64)));
-  const Lanes step = Lanes{1, 2, 3, 4, 5, 6, 7, 8} * kGolden;
-  for (const std::uint64_t key : keys) {
-    Lanes z = step + key;
-    z = (z ^ (z >> 30U)) * kMixA;
-    z = (z ^ (z >> 27U)) * kMixB;
-    z ^= z >> 31U;
-    std::memcpy(out, &z, sizeof z);
-    out += 8;
-  }
+  first_eight_of<EightLanes>(keys, out);
 }
 /// [0, 1)
 double unit(std::uint64_t bits) { return static_cast<double>(bits >> 11U) * 0x1.0p-53; }
@@ -106,7 +113,7 @@ SyntheticRouting::SyntheticRouting(const scenario::RoutingSpec& law, std::uint32
       drawn_(experts, 0) {
   tables_.resize(std::size_t{layers} * law.domains);
   if (experts < kFewExperts) {
-    std::uint64_t fine = std::uint64_t{slices_} * 4;
+    std::uint64_t fine = std::uint64_t{slices_} * 16;
     while (fine > slices_ / 2 && 2 * fine * tables_.size() > kFineBytes) fine /= 2;
     fine_shift_ = 64U - static_cast<unsigned>(std::countr_zero(fine));
   }

@@ -114,6 +114,19 @@ TEST(SimTime, IsExactAndRoundsDurationsToTheNearestPicosecond) {
   EXPECT_EQ(SimTime::from_seconds(1e-12 * 2.4).ps(), 2);
   EXPECT_EQ(SimTime::from_seconds(1e-12 * 2.5).ps(), 3);
   EXPECT_EQ(SimTime::from_seconds(-1e-12 * 2.5).ps(), -3);
+  // As std::round(), whatever the size; in picoseconds also what lies just beside a half.
+  for (double ps = 1e-3; ps < 4e18; ps *= 1.37) {
+    const double whole = std::floor(ps);
+    for (const double near : {ps, whole + 0.5, std::nextafter(whole + 0.5, 0.0),
+                              std::nextafter(whole + 0.5, 1e19), whole}) {
+      for (const double signed_ps : {near, -near}) {
+        const double seconds = signed_ps / 1e12;
+        EXPECT_EQ(SimTime::from_seconds(seconds).ps(),
+                  static_cast<std::int64_t>(std::round(seconds * 1e12)))
+            << signed_ps;
+      }
+    }
+  }
   EXPECT_EQ((SimTime::from_us(2) - SimTime::from_us(5)).ps(), -3000000);
   SimTime t = SimTime::from_ps(1);
   t += SimTime::from_ps(2);

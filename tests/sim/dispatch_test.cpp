@@ -18,28 +18,31 @@ namespace {
 struct Case {
   std::uint32_t gpus, experts, top_k;
   scenario::DispatchKind kind;
-  std::uint64_t header;  ///< Bytes of a copy, both ways, beside the row.
+  std::uint64_t header;      ///< Bytes of a copy, both ways, beside the row.
+  std::uint32_t groups = 1;  ///< Replica groups.
 };
 
 std::string name(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return fmt::format("G{}k{}{}{}", c.gpus, c.top_k,
+  return fmt::format("G{}k{}{}{}{}", c.gpus, c.top_k,
                      c.kind == scenario::DispatchKind::kPerExpert ? "PerExpert" : "PerRank",
-                     c.header > UINT32_MAX ? "Huge" : "");
+                     c.header > UINT32_MAX ? "Huge" : "",
+                     c.groups > 1 ? fmt::format("In{}", c.groups) : "");
 }
 
 class Dispatch : public testing::TestWithParam<Case> {};
 
 /// Random choices of `c.top_k` distinct experts; one slot in eleven is dropped, one in thirteen
-/// waits. Ranks go round.
-void draw(const Case& c, std::uint32_t count, sim::StepTokens& tokens, LayerDecision& d) {
+/// waits. Ranks go round by `stride`: where it divides, some GPUs have no tokens.
+void draw(const Case& c, std::uint32_t count, std::uint32_t stride, sim::StepTokens& tokens,
+          LayerDecision& d) {
   d.tokens = count;
   d.slots = c.top_k;
   for (std::uint32_t t = 0; t < count; ++t) {
     tokens.sequence.push_back(t);
     tokens.position.push_back(0);
     tokens.phase.push_back(1);
-    tokens.rank.push_back(static_cast<std::uint16_t>(t % c.gpus));
+    tokens.rank.push_back(static_cast<std::uint16_t>(t * stride % c.gpus));
     const auto r = static_cast<std::uint32_t>(random_u64(7, random_purpose("dispatch"), {t}));
     for (std::uint32_t j = 0; j < c.top_k; ++j) {
       const auto e = static_cast<std::uint16_t>((r + j) % c.experts);
@@ -64,18 +67,25 @@ TEST_P(Dispatch, BytesAreThoseOfTheDecisions) {
   const std::uint64_t back = s.network.payload.combine_bytes(s.model.hidden_size);
   ASSERT_NE(there, back);
   placement::Placement placement;
-  placement.ranks = c.gpus;
+  const std::uint32_t ep = c.gpus / c.groups;
+  placement.ranks = ep;
   placement.rows.emplace_back();
   // Experts go round, so that neighbours are on different GPUs and some GPUs hold one more.
-  for (std::uint32_t e = 0; e < c.experts; ++e) placement.rows[0].push_back({e % c.gpus});
+  for (std::uint32_t e = 0; e < c.experts; ++e) placement.rows[0].push_back({e % ep});
   const sim::ExpertMap map(c.gpus, placement);
   sim::TrafficBuilder builder(s, map, std::vector<std::uint32_t>(c.gpus, 0),
                               s.parallel.placement_options.choice);
   sim::StepTokens tokens;
   LayerDecision decision;
-  draw(c, 40 * c.gpus, tokens, decision);
+  draw(c, 40 * c.gpus, 1, tokens, decision);
   sim::LayerTraffic traffic;
-  // Twice: nothing stays of the first time.
+  // Of other tokens first, and twice: nothing stays of the times before.
+  {
+    sim::StepTokens others;
+    LayerDecision theirs;
+    draw(c, 30 * c.gpus, 2, others, theirs);
+    builder.build(0, others, theirs, traffic);
+  }
   for (int turn = 0; turn < 2; ++turn) builder.build(0, tokens, decision, traffic);
 
   const std::size_t g = c.gpus;
@@ -87,7 +97,7 @@ TEST_P(Dispatch, BytesAreThoseOfTheDecisions) {
         EXPECT_EQ(traffic.gpu[i], sim::kNoGpu);
         continue;
       }
-      const std::size_t to = decision.first[i] % g;
+      const std::size_t to = tokens.rank[t] / ep * ep + decision.first[i] % ep;
       EXPECT_EQ(traffic.gpu[i], to);
       ++ran[to];
       const bool again = c.kind == scenario::DispatchKind::kPerRank && seen[to];
@@ -136,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{7, 16, 3, scenario::DispatchKind::kPerExpert, 16},
                     Case{8, 64, 8, scenario::DispatchKind::kPerExpert, 16},
                     Case{9, 64, 8, scenario::DispatchKind::kPerExpert, 16},
+                    Case{8, 64, 8, scenario::DispatchKind::kPerExpert, 16, 2},
+                    Case{18, 64, 8, scenario::DispatchKind::kPerExpert, 16, 3},
                     Case{24, 64, 8, scenario::DispatchKind::kPerExpert, 16},
                     Case{30, 64, 6, scenario::DispatchKind::kPerRank, 16},
                     Case{32, 64, 8, scenario::DispatchKind::kPerRank, 16},
