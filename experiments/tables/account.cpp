@@ -26,9 +26,9 @@ constexpr std::array<const char*, 19> kModels{
     "moe_70b_s3",   "qwen2_57b_s1",    "dense_28b",    "dense_70b",   "dense_active",
     "mixtral_8x7b", "qwen2_57b_a14b",  "deepseek_v3",  "deepseek_r1"};
 /// S0 2.2: capacity of an expert, in tokens; its buffers (S0 3.3) are sized by it.
-constexpr std::uint64_t kS0Capacity = 64;
+constexpr double kS0Capacity = 64;
 /// S2 2.2 counts an expert of GPT-4 as 18 B, two of them per token.
-constexpr double kS2PrintedExpert = 18e9;
+constexpr double kS2PrintedExpert = 18;  // B
 
 double as_double(std::uint64_t v) { return static_cast<double>(v); }
 double percent(std::uint64_t part, std::uint64_t whole) {
@@ -57,8 +57,11 @@ std::uint64_t stated(const ModelConfig& config, const char* key) {
 double fp16(std::uint64_t values) { return as_double(model::dtype_bytes(DType::kF16, values)); }
 
 void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& claims,
-                claims::Measurements& out) {
-  const auto printed = [&](const char* row) { return claims::claim_by_row(claims, row).value; };
+                FigureReader& figures, claims::Measurements& out) {
+  const auto printed = [&](const char* row) {
+    const claims::Claim& claim = claims::claim_by_row(claims, row);
+    return figures.value(printed_figure(claim));
+  };
   const ModelConfig& s0 = get(inputs, "gpt4_s0");
   const auto count = model::count_parameters(s0);
   const std::uint64_t trillion = stated(get(inputs, "gpt4_s4"), "total");  // the articles' 1.8 T
@@ -74,10 +77,11 @@ void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& c
   out.add("memory_8x188", as_double(inputs.memory_8x188) / kGB,
           "sum over the GPUs of whatif_8x188");
 
-  constexpr std::uint64_t kContext = 32768;
-  const std::uint64_t kv = model::kv_bytes(s0, DType::kF16, kContext);
+  const auto context =
+      static_cast<std::uint64_t>(figures.value({"tokens of the KV cache (S0 2.1)", 32768, true}));
+  const std::uint64_t kv = model::kv_bytes(s0, DType::kF16, context);
   out.add("kv_32k", as_double(kv) / kTB,
-          fmt::format("{} tokens x {} B = {} GiB", kContext,
+          fmt::format("{} tokens x {} B = {} GiB", context,
                       model::kv_bytes_per_token(s0, DType::kF16), show(as_double(kv) / kGiB)));
   out.add("kv_32k_printed", as_double(kv) / 2.0 / kTB,
           fmt::format("half of it, {} GiB", show(as_double(kv) / 2.0 / kGiB)));
@@ -102,7 +106,7 @@ void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& c
     std::string how;
     for (const char* row : rows) {
       const claims::Claim& claim = claims::claim_by_row(claims, row);
-      total += claim.value;
+      total += printed(row);
       how += (how.empty() ? "" : " + ") + claim.printed;
     }
     out.add(quantity, total, how);
@@ -127,8 +131,10 @@ void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& c
 
   const double attention_layer = fp16(4 * h * h);
   const double attention = attention_layer * static_cast<double>(s0.num_layers);
-  const double buffer = fp16(kS0Capacity * s0.num_experts * h);
-  const double activations = fp16(kS0Capacity * wide);
+  const auto capacity = static_cast<std::uint64_t>(
+      figures.value({"tokens of an expert's capacity (S0 2.2)", kS0Capacity, true}));
+  const double buffer = fp16(capacity * s0.num_experts * h);
+  const double activations = fp16(capacity * wide);
   out.add("attention", attention / kGiB,
           fmt::format("4 x {}^2 x 2 bytes x {} layers; {} is {:.1f} layers", h, s0.num_layers,
                       printed("C05a"), printed("C05a") * kGiB / attention_layer));
@@ -137,12 +143,12 @@ void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& c
           fmt::format("{} x {} x 2 bytes", s0.vocab_size, h));
   out.add("head", fp16(count.head) / kGiB, fmt::format("{} x {} x 2 bytes", s0.vocab_size, h));
   out.add("all_to_all_buffer", buffer / kGiB,
-          fmt::format("{} tokens x {} experts x {} x 2 bytes", kS0Capacity, s0.num_experts, h));
+          fmt::format("{} tokens x {} experts x {} x 2 bytes", capacity, s0.num_experts, h));
   out.add("ffn_activations", activations / kGiB,
-          fmt::format("{} tokens x {} x 2 bytes; {} x {} is a weight", kS0Capacity, wide, wide, h));
+          fmt::format("{} tokens x {} x 2 bytes; {} x {} is a weight", capacity, wide, wide, h));
   out.add("routing_buffer",
-          as_double(model::dtype_bytes(DType::kF32, kS0Capacity * s0.num_experts)) / kKiB,
-          fmt::format("{} tokens x {} logits x 4 bytes", kS0Capacity, s0.num_experts));
+          as_double(model::dtype_bytes(DType::kF32, capacity * s0.num_experts)) / kKiB,
+          fmt::format("{} tokens x {} logits x 4 bytes", capacity, s0.num_experts));
   sum("items_sum", {"C05a", "C05b", "C05c", "C05d", "C05e", "C05f"});
   out.add(
       "items_right",
@@ -154,7 +160,7 @@ void measure_s0(const AccountInputs& inputs, const std::vector<claims::Claim>& c
   out.add("items_use", 100.0 * total / card, fmt::format("{} / {}", show(total), show(card)));
 }
 
-void measure_s2(const AccountInputs& inputs, claims::Measurements& out) {
+void measure_s2(const AccountInputs& inputs, FigureReader& figures, claims::Measurements& out) {
   const ModelConfig& r1 = get(inputs, "deepseek_r1");
   const ModelConfig& s2 = get(inputs, "gpt4_s2");
   const ModelConfig& printed = get(inputs, "r1_s2");
@@ -170,9 +176,11 @@ void measure_s2(const AccountInputs& inputs, claims::Measurements& out) {
                       percent(active.experts, all.total()),
                       percent(active.experts + active.shared_experts, all.total())));
   const std::uint64_t total = stated(s2, "total");
-  out.add("s2_printed", 100.0 * static_cast<double>(s2.top_k) * kS2PrintedExpert / as_double(total),
+  const double expert =
+      1e9 * figures.value({"B parameters of an expert (S2 2.2)", kS2PrintedExpert});
+  out.add("s2_printed", 100.0 * static_cast<double>(s2.top_k) * expert / as_double(total),
           fmt::format("{} x {} B / {}: circular, no expert of it has that many", s2.top_k,
-                      show(kS2PrintedExpert / 1e9), total));
+                      show(expert / 1e9), total));
   out.add("s2_narrow", 100.0 * one(s2, total).param_narrow,
           fmt::format("{} x {} / {}", s2.top_k, stated(s2, "expert"), total));
   out.add("s2_expert_fraction", 100.0 * one(s2).expert_fraction,
@@ -324,10 +332,12 @@ AccountInputs account_inputs(const std::filesystem::path& scenarios) {
 }
 
 claims::Measurements measure_account(const AccountInputs& inputs,
-                                     const std::vector<claims::Claim>& claims) {
+                                     const std::vector<claims::Claim>& claims,
+                                     std::vector<Figure>* figures) {
   claims::Measurements out;
-  measure_s0(inputs, claims, out);
-  measure_s2(inputs, out);
+  FigureReader reader(inputs.figures, figures);
+  measure_s0(inputs, claims, reader, out);
+  measure_s2(inputs, reader, out);
   measure_s4(inputs, out);
   return out;
 }

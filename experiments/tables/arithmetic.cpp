@@ -30,9 +30,9 @@ constexpr std::array<const char*, 10> kModels{
 // Figures of the articles that are not the value of a row here.
 constexpr double kS0Tokens = 128, kS0CacheTokens = 32768;  // S0 2.3, 2.1
 constexpr double kS0Cards = 16;                            // S0 3.1
-constexpr double kS1Exchange = 220e9, kS1Nvlink = 900e9;   // S1 2.2, bytes and B/s as printed
+constexpr double kS1Exchange = 220, kS1Nvlink = 900;       // S1 2.2, GB and GB/s as printed
 constexpr double kS1ExchangeMs = 310, kS1ExchangeShare = 0.42;
-constexpr double kS1StartUp = 7.4e-6;  // NCCL all-to-all floor on H100 and H200, seconds.
+constexpr double kS1StartUp = 7.4;  // NCCL all-to-all floor on H100 and H200, us.
 
 double as_double(std::uint64_t v) { return static_cast<double>(v); }
 double fp16(double values) { return 2.0 * values; }
@@ -47,15 +47,15 @@ DTypeChoice uniform(DType dtype) {
 class Sums {
  public:
   Sums(const ArithmeticInputs& inputs, const std::vector<claims::Claim>& claims,
-       claims::Measurements& out)
-      : inputs_(inputs), claims_(claims), out_(out) {}
+       claims::Measurements& out, std::vector<Figure>* figures)
+      : inputs_(inputs), claims_(claims), out_(out), figures_(inputs.figures, figures) {}
   [[nodiscard]] const ModelConfig& model(const char* name) const {
     const auto it = inputs_.models.find(name);
     SWITCHYARD_ASSERT(it != inputs_.models.end(), name);
     return it->second;
   }
-  [[nodiscard]] double printed(const char* row) const {
-    return claims::claim_by_row(claims_, row).value;
+  [[nodiscard]] double printed(const char* row) {
+    return figures_.value(printed_figure(claims::claim_by_row(claims_, row)));
   }
   void add(const std::string& quantity, double value, std::string how) {
     out_.add(quantity, value, std::move(how));
@@ -64,11 +64,24 @@ class Sums {
     out_.add_undecided(quantity, std::move(why));
   }
   const ArithmeticInputs& in() const { return inputs_; }
+  /// A figure of an article, or one that we state, as printed unless the inputs change it.
+  [[nodiscard]] double figure(const std::string& name, double printed) {
+    return figures_.value({name, printed});
+  }
+  /// The same, a whole number.
+  [[nodiscard]] double count(const std::string& name, double printed) {
+    return figures_.value({name, printed, true});
+  }
+  /// The same, a share (0…1).
+  [[nodiscard]] double share(const std::string& name, double printed) {
+    return figures_.value({name, printed, false, 1});
+  }
 
  private:
   const ArithmeticInputs& inputs_;
   const std::vector<claims::Claim>& claims_;
   claims::Measurements& out_;
+  FigureReader figures_;
 };
 
 /// kept_fraction of `tokens` tokens under a rule, in %: even load over E experts, or all tokens
@@ -115,28 +128,33 @@ double distinct_gpus(double experts, double k, double gpus) {
 /// The four rows of S0's day: hours, batch, length, and the claim's row.
 struct DayRow {
   double hours, batch, length;
-  const char* row;
+  const char *row, *name;
 };
 // The hours are the only whole ones that give the averages 2.09, 2.61 and 2.44 % of its text.
-constexpr std::array<DayRow, 4> kDay{
-    {{6, 8, 42, "C07a"}, {5, 32, 18, "C07b"}, {2, 64, 25, "C07c"}, {8, 16, 36, "C07d"}}};
+constexpr std::array<DayRow, 4> kDay{{{6, 8, 42, "C07a", "complaints"},
+                                      {5, 32, 18, "C07b", "product"},
+                                      {2, 64, 25, "C07c", "promotion"},
+                                      {8, 16, 36, "C07d", "after-sales"}}};
 
 void measure_s0(Sums& s) {
   const ModelConfig& m = s.model("gpt4_s0");
   const std::uint64_t h = m.hidden_size;
   const std::uint64_t wide = m.expert_intermediate;
 
-  constexpr std::array<const char*, 4> kNames{"c07.complaints", "c07.product", "c07.promotion",
-                                              "c07.after-sales"};
-  for (std::size_t i = 0; i < kDay.size(); ++i) {
-    const auto sequences = static_cast<std::uint64_t>(kDay[i].batch);
-    const auto tokens = static_cast<std::uint64_t>(kDay[i].batch * kDay[i].length);
-    s.add(kNames[i], kept(rule(CapacityRule::kBatchSeqs, 1), tokens, sequences, m, false),
-          fmt::format("{} sequences of {} tokens, {} slots per expert", sequences, kDay[i].length,
+  std::array<DayRow, 4> day = kDay;
+  for (DayRow& d : day) {
+    d.hours = s.count(fmt::format("hours of {} (S0 3.2)", d.name), d.hours);
+    d.batch = s.count(fmt::format("batch of {} (S0 3.2)", d.name), d.batch);
+    d.length = s.count(fmt::format("length of {} (S0 3.2)", d.name), d.length);
+    const auto sequences = static_cast<std::uint64_t>(d.batch);
+    const auto tokens = static_cast<std::uint64_t>(d.batch * d.length);
+    s.add(fmt::format("c07.{}", d.name),
+          kept(rule(CapacityRule::kBatchSeqs, 1), tokens, sequences, m, false),
+          fmt::format("{} sequences of {} tokens, {} slots per expert", sequences, d.length,
                       sequences));
   }
   double hours = 0, sum = 0, batch = 0, sum_batch = 0, length = 0, sum_length = 0;
-  for (const DayRow& d : kDay) {
+  for (const DayRow& d : day) {
     const double v = s.printed(d.row);
     hours += d.hours, sum += d.hours * v;
     batch += d.hours * d.batch, sum_batch += d.hours * d.batch * v;
@@ -148,38 +166,49 @@ void measure_s0(Sums& s) {
   s.add("c63.covered", hours, "6 + 5 + 2 + 8 h");
 
   const double activations = fp16(as_double(2 * (h + wide)));
-  s.add("c08.rise", 100.0 * 5 * activations / s.in().card,
+  const double run = s.count("tokens in a row on one expert (S0 2.2)", 5);
+  s.add("c08.rise", 100.0 * run * activations / s.in().card,
         fmt::format("5 x 2 x ({} + {}) x 2 bytes = {} MB of {} GB", h, wide,
                     show(5 * activations / kMB), show(s.in().card / kGB)));
-  s.add("c09.ratio", 11.0 / 2.0, "11 / 2");
+  s.add("c09.ratio",
+        s.count("switches without the gate (S0 2.3)", 11) /
+            s.count("switches with the gate (S0 2.3)", 2),
+        "11 / 2");
 
-  const auto t = static_cast<std::uint64_t>(kS0Tokens);
+  const double prompt = s.count("tokens of the prompt (S0 2.3, 5.2)", kS0Tokens);
+  const auto t = static_cast<std::uint64_t>(prompt);
   const auto hot = [&](const char* quantity, const CapacityPolicy& p, const char* how) {
     const double c = limit(p, t, m);
-    s.add(quantity, kS0Tokens - std::min(kS0Tokens, c), fmt::format("{} - min({}, {})", t, t, how));
+    s.add(quantity, prompt - std::min(prompt, c), fmt::format("{} - min({}, {})", t, t, how));
   };
-  hot("c10.batch_tokens", rule(CapacityRule::kBatchTokens, 1.25), "floor(1.25 x 128)");
-  hot("c10.absolute", rule(CapacityRule::kAbsolute, 1, 64), "64");
-  hot("c10.share_1", rule(CapacityRule::kShare, 1), "ceil(1.0 x 128 x k / E)");
-  hot("c10.share_125", rule(CapacityRule::kShare, 1.25), "ceil(1.25 x 128 x k / E)");
+  const double factor_1 = s.figure("capacity factor 1.0", 1);
+  const double factor_125 = s.figure("capacity factor 1.25 (S0 2.3)", 1.25);
+  const double capacity = s.count("capacity of an expert (S0 2.2)", 64);
+  hot("c10.batch_tokens", rule(CapacityRule::kBatchTokens, factor_125), "floor(1.25 x 128)");
+  hot("c10.absolute", rule(CapacityRule::kAbsolute, 1, static_cast<std::uint32_t>(capacity)), "64");
+  hot("c10.share_1", rule(CapacityRule::kShare, factor_1), "ceil(1.0 x 128 x k / E)");
+  hot("c10.share_125", rule(CapacityRule::kShare, factor_125), "ceil(1.25 x 128 x k / E)");
 
   const double load = s.printed("C12c");
   s.add("c12.pcie", load * kGB / s.in().pcie4,
         fmt::format("{} GB / {} GB/s", load, show(s.in().pcie4 / kGB)));
-  s.add("c12.ssd", load / 3.5, fmt::format("{} GB / 3.5 GB/s", load));
+  s.add("c12.ssd", load / s.figure("GB/s of the SSD, ours", 3.5),
+        fmt::format("{} GB / 3.5 GB/s", load));
   s.add("c12.sum", 1.2 + 40.8, "1.2 + 40.8");
   s.add("c12.warm", 16 * 3.2, "16 x 3.2");
   s.add("c12.silicon.unified", 1e3 * 224.0 / 25.0,
         "first touch of one expert, 224 GB / 25 GB/s; 112 ms move 2.8 GB");
 
-  const double low = 2.1, high = 3.7;  // S0 4.3
+  const double low = s.figure("lower logit (S0 4.3)", 2.1);
+  const double high = s.figure("higher logit (S0 4.3)", 3.7);
   s.add("c14.linear_low", low / (low + high), "2.1 / (2.1 + 3.7)");
   s.add("c14.linear_high", high / (low + high), "3.7 / (2.1 + 3.7)");
   s.add("c14.softmax_low", 1.0 / (1.0 + std::exp(high - low)), "1 / (1 + exp(3.7 - 2.1))");
   s.add("c14.softmax_high", 1.0 / (1.0 + std::exp(low - high)), "1 / (1 + exp(2.1 - 3.7))");
 
   const double cache = as_double(model::kv_bytes(m, DType::kF16, t));
-  const double copies = kS0Cards - 1;
+  const double cards = s.count("cards (S0 3.1)", kS0Cards);
+  const double copies = cards - 1;
   const auto ms = [&](double rate) { return 1e3 * copies * cache / rate; };
   s.add("c17.p2p", ms(s.in().pcie4) - ms(s.in().nvlink3),
         fmt::format("15 x {} GB: {} - {} ms", show(cache / kGB), show(ms(s.in().pcie4)),
@@ -188,41 +217,51 @@ void measure_s0(Sums& s) {
         fmt::format("2 x {} - {} ms; the claim needs {} GB/s", show(ms(s.in().pcie4)),
                     show(ms(s.in().nvlink3)),
                     show(copies * cache / kGB / (1.780 + 1e-3 * ms(s.in().nvlink3)))));
-  s.add("c17.busy", 0.88 * 320, "0.88 x 320 ms");
+  s.add("c17.busy",
+        s.share("busy share over PCIe (S0 5.2)", 0.88) *
+            s.figure("ms of the prefill over PCIe (S0 5.2)", 320),
+        "0.88 x 320 ms");
 
   s.add("c19.factor", log2_capacity_factor(32), "1 + 0.01 x log2(32)");
   const CapacityPolicy factor = rule(CapacityRule::kBatchSeqs, log2_capacity_factor(32));
   const double raised = limit(factor, 32, m, 32);
   s.add("c19.limit", raised, "floor(32 x 1.05)");
-  constexpr double kPeak = 28;  // S0 5.4
-  s.add("c19.moved", std::min(kPeak, raised) > std::min(kPeak, 32.0) ? 1 : 0,
+  const double peak = s.count("peak of the queue (S0 5.4)", 28);
+  s.add("c19.moved", std::min(peak, raised) > std::min(peak, 32.0) ? 1 : 0,
         fmt::format(
             "min(28, 33) = min(28, 32): no token is over either limit; its QPS rise {} %, its "
             "P99 {} %",
             show(100.0 * (180.0 / 120 - 1)), show(100.0 * (680.0 / 410 - 1))));
 
-  const double per_card = 262;  // S0 3.1, GB
+  const double per_card = s.figure("GB of a card (S0 3.1)", 262);
   s.add("c61.sixteen", per_card * 8 / 1e3, "262 GB x 8");
-  s.add("c61.thirtytwo", per_card * 32 / 1e3, "262 GB x 32");
-  s.add("c61.growth", per_card * 32 / (per_card * 16), "262 x 32 / (262 x 16); the claim takes 8");
+  const double more = s.count("cards of 32 experts (S0 3.1)", 32);
+  s.add("c61.thirtytwo", per_card * more / 1e3, "262 GB x 32");
+  s.add("c61.growth", per_card * more / (per_card * cards),
+        "262 x 32 / (262 x 16); the claim takes 8");
   s.add("c61.balance", 224.0 / 38.0, "224 / 38");
 
-  const double whole =
-      as_double(model::kv_bytes(m, DType::kF16, static_cast<std::uint64_t>(kS0CacheTokens)));
+  const double whole = as_double(model::kv_bytes(
+      m, DType::kF16,
+      static_cast<std::uint64_t>(s.count("tokens of the KV cache (S0 2.1)", kS0CacheTokens))));
   const auto move = [&](const char* quantity, double bytes, double rate) {
     s.add(quantity, 1e3 * bytes / rate,
           fmt::format("{} GB / {} GB/s", show(bytes / kGB), show(rate / kGB)));
   };
-  move("c64.nvlink", whole / kS0Cards, s.in().nvlink3);
-  move("c64.pcie", whole / kS0Cards, s.in().pcie4);
+  move("c64.nvlink", whole / cards, s.in().nvlink3);
+  move("c64.pcie", whole / cards, s.in().pcie4);
   move("c64.whole", whole, s.in().nvlink3);
-  const double others = (kS0Cards - 1) / kS0Cards;
+  const double others = (cards - 1) / cards;
   move("c65.short", others * cache, s.in().nvlink3);
   move("c65.long", others * whole, s.in().nvlink3);
-  s.add("c65.room", 255.2 + whole / kGB <= 280 ? 1 : 0,
+  s.add("c65.room",
+        s.figure("GB on GPU 0 (S0 3.3)", 255.2) + whole / kGB <=
+                s.figure("GB of a card (S0 3.3)", 280)
+            ? 1
+            : 0,
         fmt::format("255.2 + {} GB", show(whole / kGB)));
 
-  const CapacityPolicy share = rule(CapacityRule::kShare, 1);
+  const CapacityPolicy share = rule(CapacityRule::kShare, factor_1);
   const double fraction = 100.0 * as_double(m.top_k) / as_double(m.num_experts);
   s.add("c68.even", kept(share, t, 1, m, false),
         fmt::format("C = ceil(128 x k / E): nothing is dropped; 2 % need {} % dropped",
@@ -231,19 +270,23 @@ void measure_s0(Sums& s) {
         "k experts keep C each, over 128 x E: 87.5 % are dropped");
 
   s.add("c69.limit", std::floor(1.2 * 64), "floor(1.2 x 64)");
-  const auto slots = [&](double k) { return 100.0 * 64 * k / (64.0 * as_double(m.num_experts)); };
+  const auto slots = [&](double k) {
+    return 100.0 * 64 * k / (capacity * as_double(m.num_experts));
+  };
   s.add("c69.slots_1", slots(1), "64 x 1 / (16 x 64), whatever the batch");
-  s.add("c69.slots_2", slots(2), "64 x 2 / (16 x 64), whatever the batch");
+  s.add("c69.slots_2", slots(s.count("experts per token (S0 2.2)", 2)),
+        "64 x 2 / (16 x 64), whatever the batch");
   s.add("c69.top1", 100.0 / as_double(m.num_experts), "1 / 16");
 
-  constexpr double kPrompts = 10000;
-  const auto share_of = [&](double bits) { return 100.0 * (kPrompts - 1) * std::exp2(-bits); };
+  const double prompts = s.count("prompts in the table (S0 4.1)", 10000);
+  const double bits = s.count("bits of the digest's first part", 32);
+  const auto share_of = [&](double of) { return 100.0 * (prompts - 1) * std::exp2(-of); };
   s.add("c95.digest", share_of(256), "9,999 / 2^256");
-  s.add("c95.share32", share_of(32), "9,999 / 2^32");
-  const double pairs = kPrompts * (kPrompts - 1) / 2 * std::exp2(-32.0);
+  s.add("c95.share32", share_of(bits), "9,999 / 2^32");
+  const double pairs = prompts * (prompts - 1) / 2 * std::exp2(-bits);
   s.add("c95.any32", -100.0 * std::expm1(-pairs),
         fmt::format("1 - exp(-{}): that many pairs are expected", show(pairs)));
-  s.add("c96.own", 5, "+- 5 ms");
+  s.add("c96.own", s.figure("ms around the latency (S0 4.1)", 5), "+- 5 ms");
 }
 
 void measure_s1(Sums& s) {
@@ -254,84 +297,95 @@ void measure_s1(Sums& s) {
   const double layers = as_double(m.num_moe_layers());
   const double k = as_double(m.top_k);
 
-  s.add("c24.theory", 1e3 * kS1Exchange / kS1Nvlink, "220 / 900");
-  s.add("c24.direction", 1e3 * kS1Exchange / (kS1Nvlink / 2), "220 / 450");
+  const double exchange = kGB * s.figure("GB of the exchange (S1 2.2)", kS1Exchange);
+  const double exchange_ms = s.figure("ms of the exchange (S1 2.2)", kS1ExchangeMs);
+  const double nvlink = kGB * s.figure("GB/s of NVLink as printed (S1 2.2)", kS1Nvlink);
+  s.add("c24.theory", 1e3 * exchange / nvlink, "220 / 900");
+  s.add("c24.direction", 1e3 * exchange / (nvlink / 2), "220 / 450");
   const double payload = layers * 2 * k * fp16(as_double(m.hidden_size));
   s.add("c24.payload", payload / kGB,
         fmt::format("{} layers x 2 x {} x {} x 2 bytes = {} MiB", layers, k, m.hidden_size,
                     show(payload / kMiB)));
   const double wire = payload * 7 / 8 / s.in().nvlink4;
-  const double floor = 2 * layers * kS1StartUp;
+  const double floor = 2 * layers * 1e-6 * s.figure("us to start an exchange", kS1StartUp);
   s.add("c24.time", 1e3 * (wire + floor),
         fmt::format("{} us + {} x 7.4 us", show(1e6 * wire), show(2 * layers)));
-  s.add("c24.int4", kS1ExchangeMs / 4,
+  s.add("c24.int4", exchange_ms / s.figure("bits of FP16 over bits of INT4", 4),
         fmt::format("310 / 4; at 42 % of a token, the token takes {} ms",
                     show(kS1ExchangeMs / kS1ExchangeShare)));
 
   const double one = fp16(as_double(model::expert_parameters_all_layers(m)));
   const double experts = as_double(m.num_experts);
   const double backbone = fp16(as_double(count.dense()));
+  const double resident = s.count("experts resident (S1 2.3)", 4);
   s.add("c25.before", experts * one / kTB, fmt::format("16 x {} GB", show(one / kGB)));
-  s.add("c25.after", (4 * one + backbone) / kTB,
+  s.add("c25.after", (resident * one + backbone) / kTB,
         fmt::format("4 x {} + {} GB", show(one / kGB), show(backbone / kGB)));
-  s.add("c25.after_alone", 4 * one / kTB, fmt::format("4 x {} GB", show(one / kGB)));
+  s.add("c25.after_alone", resident * one / kTB, fmt::format("4 x {} GB", show(one / kGB)));
   const double expert = fp16(as_double(model::expert_parameters(m)));
-  const double missing = layers * k * (experts - 4) / experts * expert;
+  const double missing = layers * k * (experts - resident) / experts * expert;
   const auto load = [&](const char* quantity, double bytes, double rate) {
     s.add(quantity, 1e3 * bytes / rate,
           fmt::format("{} GB / {} GB/s", show(bytes / kGB), show(rate / kGB)));
   };
-  load("c25.ssd7", missing, 7e9);
-  load("c25.ssd14", missing, 14e9);
-  load("c25.pcie5", missing, 64e9);
-  load("c25.one", expert, 64e9);
-  load("c25.hidden", missing, 64e9);
+  const double pcie5 = kGB * s.figure("GB/s of host memory over PCIe 5", 64);
+  load("c25.ssd7", missing, kGB * s.figure("GB/s of the slower SSD", 7));
+  load("c25.ssd14", missing, kGB * s.figure("GB/s of the faster SSD", 14));
+  load("c25.pcie5", missing, pcie5);
+  load("c25.one", expert, pcie5);
+  load("c25.hidden", missing, pcie5);
 
   s.add("c26.dense_rate", 1e3 / 89, "1000 / 89");
   s.add("c26.sparse_rate", 1e3 / 63, "1000 / 63");
   const double all = fp16(as_double(model::count_parameters(qwen).total()));
   const double chosen = fp16(as_double(model::count_active(qwen).total()));
   s.add("c26.ratio", all / chosen, fmt::format("{} / {} GB", show(all / kGB), show(chosen / kGB)));
-  s.add("c26.memory", all / 2 / kGB, fmt::format("{} / 2", show(all / kGB)));
+  s.add("c26.memory", all / s.count("cards (S1 3.1)", 2) / kGB,
+        fmt::format("{} / 2", show(all / kGB)));
 
-  constexpr double kContended = 112.6, kBarrier = 78.4;  // S1 3.2, ms
-  s.add("c27.exchange", 100 * (kContended - kBarrier) / kContended, "(112.6 - 78.4) / 112.6");
+  const double contended = s.figure("ms of the contended exchange (S1 3.2)", 112.6);
+  const double barrier = s.figure("ms of it with a barrier (S1 3.2)", 78.4);
+  s.add("c27.exchange", 100 * (contended - barrier) / contended, "(112.6 - 78.4) / 112.6");
   s.add("c27.token", 100.0 * (1420 - 1280) / 1420, "(1420 - 1280) / 1420");
-  s.add("c27.saved", kContended - kBarrier, "112.6 - 78.4");
-  s.add("c27.fits", kContended, "its own exchange");
+  s.add("c27.saved", contended - barrier, "112.6 - 78.4");
+  s.add("c27.fits", contended, "its own exchange");
   s.add("c28.warm", 100.0 * (1280 - 950) / 1280, "(1280 - 950) / 1280");
   const auto qwen_count = model::count_parameters(qwen);
   const double int4 = as_double(model::weight_bytes(qwen_count, uniform(DType::kInt4G128)));
   const double kv768 = as_double(model::kv_bytes(qwen, DType::kBf16, 768));
   s.add("c28.int4", (int4 + kv768) / kGB,
         fmt::format("{} + {} GB", show(int4 / kGB), show(kv768 / kGB)));
-  constexpr double kPcie = 26e9;  // Measured on PCIe 4 x16.
-  s.add("c28.rest", (all - 42.1 * kGB) / kPcie, fmt::format("({} - 42.1) / 26", show(all / kGB)));
+  const double pcie = kGB * s.figure("GB/s of PCIe 4 as measured", 26);
+  s.add("c28.rest", (all - s.figure("GB left after offload (S1 3.3)", 42.1) * kGB) / pcie,
+        fmt::format("({} - 42.1) / 26", show(all / kGB)));
   const double routed = fp16(as_double(qwen_count.experts));
-  s.add("c28.half", routed / 2 / kPcie, fmt::format("{} / 2 / 26", show(routed / kGB)));
+  s.add("c28.half", routed / 2 / pcie, fmt::format("{} / 2 / 26", show(routed / kGB)));
 
-  const double kv = as_double(model::kv_bytes(qwen, DType::kBf16, 4096));
+  const double kv = as_double(
+      model::kv_bytes(qwen, DType::kBf16,
+                      static_cast<std::uint64_t>(s.count("tokens of a sequence (S1 4.1)", 4096))));
   s.add("c29.once", kv / kGB,
         fmt::format("4096 x {} B; 1.5 GB are {} tokens",
                     model::kv_bytes_per_token(qwen, DType::kBf16),
                     show(1.5e9 / as_double(model::kv_bytes_per_token(qwen, DType::kBf16)))));
-  s.add("c29.sixteen", 16 * kv / kGB, fmt::format("16 x {} GB", show(kv / kGB)));
+  s.add("c29.sixteen", s.count("sequences (S1 4.1)", 16) * kv / kGB,
+        fmt::format("16 x {} GB", show(kv / kGB)));
   s.add("c29.copies", 24 / 1.5, "24 / 1.5");
 
-  constexpr double kWindow = 1000;
+  const double window = s.count("tokens of the window (S1 4.3)", 1000);
   const double share = k / experts;
-  s.add("c31.floor", 100 * std::sqrt((1 - share) / (kWindow * share)),
-        fmt::format("sqrt((1 - k/E) / (W k/E)), E = {}, k = {}, W = {}", experts, k, kWindow));
+  s.add("c31.floor", 100 * std::sqrt((1 - share) / (window * share)),
+        fmt::format("sqrt((1 - k/E) / (W k/E)), E = {}, k = {}, W = {}", experts, k, window));
 
+  const double group = s.count("experts of a group (S1 4.4)", 4);
   for (const double gpus : {2.0, 4.0, 8.0, 16.0}) {
-    constexpr double kGroup = 4;  // experts
-    const double in_group = std::max(1.0, gpus * kGroup / experts);
-    const double grouped = distinct_gpus(kGroup, k, in_group);
+    const double in_group = std::max(1.0, gpus * group / experts);
+    const double grouped = distinct_gpus(group, k, in_group);
     const double plain = distinct_gpus(experts, k, gpus);
     s.add(fmt::format("c32.gpus{}", gpus), grouped / plain,
           fmt::format("{} / {} distinct GPUs", show(grouped), show(plain)));
   }
-  s.add("c33.own", 1e3 * kS1Exchange / s.in().optical,
+  s.add("c33.own", 1e3 * exchange / s.in().optical,
         fmt::format("220 GB / {} TB/s", show(s.in().optical / kTB)));
   s.add("c33.payload", 1e3 * (payload * 7 / 8 / s.in().optical + floor),
         fmt::format("{} us + {} x 7.4 us; NVLink: {} us + the same",
@@ -347,10 +401,13 @@ void measure_s1(Sums& s) {
   s.add("c70.mean_high", mean, "(6.25 + 12.5) / 2");
   s.add("c70.least", 100 / experts, "all layers top-1");
   s.add("c71.dense", 100 * 1.8 / 3, "1.8 / 3, one token a second");
-  s.add("c71.own", 100 * (1 - kS1Exchange / 1.8e12), "1 - 220 / 1800");
+  s.add("c71.own", 100 * (1 - exchange / (kTB * s.figure("TB of the dense model (S1 2.1)", 1.8))),
+        "1 - 220 / 1800");
   s.add("c71.preset", 100 * (1 - as_double(active.total()) / as_double(count.total())),
         "1 - active / all parameters");
-  s.add("c72.eleven", 16 * 11e9 / kT, "16 x 11 B");
+  s.add("c72.eleven",
+        s.count("experts (S1 1)", 16) * s.figure("B parameters of an expert (S1 1)", 11) / 1e3,
+        "16 x 11 B");
   const ModelConfig& larger = s.model("gpt4_s1_110");
   const auto larger_count = model::count_parameters(larger);
   s.add(
@@ -360,21 +417,23 @@ void measure_s1(Sums& s) {
   s.add("c72.total", as_double(larger_count.total()) / kT, "experts and backbone");
 
   const auto layer = model::count_layer(m, 0);
-  const double dense = 31 * as_double(layer.total());
+  const double dense = s.count("dense layers (S1 2.2)", 31) * as_double(layer.total());
+  const double dense_gb = s.figure("GB of the dense layers (S1 2.2)", 48);
   s.add("c73.flops", 2 * dense / 1e9,
         fmt::format("2 x 31 x {} B", show(as_double(layer.total()) / kB)));
-  s.add("c73.own_flops", 2 * 48 / 2.0, "2 x 48 GB / 2 bytes");
+  s.add("c73.own_flops", 2 * dense_gb / 2.0, "2 x 48 GB / 2 bytes");
   s.add("c73.bytes", fp16(dense) / kGB,
         fmt::format("31 x {} B x 2 bytes", show(as_double(layer.total()) / kB)));
-  s.add("c73.time", 1e3 * 48e9 / s.in().hbm_h100,
+  s.add("c73.time", 1e3 * dense_gb * kGB / s.in().hbm_h100,
         fmt::format("48 GB / {} TB/s", show(s.in().hbm_h100 / kTB)));
   s.add("c74.rate", 1 / 1.2, "1 / 1.2");
-  const double buffer = 2 * 4096 * as_double(qwen.top_k * qwen.hidden_size) * 2;
+  const double buffer = 2 * s.count("tokens of the buffer (S1 4.1)", 4096) *
+                        as_double(qwen.top_k * qwen.hidden_size) * 2;
   s.add("c76.buffer", buffer / kGB,
         fmt::format("2 x 4096 x {} x {} x 2 bytes", qwen.top_k, qwen.hidden_size));
   s.add("c76.card", s.printed("C76a"), "2 x 45 GB of expert weights");
   s.add("c76.sum", 45 + 12 + 15, "45 + 12 + 15");
-  s.add("c77.own", kS1Exchange / kGB / (1e-3 * kS1ExchangeMs), "220 GB / 310 ms");
+  s.add("c77.own", exchange / kGB / (1e-3 * exchange_ms), "220 GB / 310 ms");
   s.add("c77.nccl", s.in().nccl_largest / kGB,
         "scenarios/network/nccl_alltoall_h100x8.csv, of 450 GB/s per direction");
 }
@@ -388,33 +447,44 @@ void measure_s2(Sums& s) {
     SWITCHYARD_ASSERT(it != m.stated.end(), key);
     return as_double(it->second);
   };
-  s.add("c36.dense_high", 100.0 * 500 / 2000, "500 / 2000");
-  s.add("c36.dense_low", 100.0 * 300 / 2000, "300 / 2000");
+  const double hbm = s.figure("GB/s of the memory (S2 2.3)", 2000);
+  s.add("c36.dense_high", 100.0 * s.figure("GB/s of a dense model, upper (S2 2.3)", 500) / hbm,
+        "500 / 2000");
+  s.add("c36.dense_low", 100.0 * 300 / hbm, "300 / 2000");
   s.add("c36.moe", 100 * 1.8 / 2, "1.8 / 2; 1.9 / 2 is 95");
   const auto hours = [&](const char* quantity, double rate) {
     s.add(quantity, 1e6 / rate / 3600, fmt::format("10^6 / {} / 3600", rate));
   };
-  hours("c37.dense", 5);
+  hours("c37.dense", s.figure("tok/s, dense (C81)", 5));
   hours("c37.moe", 50);
-  hours("c37.moe_resident", 85);
-  s.add("c37.energy", 180.0 / 12 * 6, "180 kWh / 12 h x 6 h; its 135 kWh are 22.5 kW");
-  s.add("c37.cards", 12 * 4 * 0.3, "12 h x 4 x 0.3 kW; its 180 kWh are 50 such cards");
-  for (const double experts : {16.0, 128.0}) {
+  hours("c37.moe_resident", s.figure("tok/s on four cards (S2 4.1)", 85));
+  const double dense_hours = s.figure("hours, dense (S2 2.3)", 12);
+  s.add("c37.energy",
+        s.figure("kWh, dense (S2 2.3)", 180) / dense_hours * s.figure("hours, MoE (S2 2.3)", 6),
+        "180 kWh / 12 h x 6 h; its 135 kWh are 22.5 kW");
+  s.add("c37.cards",
+        dense_hours * s.count("cards (S2 4.1)", 4) * s.figure("kW of a card (S2 4.3)", 0.3),
+        "12 h x 4 x 0.3 kW; its 180 kWh are 50 such cards");
+  const double both_hot = s.share("share of the two hot experts (S2 3.3)", 0.8);
+  for (const double known : {16.0, 128.0}) {
+    const double experts = s.count(fmt::format("experts of the reading E {}", known), known);
     const double mean = 1 / experts;
-    const double rest = 0.2 / (experts - 2);
+    const double hot = both_hot / 2;
+    const double rest = (1 - both_hot) / (experts - 2);
     const double deviation = std::sqrt(
-        (2 * (0.4 - mean) * (0.4 - mean) + (experts - 2) * (rest - mean) * (rest - mean)) /
+        (2 * (hot - mean) * (hot - mean) + (experts - 2) * (rest - mean) * (rest - mean)) /
         experts);
     // Two hot experts of share x, the others even: CV = (x E - 1) sqrt(2 / (E - 2)).
     const double both = 2 * (mean + 0.42 * mean * std::sqrt((experts - 2) / 2));
-    s.add(fmt::format("c38.cv{}", experts), deviation / mean,
+    s.add(fmt::format("c38.cv{}", known), deviation / mean,
           fmt::format("shares 0.4, 0.4 and {} others of {}; CV 0.42 is {} % on both", experts - 2,
                       show(rest), show(100 * both)));
-    s.add(fmt::format("c38.std{}", experts), deviation, "the same, not over the mean");
+    s.add(fmt::format("c38.std{}", known), deviation, "the same, not over the mean");
   }
   const double r1_active = as_double(model::count_active(r1).total());
   const double qwen_active = fp16(as_double(model::count_active(qwen).total()));
-  const double links = 4 * s.in().pcie4;
+  const double cards = s.count("cards (S2 4.1)", 4);
+  const double links = cards * s.in().pcie4;
   s.add("c39.reload", links / r1_active,
         fmt::format("4 x {} GB/s / {} GB", show(s.in().pcie4 / kGB), show(r1_active / kGB)));
   s.add("c39.reload_qwen", links / qwen_active,
@@ -423,7 +493,7 @@ void measure_s2(Sums& s) {
         fmt::format("4 x {} TB/s / {} GB", show(s.in().hbm_a100 / kTB), show(r1_active / kGB)));
   const double r1_bytes =
       as_double(model::weight_bytes(model::count_parameters(r1), uniform(DType::kF8E4M3)));
-  s.add("c39.fits", r1_bytes <= 4 * s.in().card ? 1 : 0,
+  s.add("c39.fits", r1_bytes <= cards * s.in().card ? 1 : 0,
         fmt::format("{} GB of {} GB", show(r1_bytes / kGB), show(4 * s.in().card / kGB)));
   const double energy = 0.3 * 8760 * 0.12;
   const double year = energy + 10000.0 / 3;
@@ -465,12 +535,12 @@ void measure_s3(Sums& s) {
   const ModelConfig& m = s.model("gpt4_s3");
   const double active = fp16(as_double(m.stated.at("active")));
   s.add("c46.before", active / kGB, "36 B x 2 bytes: the 36 B are both experts");
-  const double shard = active / as_double(m.top_k) / 16;
-  s.add("c46.after", as_double(m.top_k) * 3 * shard / kGB,
+  const double shard = active / as_double(m.top_k) / s.count("shards of an expert (S3 3.2)", 16);
+  s.add("c46.after", as_double(m.top_k) * s.count("shards on the card (S3 3.2)", 3) * shard / kGB,
         fmt::format("{} experts x 3 x {} GB; 2 of them {} GB", m.top_k, show(shard / kGB),
                     show(as_double(m.top_k) * 2 * shard / kGB)));
   s.add("c46.own", s.printed("C46a") * 5 / 16, "144 x 5 / 16");
-  const double scratch_tokens = 32768;
+  const double scratch_tokens = s.count("tokens of the router scratch (S3 3.2)", 32768);
   const double experts = as_double(m.num_experts);
   s.add("c47.scratch", scratch_tokens * experts * 4 / kMiB, "32768 x 128 x 4 bytes");
   const double per_token =
@@ -480,17 +550,23 @@ void measure_s3(Sums& s) {
       fmt::format("32768 x {} x 2 bytes; there is no backward pass to keep layers for", per_token));
   s.add("c47.kv", scratch_tokens * as_double(model::kv_bytes_per_token(m, DType::kF16)) / kGB,
         fmt::format("32768 x {} B", model::kv_bytes_per_token(m, DType::kF16)));
-  s.add("c47.kv_own", scratch_tokens * 2 * 96 * 8192 * 2 / kGB, "32768 x 2 x 96 x 8192 x 2 bytes");
-  const double exchange = 10, compute = 3;  // S3 3.3, ms
+  s.add("c47.kv_own",
+        scratch_tokens * 2 * s.count("layers of the backbone (S3 3.2)", 96) *
+            s.count("hidden size of the backbone (S3 3.2)", 8192) * 2 / kGB,
+        "32768 x 2 x 96 x 8192 x 2 bytes");
+  const double exchange = s.figure("ms of the exchange (S3 3.3)", 10);
+  const double compute = s.figure("ms of expert compute (S3 3.3)", 3);
   s.add("c48.hidden", exchange <= compute ? 1 : 0,
         "at least max(10, 3) of 13 ms stay; it hides where compute takes as long");
+  const double users = s.count("users (S3 4.3)", 100);
+  const double rate = s.figure("tok/s (S3 4.3)", 1500);
   const auto little = [&](const char* quantity, double tokens, const char* how) {
-    s.add(quantity, 100 * tokens / 1500,
+    s.add(quantity, users * tokens / rate,
           fmt::format("100 users x {} tokens / 1500; 2.5 s need {} tok/s", how,
                       show(100 * tokens / 2.5)));
   };
-  little("c49.short", 128, "128");
-  little("c49.mixed", (10.0 + 200 + 2000) / 3, "737");
+  little("c49.short", s.count("tokens of an answer (S3 4.3)", 128), "128");
+  little("c49.mixed", (10.0 + 200 + s.count("tokens of a long answer (S3 4.3)", 2000)) / 3, "737");
   const double mean = 1 / experts;
   const double hot = 0.9 / 5;
   const double cold = 0.1 / (experts - 5);
@@ -509,7 +585,9 @@ void measure_s3(Sums& s) {
         "32 layers x 128 x 2 x 4096 x 16384");
   s.add("c85.blocks", s.in().card / active,
         fmt::format("{} / {} GB", show(s.in().card / kGB), show(active / kGB)));
-  s.add("c85.fp16", 28e9 * 2 > s.in().card ? 1 : 0, "28 B x 2 bytes of 80 GB");
+  s.add("c85.fp16",
+        2 * kB * s.figure("B parameters of a dense model (S3 2.1)", 28) > s.in().card ? 1 : 0,
+        "28 B x 2 bytes of 80 GB");
   s.add("c85.fp32", 28e9 * 4 > s.in().card ? 1 : 0, "28 B x 4 bytes of 80 GB");
   const auto total = [&](const char* quantity, const char* name) {
     const auto count = model::count_parameters(s.model(name));
@@ -522,41 +600,45 @@ void measure_s3(Sums& s) {
 void measure_s4(Sums& s) {
   const ModelConfig& m = s.model("gpt4_s4");
   const auto count = model::count_parameters(m);
-  const double cards = 16;
+  const double cards = s.count("cards (S4 3.1)", 16);
   const auto use = [&](const char* quantity, double share) {
     s.add(quantity, 100 / as_double(m.num_experts) / (share / 3),
           fmt::format("(1/{}) / ({} / 3); 60 to 70 % need a share of {} to {} % or less",
                       m.num_experts, share, show(300 / as_double(m.num_experts) / 0.6),
                       show(300 / as_double(m.num_experts) / 0.7)));
   };
-  use("c53.english", 0.45);
-  use("c53.chinese", 0.52);
-  use("c56.use", 0.68);
+  use("c53.english", s.share("share of top-3, English (S4 2.3)", 0.45));
+  use("c53.chinese", s.share("share of top-3, Chinese (S4 2.3)", 0.52));
+  use("c56.use", s.share("share of top-3 at batch 256 (S4 3.3)", 0.68));
   s.add("c54.expert", fp16(as_double(model::expert_parameters_all_layers(m))) / kGB,
         fmt::format("{} layers x {} x 2 bytes", m.num_moe_layers(), model::expert_parameters(m)));
   s.add("c54.layer", fp16(as_double(model::expert_parameters(m))) / kGB,
         fmt::format("{} x 2 bytes", model::expert_parameters(m)));
   s.add("c54.ends", fp16(as_double(count.embedding + count.head)) / kGB,
         fmt::format("2 x {} x {} x 2 bytes", m.vocab_size, m.hidden_size));
-  const double kv = 32 * as_double(model::kv_bytes(m, DType::kF16, 2048));
+  const auto length = static_cast<std::uint64_t>(s.count("tokens of a sequence (S4 3.1)", 2048));
+  const double kv =
+      s.count("sequences (S4 3.1)", 32) * as_double(model::kv_bytes(m, DType::kF16, length));
   s.add("c54.kv", kv / cards / kGB, fmt::format("{} GB / 16", show(kv / kGB)));
   const double weights = as_double(model::weight_bytes(count, uniform(DType::kF16)));
   s.add("c54.fits", weights / kGB, fmt::format("{} parameters x 2 bytes", count.total()));
-  const double scatter = 1024 * fp16(as_double(m.hidden_size));
+  const double scatter =
+      s.count("tokens of the scatter (S4 3.2)", 1024) * fp16(as_double(m.hidden_size));
   s.add("c55.one", scatter / kMB,
         fmt::format("1024 x {} x 2 bytes: {} us at {} GB/s", m.hidden_size,
                     show(1e6 * scatter / s.in().nvlink3), show(s.in().nvlink3 / kGB)));
-  s.add("c55.two", 2 * scatter / kMB, fmt::format("2 x {} MB", show(scatter / kMB)));
-  s.add("c55.share", 100 * RoutingOverhead{}.at128,
-        "routing and scatter, 18 % at batch 128 and less above");
-  s.add("c56.p95", 100 * (1 / 0.76 - 1), "1 / 0.76 - 1");
+  s.add("c55.two", s.count("copies of a token (S4 3.2)", 2) * scatter / kMB,
+        fmt::format("2 x {} MB", show(scatter / kMB)));
+  const RoutingOverhead overhead{.at128 = s.share("routing share at batch 128 (S4 2.3)", 0.18),
+                                 .at1024 = s.share("routing share at batch 1024 (S4 2.3)", 0.06)};
+  s.add("c55.share", 100 * overhead.at128, "routing and scatter, 18 % at batch 128 and less above");
+  s.add("c56.p95", 100 * (1 / s.figure("p95 over that at 256 (S4 3.3)", 0.76) - 1), "1 / 0.76 - 1");
 
-  const double room = 80 - 45;  // GB; S4 5.3 begins at 45
+  const double room = s.figure("GB of a card", 80) - s.figure("GB at the start (S4 5.3)", 45);
   const double sequence = as_double(model::kv_bytes(m, DType::kF16, 2048));
-  s.add("c60.quick", room / 2,
+  s.add("c60.quick", room / s.figure("GB/h, faster leak (S4 5.3)", 2),
         fmt::format("35 GB / 2 GB/h; 2 GB are {} sequences of 2048 tokens", show(2e9 / sequence)));
-  s.add("c60.slow", room / 1, "35 GB / 1 GB/h");
-  const RoutingOverhead overhead;
+  s.add("c60.slow", room / s.figure("GB/h, slower leak (S4 5.3)", 1), "35 GB / 1 GB/h");
   s.add("c90.implied", 100 * (1 - overhead.odds(256) / overhead.odds(32)),
         fmt::format("overhead / rest = {} + {} / batch: {} % at 32, {} % at 256",
                     show(overhead.token), show(overhead.fixed), show(100 * overhead.share(32)),
@@ -568,7 +650,7 @@ void measure_s4(Sums& s) {
     DTypeChoice d = uniform(DType::kF16);
     d.experts = experts;
     const double card = as_double(model::weight_bytes(count, d)) / cards / kGB;
-    s.add(quantity, 80 - card - kv / cards / kGB - 3.8 - 0.9,
+    s.add(quantity, s.figure("GB of a card", 80) - card - kv / cards / kGB - 3.8 - 0.9,
           fmt::format("80 - {} - {} - 3.8 - 0.9", show(card), show(kv / cards / kGB)));
   };
   elastic("c93.fp16", DType::kF16);
@@ -635,9 +717,10 @@ ArithmeticInputs arithmetic_inputs(const std::filesystem::path& scenarios) {
 }
 
 claims::Measurements measure_arithmetic(const ArithmeticInputs& inputs,
-                                        const std::vector<claims::Claim>& claims) {
+                                        const std::vector<claims::Claim>& claims,
+                                        std::vector<Figure>* figures) {
   claims::Measurements out;
-  Sums sums(inputs, claims, out);
+  Sums sums(inputs, claims, out, figures);
   measure_s0(sums);
   measure_s1(sums);
   measure_s2(sums);

@@ -15,6 +15,7 @@
 
 #include "engine/model/model_config.hpp"
 #include "experiments/claims/claims.hpp"
+#include "experiments/tables/figures.hpp"
 #include "experiments/tables/tables.hpp"
 
 namespace switchyard::tables {
@@ -29,6 +30,7 @@ struct ArithmeticInputs {
   double pcie4 = 0;         ///< Nominal.
   double optical = 0;       ///< S1 5.1.
   double nccl_largest = 0;  ///< All-to-all on 8 H100, largest message of the shipped measurement.
+  ChangedFigures figures;   ///< Empty: all as printed.
 };
 
 /// S4 2.3: routing takes 18 % of a step at batch 128 and 6 % at 1024. Overhead over the rest of the
@@ -41,10 +43,12 @@ struct RoutingOverhead {
   [[nodiscard]] double share(double batch) const { return odds(batch) / (1 + odds(batch)); }
 };
 
-/// Reads scenarios/models, scenarios/hardware and scenarios/network.
+/// Reads scenarios/models, scenarios/hardware and scenarios/network; no figure changed.
 [[nodiscard]] ArithmeticInputs arithmetic_inputs(const std::filesystem::path& scenarios);
+/// `figures`, if not null, gets every figure that entered, once, in order of use.
 [[nodiscard]] claims::Measurements measure_arithmetic(const ArithmeticInputs& inputs,
-                                                      const std::vector<claims::Claim>& claims);
+                                                      const std::vector<claims::Claim>& claims,
+                                                      std::vector<Figure>* figures = nullptr);
 /// First the contradicted rows with the factor that separates claim and arithmetic, then all rows.
 [[nodiscard]] std::vector<Table> arithmetic_tables(const ArithmeticInputs& inputs,
                                                    const std::vector<claims::Claim>& claims);

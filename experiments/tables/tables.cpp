@@ -13,26 +13,6 @@
 namespace switchyard::tables {
 namespace {
 
-std::string ours(const claims::Judged& j) {
-  if (!j.measured.value) {
-    return "n/a";
-  }
-  return j.claim.yes_no() ? (*j.measured.value != 0 ? "yes" : "no") : show(*j.measured.value);
-}
-
-std::string claimed(const claims::Claim& claim) {
-  switch (claim.relation) {
-    case claims::Relation::kAtMost:
-      return "<= " + claim.printed;
-    case claims::Relation::kAtLeast:
-      return ">= " + claim.printed;
-    case claims::Relation::kWithin:  // "35 to 40"
-    case claims::Relation::kEqual:
-      break;
-  }
-  return claim.printed;
-}
-
 /// "+ / +1.00": expected, seen (Spearman's rho, or the sign of ours - reference).
 std::string signs(const claims::Judged& j) {
   if (j.claim.sign == claims::Sign::kNone) {
@@ -50,6 +30,26 @@ std::string signs(const claims::Judged& j) {
 }
 
 }  // namespace
+
+std::string ours_text(const claims::Judged& j) {
+  if (!j.measured.value) {
+    return "n/a";
+  }
+  return j.claim.yes_no() ? (*j.measured.value != 0 ? "yes" : "no") : show(*j.measured.value);
+}
+
+std::string claimed_text(const claims::Claim& claim) {
+  switch (claim.relation) {
+    case claims::Relation::kAtMost:
+      return "<= " + claim.printed;
+    case claims::Relation::kAtLeast:
+      return ">= " + claim.printed;
+    case claims::Relation::kWithin:  // "35 to 40"
+    case claims::Relation::kEqual:
+      break;
+  }
+  return claim.printed;
+}
 
 std::string show(double value) {
   return std::isnan(value) ? std::string("n/a") : fmt::format("{:.6g}", value);
@@ -72,6 +72,10 @@ const std::vector<TableEntry>& table_entries() {
        make_bit_flips},
       {"capacity", "capacity rules: overflow, reroutes, drops, p99, on the shipped routing",
        make_capacity, false},
+      {"claim-sensitivity",
+       "contradicted claims of account and arithmetic: the one assumption that would make each "
+       "true",
+       make_claim_sensitivity, false},
       {"conflicts", "where the articles contradict each other, with what the models give",
        make_conflicts, false},
       {"context-length",
@@ -192,8 +196,9 @@ Table claims_table(const std::string& table, const std::vector<claims::Judged>& 
     t.columns.emplace_back(column);
   }
   for (const auto& j : judged) {
-    std::vector<std::string> row = {j.claim.row,  j.claim.source,   j.claim.text, j.claim.reading,
-                                    j.claim.unit, claimed(j.claim), ours(j)};
+    std::vector<std::string> row = {j.claim.row,     j.claim.source, j.claim.text,
+                                    j.claim.reading, j.claim.unit,   claimed_text(j.claim),
+                                    ours_text(j)};
     if (with_sign) {
       row.push_back(signs(j));
     }

@@ -29,6 +29,9 @@ struct TableEntry {
 /// InputError("table", …) with a suggestion when there is none.
 [[nodiscard]] const TableEntry& table_by_name(const std::string& name);
 
+/// "<= 20", "35 to 40", "1.8"; and our value: yes, no, a number or n/a.
+[[nodiscard]] std::string claimed_text(const claims::Claim& claim);
+[[nodiscard]] std::string ours_text(const claims::Judged& judged);
 /// Atomic rows beside our values: "<table>-claims".
 [[nodiscard]] Table claims_table(const std::string& table,
                                  const std::vector<claims::Judged>& judged);
@@ -46,6 +49,7 @@ std::vector<Table> make_batch_activation(const TableContext& context);
 std::vector<Table> make_batch_serving(const TableContext& context);
 std::vector<Table> make_bit_flips(const TableContext& context);
 std::vector<Table> make_capacity(const TableContext& context);
+std::vector<Table> make_claim_sensitivity(const TableContext& context);
 std::vector<Table> make_conflicts(const TableContext& context);
 std::vector<Table> make_context_length(const TableContext& context);
 std::vector<Table> make_cost(const TableContext& context);

@@ -17,3 +17,4 @@ switchyard_test(tables_router_precision_test SOURCES tables_router_precision_tes
 switchyard_test(tables_costs_test SOURCES tables_costs_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_placement_test SOURCES tables_placement_test.cpp LINK switchyard::experiments)
 switchyard_test(tables_top_k_test SOURCES tables_top_k_test.cpp LINK switchyard::experiments)
+switchyard_test(tables_sensitivity_test SOURCES tables_sensitivity_test.cpp LINK switchyard::experiments)
