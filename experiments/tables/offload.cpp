@@ -25,11 +25,25 @@ constexpr std::array<Pcie, 3> kPcie{
     {{"3", 15.75e9, 26.0 / 32}, {"4", 32e9, 26.0 / 32}, {"5", 63e9, 55.4 / 63}}};
 constexpr std::uint32_t kExperts = 32, kSteps = 208;
 
+/// What becomes of an expert that is missing.
+enum class Miss { kCopied, kComputed };
+struct Expert {
+  double bytes = 0, parameters = 0;
+};
+
 run::RunData decode(ShortRuns& runs, const RoutingTrace& routing, const Pcie& pcie,
-                    std::uint32_t slots, std::uint64_t batch) {
+                    std::uint32_t slots, std::uint64_t batch, Miss miss = Miss::kCopied,
+                    Expert* expert = nullptr) {
+  const HostRates host;
   const std::string cache =
-      slots < kExperts ? fmt::format("[memory.residency]\npolicy = \"lru\"\nslots = {}\n", slots)
-                       : std::string();
+      slots == kExperts ? std::string()
+      : miss == Miss::kCopied
+          ? fmt::format("[memory.residency]\npolicy = \"lru\"\nslots = {}\n", slots)
+          : fmt::format(
+                "[memory.residency]\npolicy = \"static\"\nslots = {}\nprofile_steps = {}\n"
+                "miss = \"cpu\"\ncpu = {{ flops = \"{} TFLOP/s\", bandwidth = \"{} GB/s\" }}\n",
+                slots, runs.quick() ? kSteps / 4 : kSteps, 1e-12 * host.flops,
+                1e-9 * host.bandwidth);
   return runs.run(
       fixed_batch("gpt_oss_20b", "l40s_nvme", "dp = 1\n",
                   fmt::format("kind = \"decode\"\nbatch = {}\ncontext = 512\nsteps = {}\n"
@@ -42,6 +56,10 @@ run::RunData decode(ShortRuns& runs, const RoutingTrace& routing, const Pcie& pc
             link.bandwidth.value = pcie.nominal;
             link.achievable = pcie.achievable;
           }
+        }
+        if (expert != nullptr) {
+          *expert = {static_cast<double>(model::expert_bytes(s.model, s.dtype.experts)),
+                     static_cast<double>(model::expert_matrix_elements(s.model))};
         }
       },
       &routing);
@@ -65,10 +83,24 @@ Table offload_table(ShortRuns& runs, const RoutingTrace& routing) {
   t.title =
       "gpt_oss_20b (MXFP4 experts) on one L40S, experts in host memory, LRU per layer: decode with "
       "the model's own routing";
-  t.columns = {"PCIe x16",     "GB/s",       "resident [%]",          "slots a layer",
-               "batch",        "TPOT [ms]",  "of it waiting [%]",     "over resident",
-               "hit rate [%]", "Belady [%]", "experts loaded a step", "loaded [GB/step]",
-               "tokens/s"};
+  t.columns = {"PCIe x16",
+               "GB/s",
+               "resident [%]",
+               "slots a layer",
+               "batch",
+               "TPOT [ms]",
+               "of it waiting [%]",
+               "over resident",
+               "hit rate [%]",
+               "Belady [%]",
+               "experts loaded a step",
+               "loaded [GB/step]",
+               "tokens/s",
+               "CPU: TPOT [ms]",
+               "CPU: hit rate [%]",
+               "CPU: experts a step",
+               "CPU: by arithmetic [ms]",
+               "CPU: apart [%]"};
   const std::vector<std::uint64_t> batches = runs.quick()
                                                  ? std::vector<std::uint64_t>{1, 16}
                                                  : std::vector<std::uint64_t>{1, 2, 4, 8, 16, 32};
@@ -101,6 +133,25 @@ Table offload_table(ShortRuns& runs, const RoutingTrace& routing) {
                           number("experts loaded per step", 1, "{:.1f}"),
                           number("expert bytes loaded per step", 1e-9, "{:.3f}"),
                           fmt::format("{:.1f}", metric(run, "tokens per second"))});
+        if (!cached) {
+          t.rows.back().resize(t.columns.size(), "-");
+          continue;
+        }
+        Expert expert;
+        const auto cpu = decode(runs, routing, pcie, slots, batch, Miss::kComputed, &expert);
+        // All of them one after the other, with nothing beside them.
+        const double missed = metric(cpu, "experts on the CPU per step");
+        const double rows = missed > 0 ? metric(cpu, "rows to the CPU per step") / missed : 0;
+        const double sum =
+            resident.at(batch) +
+            1e6 * missed * host_expert_seconds({}, expert.bytes, expert.parameters, rows);
+        const double simulated = metric(cpu, "step time mean");
+        for (std::string& cell :
+             std::vector<std::string>{ms(simulated), percent(metric(cpu, "expert hit rate")),
+                                      fmt::format("{:.1f}", missed), ms(sum),
+                                      fmt::format("{:+.1f}", 100 * (sum / simulated - 1))}) {
+          t.rows.back().push_back(std::move(cell));
+        }
       }
     }
   }
@@ -114,6 +165,13 @@ Table offload_table(ShortRuns& runs, const RoutingTrace& routing) {
       "rate of a copy: measured by nvbandwidth for generations 4 and 5 (26.0 and 55.4 GB/s), for 3 "
       "the share of 4; a layer waits for its missing experts, copied one after another when the "
       "router has decided; over resident: TPOT / that with all experts on the GPU");
+  t.notes.emplace_back(
+      "CPU: missing experts computed there (memory.residency.miss = \"cpu\"), 307.2 GB/s and 21 "
+      "TFLOP/s as in offload-host; the GPU keeps those that these same steps ask for most; by "
+      "arithmetic: TPOT of resident experts + experts a step x the larger of bytes / bandwidth and "
+      "2 x weights x rows / FLOP/s; apart: that against the simulated TPOT, in which the GPU "
+      "computes only its own experts, meanwhile, and rows travel there and back, 5 us a hop; CPU "
+      "and GPU read side by side, so fewer resident experts may take less time");
   return t;
 }
 
@@ -167,8 +225,8 @@ Table offload_host_table(const std::filesystem::path& scenarios) {
       "GPU's "
       "own time left out");
   t.notes.emplace_back(
-      "the simulator has no experts on the CPU; left out here: the way of the rows to the host and "
-      "back, several experts at once on the same memory, NUMA");
+      "left out here: the way of the rows to the host and back and what the GPU computes meanwhile "
+      "(simulated in table offload, columns CPU), NUMA");
   return t;
 }
 

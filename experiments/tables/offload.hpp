@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts in host memory: what a cache of them on the GPU costs per token, by PCIe generation, by
-// the share that stays resident and by batch; and, by arithmetic alone, up to which batch the host
-// would rather compute a missing expert than copy it (Fiddler, KTransformers).
+// the share that stays resident and by batch; the same where the CPU computes what is missing
+// (memory.residency.miss = "cpu"), simulated and by arithmetic; and, by arithmetic alone, up to
+// which batch the host would rather compute a missing expert than copy it (Fiddler, KTransformers).
 //
-// Not modelled: experts computed on the CPU (hence arithmetic), copies that begin before the router
-// has decided (memory.residency.prefetch: table `locality`), staging through pageable memory.
+// Not modelled: copies that begin before the router has decided (memory.residency.prefetch: table
+// `locality`), staging through pageable memory.
 #pragma once
 #include <cstdint>
 #include <vector>

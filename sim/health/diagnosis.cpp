@@ -448,6 +448,8 @@ class Examiner {
       const double mean = std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(e);
       const double load = mean > 0 ? kept[slow.place.expert] / mean : 0;
       const bool sick = slow.value > 1.5 * std::max(load, 1.0);
+      // A CPU takes longer than a GPU for experts that are well: expert_loads() tells.
+      if (sick && experts_on_cpu() > 0) return;
       find(
           sick ? "sick expert" : "hot expert",
           fmt::format("{}: kernel time {:.3g} times its layer's mean at {:.3g} times the mean load",
@@ -530,6 +532,14 @@ class Examiner {
     return sum;
   }
 
+  /// Experts a step that the CPU computes (memory.residency.miss).
+  [[nodiscard]] double experts_on_cpu() const {
+    for (const run::Metric& m : run_.metrics) {
+      if (m.name == "experts on the CPU per step") return m.value;
+    }
+    return 0;
+  }
+
   /// Experts that are not on the GPU when tokens want them.
   void expert_loads() {
     const double all = critical_step();
@@ -540,6 +550,7 @@ class Examiner {
       }
     }
     if (all <= 0 || loads / all < kNoticed) return;
+    const double computed = experts_on_cpu();
     double rate = run::kNoData, best = run::kNoData;
     for (const run::Metric& m : run_.metrics) {
       if (m.name == "expert hit rate") rate = m.value;
@@ -551,10 +562,20 @@ class Examiner {
     std::string cure =
         "more memory.residency.slots, fewer bytes per expert (model.dtype.experts), "
         "memory.residency.prefetch, or a faster link to where the experts are";
+    if (computed > 0) {
+      symptom = fmt::format(
+          "{} of the slowest step waits for experts that are not on the GPU, {:.4g} a step "
+          "computed by the CPU",
+          percent(loads / all), computed);
+      cure =
+          "more memory.residency.slots, fewer bytes per expert (model.dtype.experts), or a CPU "
+          "with more memory bandwidth (memory.residency.cpu); many rows an expert: miss = "
+          "\"cheaper\"";
+    }
     if (!std::isnan(rate)) {
       symptom += fmt::format("; {} of the experts asked for were there", percent(rate));
     }
-    if (!std::isnan(best) && !std::isnan(rate)) {
+    if (computed == 0 && !std::isnan(best) && !std::isnan(rate)) {
       cure += fmt::format("; the best order of evictions would reach {}", percent(best));
     }
     find("expert loads", std::move(symptom), "the GPUs hold too few of the experts that are chosen",

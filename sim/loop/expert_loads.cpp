@@ -105,6 +105,7 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
       .bytes_each = each,
       .ahead = spec.prefetch == scenario::PrefetchKind::kTrace ? make_routing_source(s_, trace)
                                                                : nullptr,
+      .on_host = make_host_experts(host),
       .awaited = std::vector<std::vector<TransferQueue::Id>>(gpus_),
       .passing = std::vector<std::uint64_t>(gpus_, 0),
       .prefetched = std::vector<std::vector<std::pair<std::uint16_t, TransferQueue::Id>>>(gpus_),
@@ -144,6 +145,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
   const bool measured = !record_.scalars.warmup;
   std::vector<std::vector<std::uint16_t>> asked(gpus_);
   std::vector<std::uint8_t> seen(std::size_t{gpus_} * experts_, 0);
+  std::vector<std::uint32_t> rows(x.on_host ? seen.size() : 0, 0);
   for (std::size_t i = 0; i < ran_->outcome.size(); ++i) {
     const std::uint32_t g = traffic_.gpu[i];
     if (g == kNoGpu) continue;
@@ -153,6 +155,7 @@ void Simulator::ask_experts(std::uint32_t moe) {
     std::uint8_t& once = seen[std::size_t{g} * experts_ + e];
     if (once == 0) asked[g].push_back(e);
     once = 1;
+    if (x.on_host) ++rows[std::size_t{g} * experts_ + e];
   }
   // Whoever has columns of an expert loads them; the statistics count it once.
   const std::uint32_t cut = layout().expert_tp;
@@ -182,7 +185,14 @@ void Simulator::ask_experts(std::uint32_t moe) {
       }
     }
     if (asked[g].empty()) continue;
-    queue_loads(moe, g, x.residency.demand(moe, g, asked[g], measured && g % cut == 0), ids);
+    const LayerLoads& found = x.residency.demand(moe, g, asked[g], measured && g % cut == 0);
+    if (x.on_host) {
+      LayerLoads rest = found;
+      leave_to_host(g, std::span(rows).subspan(std::size_t{g} * experts_, experts_), rest);
+      queue_loads(moe, g, rest, ids);
+    } else {
+      queue_loads(moe, g, found, ids);
+    }
     x.awaited[g].insert(x.awaited[g].end(), ids.begin(), ids.end());
   }
   x.prefetched_layer = UINT32_MAX;
@@ -225,6 +235,24 @@ void Simulator::ask_experts(std::uint32_t moe) {
   x.prefetched_layer = next;
 }
 
+/// The GPU goes on `ps` later.
+void Simulator::wait_for_expert(std::uint32_t moe, std::uint32_t gpu, std::int64_t ps) {
+  if (ps == 0) return;
+  check_time(ready_[gpu] + ps);
+  ready_[gpu] += ps;
+  extend(path_[gpu], {run::Phase::kWait, moe, gpu, StragglerReason::kExpertLoadFromHost}, ps);
+  gpu_phase_[gpu][at(run::Phase::kWait)] += ps;
+  straggler_ps_[kByHostLoad][gpu] += ps;
+}
+
+/// The longest of the waits in a layer.
+void Simulator::note_expert_wait(std::uint32_t moe, std::uint32_t gpu, std::int64_t ps) {
+  if (ps <= layer_straggler_ps_[moe]) return;
+  layer_straggler_ps_[moe] = ps;
+  record_.layers[moe].straggler_gpu = gpu;
+  record_.layers[moe].straggler_reason = StragglerReason::kExpertLoadFromHost;
+}
+
 /// Every GPU waits for the experts that it computes next.
 void Simulator::await_experts(std::uint32_t moe) {
   ExpertLoads& x = *loads_;
@@ -236,24 +264,15 @@ void Simulator::await_experts(std::uint32_t moe) {
     const std::int64_t wait = there - ready_[g];
     if (!x.awaited[g].empty()) exchange_.follow(g, x.awaited[g], ready_[g], there);
     if (wait == 0) continue;
-    check_time(there);
     if (wait > longest) {
       longest = wait;
       latest = g;
     }
-    ready_[g] = there;
-    extend(path_[g], {run::Phase::kWait, moe, g, StragglerReason::kExpertLoadFromHost}, wait);
-    gpu_phase_[g][at(run::Phase::kWait)] += wait;
-    straggler_ps_[kByHostLoad][g] += wait;
+    wait_for_expert(moe, g, wait);
     x.step[g].wait_ps += wait;
   }
   if (longest == 0) return;
-  run::LayerRecord& layer = record_.layers[moe];
-  if (longest > layer_straggler_ps_[moe]) {
-    layer_straggler_ps_[moe] = longest;
-    layer.straggler_gpu = latest;
-    layer.straggler_reason = StragglerReason::kExpertLoadFromHost;
-  }
+  note_expert_wait(moe, latest, longest);
   if (!record_.scalars.warmup) x.wait_ps += longest;
 }
 

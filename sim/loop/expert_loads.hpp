@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/loop/host_experts.hpp"
 #include "sim/loop/routing_source.hpp"
 #include "sim/memory/residency.hpp"
 #include "sim/memory/transfer_queue.hpp"
@@ -22,6 +23,7 @@ struct ExpertLoads {
   std::uint64_t bytes_each = 0;          ///< Of one expert.
   std::unique_ptr<RoutingSource> ahead;  ///< Says what the next layer may ask for; or null.
   Candidates candidates{};               ///< Of `ahead`.
+  std::unique_ptr<HostExperts> on_host;  ///< Null: what is missing is loaded.
 
   // The layer under way.
   std::vector<std::vector<TransferQueue::Id>> awaited;  ///< [G]

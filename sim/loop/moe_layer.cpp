@@ -273,11 +273,12 @@ OpCost Simulator::expert_work(std::uint32_t moe, std::uint32_t g) {
   if (policy_.soft.on() && policy_.soft.cost == SoftCost::kStacked) {
     total = stacked_experts(moe, g);
   } else {
-    for (const auto& wave : traffic_.waves) total += cost_[g].experts(wave[g]);
+    for (const auto& wave : traffic_.waves) total += cost_[g].experts(own_rows(moe, g, wave[g]));
   }
   const ExpertMap::Row& row = map().row(moe);
   const bool slow = faults_ != nullptr && faults_->any_slow_expert();
   for (const std::uint32_t c : row.of_rank[layout().rank_of(g)]) {
+    if (on_host(g, row.expert[c])) continue;  // await_host() has its time.
     std::int64_t t = 0;
     for (const auto& wave : traffic_.waves) {
       t += cost_[g].expert_alone(wave[g][row.local[c]]).ps();
@@ -495,6 +496,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
     if (!sent_on_.empty()) {
       exchange(run::Phase::kDispatch, moe, {there_}, out.dispatch_ps, out.dispatch_floor_ps);
     }
+    if (loads_ && loads_->on_host) compute_on_host(ready_);
     shared_experts(before_dispatch_);
     if (loads_) await_experts(moe);
     if (s_.memory.loading.by_layer) await_layer(moe);
@@ -504,6 +506,7 @@ void Simulator::moe_layer(std::uint64_t, std::uint32_t moe) {
       slowest = std::max(slowest, work(g, run::Phase::kExpert, expert_work(moe, g)));
     }
     out.expert_ps += slowest;
+    if (loads_ && loads_->on_host) await_host(moe);
 
     if (!sent_on_.empty()) {
       exchange(run::Phase::kCombine, moe, {back_}, out.combine_ps, out.combine_floor_ps);

@@ -595,6 +595,11 @@ void Simulator::begin_step(std::uint64_t step, const run::Inventory& inv) {
     exchange_.begin_step(plan_.first_gpu, plan_.last_gpu);
   }
   if (router_units_) router_units_->forget_before(plan_.earliest_ps);
+  if (loads_ && loads_->on_host) {
+    for (HostExperts::Unit& u : loads_->on_host->units) {
+      u.calendar.forget_before(plan_.earliest_ps);
+    }
+  }
   record_.scalars.start_ps = ready_[plan_.first_gpu];
   record_.expert_time_ps.assign(std::size_t{layers_} * experts_, 0);
   record_.scalars.engine = plan_.engine;
@@ -1091,6 +1096,7 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   }
   if (ledger_.has_allocator()) note_allocator(result);
   if (loads_) note_loads(result);
+  if (loads_ && loads_->on_host) note_host_experts(result);
   if (!timelines_.empty()) note_start_up(result);
   sink_.data().critical_path = slowest_critical_;
   result.violations = violations_;

@@ -463,6 +463,20 @@ class Simulator {
   void ask_experts(std::uint32_t moe);
   void await_experts(std::uint32_t moe);
   void drop_passing();
+  void wait_for_expert(std::uint32_t moe, std::uint32_t gpu, std::int64_t ps);
+  void note_expert_wait(std::uint32_t moe, std::uint32_t gpu, std::int64_t ps);
+  // host_experts.cpp: experts that the CPU computes; only with loads_->on_host.
+  /// host: [G] endpoints of the CPUs. Null: what is missing is loaded.
+  [[nodiscard]] std::unique_ptr<HostExperts> make_host_experts(
+      const std::vector<std::uint32_t>& host) const;
+  [[nodiscard]] SimTime copy_alone(std::uint32_t from, std::uint32_t to, std::uint64_t bytes) const;
+  void leave_to_host(std::uint32_t gpu, std::span<const std::uint32_t> rows, LayerLoads& found);
+  void compute_on_host(std::span<const std::int64_t> there_ps);
+  [[nodiscard]] bool on_host(std::uint32_t gpu, std::uint32_t expert) const;
+  [[nodiscard]] std::span<const std::uint32_t> own_rows(std::uint32_t moe, std::uint32_t gpu,
+                                                        const std::vector<std::uint32_t>& wave);
+  void await_host(std::uint32_t moe);
+  void note_host_experts(SimulationResult& result);
   void end_loads(std::uint64_t step);
   void note_loads(SimulationResult& result);
   void end_step(std::uint64_t step);
@@ -603,8 +617,9 @@ class Simulator {
   std::int64_t warm_up_ps_ = 0;            // of an expert, by the cost model
   std::vector<LoadTimeline> timelines_;    // [G] of the start-up; empty: the weights are there.
   std::int64_t first_step_end_ps_ = -1, last_step_ps_ = 0;
-  std::uint64_t last_step_ = 0;         // that last_step_ps_ is of
-  std::unique_ptr<ExpertLoads> loads_;  // Null: all experts are resident.
+  std::uint64_t last_step_ = 0;          // that last_step_ps_ is of
+  std::unique_ptr<ExpertLoads> loads_;   // Null: all experts are resident.
+  std::vector<std::uint32_t> own_rows_;  // Scratch of own_rows().
   std::unique_ptr<RoutingSource> source_;
   std::unique_ptr<BatchSource> batch_;
   PolicyWeights weights_;

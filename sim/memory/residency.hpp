@@ -17,8 +17,11 @@
 // experts change GPUs (parallel.rebalance) it takes spec.slots and keeps what a GPU gave up, so it
 // stays a bound.
 //
-// Not modelled: a pool's own rate beyond that of its ports; experts computed by the CPU, writing
-// back (weights do not change), host caches of files, experts kept on other GPUs.
+// With memory.residency.miss = "cpu" what a GPU lacks is computed elsewhere (host_experts.hpp): its
+// accesses are the same, nothing is loaded.
+//
+// Not modelled: a pool's own rate beyond that of its ports; writing back (weights do not change),
+// host caches of files, experts kept on other GPUs.
 #pragma once
 #include <cstdint>
 #include <span>

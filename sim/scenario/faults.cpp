@@ -97,6 +97,11 @@ void read_faults(Context& context, const Node& root, Scenario& out) {
             {"detection", "reaction", "restart", "reload", "recompute_chunk", "check_every",
              "retries", "events"},
             root);
+  if (out.memory.residency.miss != MissKind::kLoad) {
+    throw InputError(table->where(),
+                     "faults is unsupported with memory.residency.miss = \"cpu\" and \"cheaper\"",
+                     "use miss = \"load\"");
+  }
   FaultSpec& f = out.faults;
   f.detection = s.duration("detection", SimTime());
   f.reaction = static_cast<FaultReaction>(s.choice("reaction", kFaultReactionNames, 0));

@@ -59,6 +59,7 @@ constexpr std::array<std::string_view, 5> kReduceNames{"ring", "direct", "one_sh
 constexpr std::array<std::string_view, 4> kBroadcastNames{"direct", "ring", "tree", "hierarchical"};
 constexpr std::array<std::string_view, 2> kKvDecodeNames{"pull", "merge"};
 constexpr std::array<std::string_view, 2> kStoreNames{"ssd", "cxl"};
+constexpr std::array<std::string_view, 3> kMissNames{"load", "cpu", "cheaper"};
 constexpr std::array<std::string_view, 3> kDispatchNames{"per_expert", "per_rank", "per_node"};
 constexpr std::array<std::string_view, 5> kKvNames{"by_sequence", "replicated", "hub", "by_token",
                                                    "by_expert"};
@@ -744,6 +745,31 @@ void take_router_card(Section& s, Scenario& out) {
   h.gpus.erase(h.gpus.begin() + static_cast<std::ptrdiff_t>(card));
 }
 
+/// What the CPUs can do. Their memory's bandwidth, when it is not stated, is that of the devices.
+CpuRates read_cpu_rates(Section r, const HardwareSpec& h) {
+  std::vector<double> known;
+  for (const Device& d : h.devices) {
+    if (d.kind == DeviceKind::kCpu) known.push_back(d.memory_rate.value);
+  }
+  const bool same =
+      std::all_of(known.begin(), known.end(), [&](double v) { return v == known[0]; });
+  if (!same && !r.has("bandwidth")) {
+    r.fail("bandwidth", fmt::format("the cpus of hardware {} differ in theirs", h.name),
+           "state the one that counts");
+  }
+  CpuRates c;
+  c.flops = r.flops("flops");
+  if (!(c.flops.value > 0)) r.violated("flops", "flops > 0");
+  const bool stated = !known.empty() && known[0] > 0;
+  c.bandwidth =
+      r.rate("bandwidth", stated ? std::optional(BytesPerSecond{known[0]}) : std::nullopt);
+  if (!(c.bandwidth.value > 0)) r.violated("bandwidth", "bandwidth > 0");
+  c.per_batch = r.duration("per_batch", SimTime());
+  if (c.per_batch.ps() > 3'600'000'000'000'000) r.violated("per_batch", "per_batch <= 1 h");
+  r.sources();
+  return c;
+}
+
 void read_router(Section& s, Scenario& out) {
   Parallel& p = out.parallel;
   const HardwareSpec& h = out.hardware;
@@ -758,9 +784,8 @@ void read_router(Section& s, Scenario& out) {
     s.fail("router_cpu", "the router does not run on the CPU", "set parallel.router = \"cpu\"");
   }
   if (p.router != RouterPlacement::kCpu) return;
-  const auto cpu = std::find_if(h.devices.begin(), h.devices.end(),
-                                [](const Device& d) { return d.kind == DeviceKind::kCpu; });
-  if (cpu == h.devices.end()) {
+  if (std::none_of(h.devices.begin(), h.devices.end(),
+                   [](const Device& d) { return d.kind == DeviceKind::kCpu; })) {
     s.fail("router", fmt::format("hardware {} has no cpu device", h.name),
            "add [[devices]] kind = \"cpu\" and its links to the GPUs");
   }
@@ -769,18 +794,8 @@ void read_router(Section& s, Scenario& out) {
            "write router_cpu = { flops = \"2 TFLOP/s\", bandwidth = \"200 GB/s\", per_batch = "
            "\"10 us\" }");
   }
-  Section r = s.section("router_cpu", {"flops", "bandwidth", "per_batch", "source"});
-  p.router_cpu.flops = r.flops("flops");
-  if (!(p.router_cpu.flops.value > 0)) r.violated("flops", "flops > 0");
-  const bool stated = cpu->memory_rate.value > 0;
-  p.router_cpu.bandwidth =
-      r.rate("bandwidth", stated ? std::optional<BytesPerSecond>(cpu->memory_rate) : std::nullopt);
-  if (!(p.router_cpu.bandwidth.value > 0)) r.violated("bandwidth", "bandwidth > 0");
-  p.router_cpu.per_batch = r.duration("per_batch", SimTime());
-  if (p.router_cpu.per_batch.ps() > 3'600'000'000'000'000) {
-    r.violated("per_batch", "per_batch <= 1 h");
-  }
-  r.sources();
+  p.router_cpu =
+      read_cpu_rates(s.section("router_cpu", {"flops", "bandwidth", "per_batch", "source"}), h);
 }
 
 /// Stages of a pipeline and the parts of the batch that pass through them.
@@ -1629,18 +1644,61 @@ void read_network(Context& context, const Node& root, const fs::path& folder, Sc
   }
 }
 
+/// Experts that the CPU computes (memory.residency.miss).
+void read_miss(Section& s, Scenario& out) {
+  ResidencySpec& r = out.memory.residency;
+  // Without the key nothing is recorded, so scenarios that do not know it keep their hash.
+  if (s.has("miss")) r.miss = static_cast<MissKind>(s.choice("miss", kMissNames));
+  if (r.miss == MissKind::kLoad) {
+    if (s.has("cpu")) {
+      s.fail("cpu", "no expert is computed on the CPU",
+             "set memory.residency.miss = \"cpu\" or \"cheaper\"");
+    }
+    return;
+  }
+  const auto refuse = [&](bool on, const std::string& what, const std::string& hint) {
+    if (!on) return;
+    s.fail("miss",
+           fmt::format("\"{}\" is unsupported with {}",
+                       kMissNames[static_cast<std::size_t>(r.miss)], what),
+           hint);
+  };
+  refuse(r.policy != ResidencyPolicy::kStatic,
+         fmt::format("policy = \"{}\": an expert that the CPU computes does not come in",
+                     kResidencyNames[static_cast<std::size_t>(r.policy)]),
+         "use policy = \"static\"");
+  refuse(r.store == ExpertStore::kCxl, "store = \"cxl\": the CPU computes from its own memory",
+         "use store = \"ssd\"");
+  refuse(r.host_slots < out.model.num_experts,
+         fmt::format("host_slots = {}: host memory must keep all {} experts", r.host_slots,
+                     out.model.num_experts),
+         "leave host_slots out");
+  refuse(out.parallel.router != RouterPlacement::kGpu, "a router off the GPUs",
+         "use parallel.router = \"gpu\"");
+  const std::vector<const Parallel*> layouts = out.layouts();
+  refuse(std::any_of(layouts.begin(), layouts.end(),
+                     [](const Parallel* p) { return p->expert_tp > 1; }),
+         "experts that several GPUs divide by columns", "use ep >= tp");
+  if (!s.has("cpu")) {
+    s.fail("miss", "the speed of the CPU is not stated",
+           "write cpu = { flops = \"20 TFLOP/s\", bandwidth = \"200 GB/s\" }");
+  }
+  r.cpu =
+      read_cpu_rates(s.section("cpu", {"flops", "bandwidth", "per_batch", "source"}), out.hardware);
+}
+
 void read_residency(Context& context, Section& memory, const fs::path& folder, Scenario& out) {
   if (!memory.has("residency")) {
     return;  // Every expert is resident.
   }
   Section s =
       memory.section("residency", {"policy", "slots", "host_slots", "prefetch", "prefetch_experts",
-                                   "initial", "profile_steps", "loads", "store"});
+                                   "initial", "profile_steps", "loads", "store", "miss", "cpu"});
   ResidencySpec& r = out.memory.residency;
   r.policy = static_cast<ResidencyPolicy>(s.choice("policy", kResidencyNames, 0));
   if (!r.on()) {
     for (const char* key : {"slots", "host_slots", "prefetch", "prefetch_experts", "initial",
-                            "profile_steps", "loads", "store"}) {
+                            "profile_steps", "loads", "store", "miss", "cpu"}) {
       if (s.has(key)) {
         s.fail(key, "means nothing while every expert is resident",
                "set memory.residency.policy to lru, lfu or static");
@@ -1692,6 +1750,7 @@ void read_residency(Context& context, Section& memory, const fs::path& folder, S
            fmt::format("hardware {} has no ssd device for the other experts", out.hardware.name),
            "add [[devices]] kind = \"ssd\" with its link to a cpu, or use store = \"cxl\"");
   }
+  read_miss(s, out);
   r.prefetch = static_cast<PrefetchKind>(s.choice("prefetch", kPrefetchNames, 0));
   if (r.policy == ResidencyPolicy::kStatic && r.prefetch != PrefetchKind::kNone) {
     s.fail("prefetch", "a static cache brings nothing in", "use policy = \"lru\" or \"lfu\"");

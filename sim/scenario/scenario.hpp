@@ -88,11 +88,11 @@ struct RebalanceSpec {
   PlacementKind to = PlacementKind::kEplb;
 };
 
-/// What a router on the CPU can do; only with router = cpu.
-struct RouterCpu {
-  FlopsPerSecond flops;      ///< Of the gate's GEMM, > 0.
+/// What a CPU can do that computes the router (router = cpu) or experts (memory.residency.miss).
+struct CpuRates {
+  FlopsPerSecond flops;      ///< Of the GEMMs, > 0.
   BytesPerSecond bandwidth;  ///< Of the CPU's memory, > 0.
-  SimTime per_batch;         ///< Fixed time of one layer's tokens, >= 0.
+  SimTime per_batch;         ///< Fixed time of one layer's tokens (experts: of one GPU's), >= 0.
 };
 
 /// dp · tp · pp = GPUs. Stage s of the pipeline is the GPUs from s · dp · tp on and has the layers
@@ -141,7 +141,7 @@ struct Parallel {
   /// smaller ep, a tensor-parallel group.
   [[nodiscard]] std::uint32_t exchange_gpus() const { return ep > tp ? ep : tp; }
   RouterPlacement router = RouterPlacement::kGpu;
-  RouterCpu router_cpu;
+  CpuRates router_cpu;
   /// router = card: index of the card in hardware.devices. It is no GPU rank then.
   std::uint32_t router_card = 0;
   [[nodiscard]] std::uint32_t stage_gpus() const { return dp * tp; }
@@ -278,6 +278,10 @@ enum class ResidencyPolicy : std::uint8_t { kAll, kLru, kLfu, kStatic };
 enum class PrefetchKind : std::uint8_t { kNone, kTrace, kFrequency };
 /// Which device has all experts: an SSD, or a pool of memory behind CXL ports.
 enum class ExpertStore : std::uint8_t { kSsd, kCxl };
+/// What becomes of an expert that is asked for and not on the GPU (sim/loop/host_experts.hpp).
+/// load: its weights come. cpu: its rows go to host memory, the CPU computes them. cheaper: what
+/// takes less for this expert by itself.
+enum class MissKind : std::uint8_t { kLoad, kCpu, kCheaper };
 struct ResidencySpec {
   ResidencyPolicy policy = ResidencyPolicy::kAll;
   std::uint32_t slots = 0;  ///< Experts of a MoE layer that a GPU keeps; 1 … E.
@@ -285,6 +289,8 @@ struct ResidencySpec {
   /// straight from it.
   std::uint32_t host_slots = 0;
   ExpertStore store = ExpertStore::kSsd;
+  MissKind miss = MissKind::kLoad;
+  CpuRates cpu;  ///< Of experts there; unless miss = load.
   PrefetchKind prefetch = PrefetchKind::kNone;
   std::uint32_t prefetch_experts = 0;  ///< Of a layer and GPU at most, frequency only.
   /// Both caches begin with the experts that the first steps of the scenario's own routing ask for

@@ -116,6 +116,17 @@ TEST(Diagnosis, SharesOfTheCriticalPathAreOfTheStep) {
   ASSERT_TRUE(f);
   EXPECT_NE(f->symptom.find("30.0 % of the slowest step"), std::string::npos) << f->symptom;
   EXPECT_NEAR(f->bound, 0.3, 1e-12);
+  EXPECT_NE(f->cure.find("prefetch"), std::string::npos) << f->cure;
+  // The same wait for experts that the CPU computes.
+  run.metrics.push_back({"experts on the CPU per step", 2.5, ""});
+  const std::optional<Finding> cpu = find(diagnose(run, "r.h5"), "expert loads");
+  ASSERT_TRUE(cpu);
+  EXPECT_NE(cpu->symptom.find("30.0 % of the slowest step waits for experts that are not on the "
+                              "GPU, 2.5 a step computed by the CPU"),
+            std::string::npos)
+      << cpu->symptom;
+  EXPECT_NE(cpu->cure.find("memory bandwidth (memory.residency.cpu)"), std::string::npos);
+  EXPECT_EQ(cpu->cure.find("prefetch"), std::string::npos) << "a static set brings nothing in";
 }
 
 TEST(Diagnosis, TellsASickExpertFromAHotOne) {
@@ -128,6 +139,9 @@ TEST(Diagnosis, TellsASickExpertFromAHotOne) {
   ASSERT_TRUE(f);
   EXPECT_NE(f->symptom.find("gpu1 MoE layer 3 expert 2"), std::string::npos) << f->symptom;
   EXPECT_NE(f->symptom.find("3.08 times"), std::string::npos) << f->symptom;
+  run::RunData there = sick;  // On a CPU it is as slow as that.
+  there.metrics.push_back({"experts on the CPU per step", 1, ""});
+  EXPECT_EQ(find(diagnose(there, "r.h5"), "sick expert"), std::nullopt);
   const run::RunData hot = changed([&](run::StepRecord& r, std::uint32_t s) {
     slow(r, s);
     r.expert_kept = {2, 2, 2, 2, 1, 1, 5, 1};
