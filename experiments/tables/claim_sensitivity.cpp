@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/error.hpp"
+#include "sim/scenario/scenario.hpp"
 
 namespace switchyard::tables {
 namespace {
@@ -192,6 +193,7 @@ void cure_by(const Sensible& of, const Rows& rows, std::size_t index,
   for (const bool up : {true, false}) {
     const std::vector<double> points = grid(a, up);
     std::vector<Values> values;
+    values.reserve(points.size());
     for (const double x : points) {
       values.push_back(rows.at(index, x));
     }
@@ -353,10 +355,12 @@ Table claim_sensitivity_table(const std::vector<Sensible>& all) {
 }
 
 std::vector<Table> make_claim_sensitivity(const TableContext& context) {
+  const auto& root = context.scenarios;
+  const double watermark = scenario::MemorySpec{}.watermark;
   return {claim_sensitivity_table(
-      {sensible_account(account_inputs(context.scenarios), claims::claims_of("account")),
-       sensible_arithmetic(arithmetic_inputs(context.scenarios),
-                           claims::claims_of("arithmetic"))})};
+      {sensible_account(account_inputs(root), claims::claims_of("account")),
+       sensible_arithmetic(arithmetic_inputs(root), claims::claims_of("arithmetic")),
+       sensible_fits(fits_inputs(root, watermark), claims::claims_of("fits"))})};
 }
 
 }  // namespace switchyard::tables

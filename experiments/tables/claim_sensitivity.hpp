@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Table `claim-sensitivity`: for each row of `account` and `arithmetic` whose verdict is
+// Table `claim-sensitivity`: for each row of `account`, `arithmetic` and `fits` whose verdict is
 // contradicted, the one assumption which, if it were x and all else as it is, makes the row true.
 // An assumption is one number that enters the row's arithmetic: a field of a model file, a figure
 // of a hardware file, or a figure of an article. The verdict at x comes from claims::verdict, as
@@ -21,6 +21,7 @@
 #include "experiments/claims/claims.hpp"
 #include "experiments/tables/account.hpp"
 #include "experiments/tables/arithmetic.hpp"
+#include "experiments/tables/fits.hpp"
 
 namespace switchyard::tables {
 
@@ -46,6 +47,8 @@ struct Sensible {
                                         const std::vector<claims::Claim>& claims);
 [[nodiscard]] Sensible sensible_arithmetic(const ArithmeticInputs& inputs,
                                            const std::vector<claims::Claim>& claims);
+[[nodiscard]] Sensible sensible_fits(const FitsInputs& inputs,
+                                     const std::vector<claims::Claim>& claims);
 
 /// One assumption that makes a row true.
 struct Cure {

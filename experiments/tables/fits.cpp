@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <map>
 
 #include "engine/base/error.hpp"
 #include "sim/scenario/hardware.hpp"
@@ -58,17 +57,28 @@ const std::vector<Recipe>& recipes() {
   return list;
 }
 
-Fit fit(const Recipe& recipe, const std::filesystem::path& scenarios) {
-  const auto config =
-      model::read_model_config(scenarios / "models" / fmt::format("{}.json", recipe.model));
-  const auto hardware = scenario::read_hardware(
-      (scenarios / "hardware" / fmt::format("{}.toml", recipe.hardware)).string());
-  Fit f;
-  f.gpus = hardware.gpu_count();
-  f.card = static_cast<double>(hardware.gpu_type(0).memory_bytes);
-  for (std::size_t r = 1; r < hardware.gpu_count(); ++r) {
-    SWITCHYARD_ASSERT(hardware.gpu(r).gpu_type == hardware.gpu(0).gpu_type, hardware.name);
+FitsInputs fits_inputs(const std::filesystem::path& scenarios, double watermark) {
+  FitsInputs inputs;
+  inputs.watermark = watermark;
+  for (const Recipe& recipe : recipes()) {
+    inputs.models[recipe.model] =
+        model::read_model_config(scenarios / "models" / fmt::format("{}.json", recipe.model));
+    const auto hardware = scenario::read_hardware(
+        (scenarios / "hardware" / fmt::format("{}.toml", recipe.hardware)).string());
+    for (std::size_t r = 1; r < hardware.gpu_count(); ++r) {
+      SWITCHYARD_ASSERT(hardware.gpu(r).gpu_type == hardware.gpu(0).gpu_type, hardware.name);
+    }
+    inputs.hardware[recipe.hardware] = {hardware.gpu_count(),
+                                        static_cast<double>(hardware.gpu_type(0).memory_bytes)};
   }
+  return inputs;
+}
+
+Fit fit(const Recipe& recipe, const FitsInputs& inputs) {
+  const model::ModelConfig& config = inputs.models.at(recipe.model);
+  Fit f;
+  f.gpus = inputs.hardware.at(recipe.hardware).count;
+  f.card = inputs.hardware.at(recipe.hardware).bytes;
   f.kv_token = model::kv_bytes_per_token(config, recipe.dtype.kv);
   const auto count = model::count_parameters(config);
   f.what = model::dtype_name(recipe.dtype.shared);
@@ -103,19 +113,25 @@ Fit fit(const Recipe& recipe, const std::filesystem::path& scenarios) {
   return f;
 }
 
-std::vector<Table> fits_tables(const std::filesystem::path& scenarios, double watermark,
-                               const std::vector<claims::Claim>& claims) {
+claims::Measurements measure_fits(const FitsInputs& inputs) {
   claims::Measurements measured;
+  for (const Recipe& recipe : recipes()) {
+    const Fit f = fit(recipe, inputs);
+    measured.add(recipe.row, f.fits(inputs.watermark) ? 1 : 0,
+                 fmt::format("{} GB of {} GB", show(f.needs / 1e9), show(f.has() / 1e9)));
+  }
+  return measured;
+}
+
+std::vector<Table> fits_tables(const FitsInputs& inputs, const std::vector<claims::Claim>& claims) {
+  const double watermark = inputs.watermark;
   std::map<std::string, Fit> fit_of;
   std::map<std::string, const Recipe*> recipe_of;
   for (const Recipe& recipe : recipes()) {
-    const Fit f = fit(recipe, scenarios);
-    measured.add(recipe.row, f.fits(watermark) ? 1 : 0,
-                 fmt::format("{} GB of {} GB", show(f.needs / 1e9), show(f.has() / 1e9)));
-    fit_of[recipe.row] = f;
+    fit_of[recipe.row] = fit(recipe, inputs);
     recipe_of[recipe.row] = &recipe;
   }
-  const auto judged = claims::judge(claims, measured);
+  const auto judged = claims::judge(claims, measure_fits(inputs));
   Table t;
   t.name = "fits";
   t.title = fmt::format("does the recipe fit: weights against memory, watermark {} %",
@@ -148,7 +164,7 @@ std::vector<Table> fits_tables(const std::filesystem::path& scenarios, double wa
 }
 
 std::vector<Table> make_fits(const TableContext& context) {
-  return fits_tables(context.scenarios, scenario::MemorySpec{}.watermark,
+  return fits_tables(fits_inputs(context.scenarios, scenario::MemorySpec{}.watermark),
                      claims::claims_of("fits"));
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,19 @@ struct Recipe {
 };
 [[nodiscard]] const std::vector<Recipe>& recipes();
 
+/// The GPUs of a hardware file, all alike.
+struct Cards {
+  std::uint64_t count = 0;
+  double bytes = 0;  ///< Of one.
+};
+struct FitsInputs {
+  std::map<std::string, model::ModelConfig> models;  ///< By preset name, as all recipes ask.
+  std::map<std::string, Cards> hardware;             ///< Likewise.
+  double watermark = 0.92;                           ///< Share of the memory, (0, 1].
+};
+/// Reads scenarios/models and scenarios/hardware.
+[[nodiscard]] FitsInputs fits_inputs(const std::filesystem::path& scenarios, double watermark);
+
 struct Fit {
   std::string what;  ///< Formats, in words.
   double needs = 0;  ///< Bytes, over all GPUs.
@@ -44,11 +58,11 @@ struct Fit {
   [[nodiscard]] bool fits(double watermark) const { return use() <= watermark; }
   std::uint64_t kv_token = 0;  ///< Bytes of KV cache per token.
 };
-[[nodiscard]] Fit fit(const Recipe& recipe, const std::filesystem::path& scenarios);
+[[nodiscard]] Fit fit(const Recipe& recipe, const FitsInputs& inputs);
 
-/// `watermark`: share of the memory, (0, 1].
-[[nodiscard]] std::vector<Table> fits_tables(const std::filesystem::path& scenarios,
-                                             double watermark,
+/// One quantity per recipe, 1 where it fits.
+[[nodiscard]] claims::Measurements measure_fits(const FitsInputs& inputs);
+[[nodiscard]] std::vector<Table> fits_tables(const FitsInputs& inputs,
                                              const std::vector<claims::Claim>& claims);
 
 }  // namespace switchyard::tables

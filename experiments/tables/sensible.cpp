@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <memory>
+#include <limits>
 #include <utility>
 
 #include "experiments/tables/claim_sensitivity.hpp"
@@ -77,6 +77,7 @@ std::vector<Field> fields_of(const ModelConfig& model) {
 /// What an article states in place of a shape, in 1e9 parameters.
 std::vector<Field> stated_of(const ModelConfig& model) {
   std::vector<Field> out;
+  out.reserve(model.stated.size());
   for (const auto& [key, value] : model.stated) {
     out.push_back(
         {fmt::format("B parameters stated, {}", key),
@@ -89,14 +90,15 @@ std::vector<Field> stated_of(const ModelConfig& model) {
 /// A number of the inputs that is no model's.
 template <typename Inputs>
 struct Plain {
-  const char* name;
+  std::string name;
   std::function<double(const Inputs&)> get;
   std::function<void(Inputs&, double)> set;
+  bool whole = false;
+  double most = std::numeric_limits<double>::infinity();
 };
 
 template <typename Inputs>
-using Measure = claims::Measurements (*)(const Inputs&, const std::vector<claims::Claim>&,
-                                         std::vector<Figure>*);
+using Measure = std::function<claims::Measurements(const Inputs&)>;
 
 template <typename Inputs>
 class Builder {
@@ -117,16 +119,14 @@ class Builder {
   }
   void plain(const std::vector<Plain<Inputs>>& all) {
     for (const Plain<Inputs>& p : all) {
-      add({p.name, p.get(inputs_), false}, [p](Inputs& in, double v) {
+      add({p.name, p.get(inputs_), p.whole, p.most}, [p](Inputs& in, double v) {
         p.set(in, v);
         return true;
       });
     }
   }
-  void figures(Measure<Inputs> measure) {
-    std::vector<Figure> seen;
-    (void)measure(inputs_, claims_, &seen);
-    for (const Figure& f : seen) {
+  void figures(const std::vector<Figure>& all) {
+    for (const Figure& f : all) {
       add({f.name, f.value, f.whole, f.most}, [name = f.name](Inputs& in, double v) {
         in.figures[name] = v;
         return true;
@@ -135,16 +135,16 @@ class Builder {
   }
   [[nodiscard]] Sensible done(Measure<Inputs> measure) && {
     Sensible out;
-    out.claims = claims_;
+    out.claims = std::move(claims_);
     out.assumptions = std::move(assumptions_);
-    out.measure = [inputs = std::move(inputs_), claims = std::move(claims_), measure,
+    out.measure = [inputs = std::move(inputs_), measure = std::move(measure),
                    set = std::move(set_)](std::size_t index,
                                           double value) -> std::optional<claims::Measurements> {
       Inputs changed = inputs;
       if (!set.at(index)(changed, value)) {
         return std::nullopt;
       }
-      return measure(changed, claims, nullptr);
+      return measure(changed);
     };
     return out;
   }
@@ -161,16 +161,22 @@ class Builder {
   std::vector<std::function<bool(Inputs&, double)>> set_;
 };
 
-/// Shapes before hardware before figures before totals without a shape: the order of those alike.
+/// For inputs whose figures can be changed. Shapes before hardware before figures before totals
+/// without a shape: the order of those alike.
 template <typename Inputs>
 Sensible sensible(const Inputs& inputs, const std::vector<claims::Claim>& claims,
-                  const std::vector<Plain<Inputs>>& plain, Measure<Inputs> measure) {
+                  const std::vector<Plain<Inputs>>& plain,
+                  claims::Measurements (*measure)(const Inputs&, const std::vector<claims::Claim>&,
+                                                  std::vector<Figure>*)) {
+  std::vector<Figure> figures;
+  (void)measure(inputs, claims, &figures);
   Builder<Inputs> builder(inputs, claims);
   builder.models(fields_of, true);
   builder.plain(plain);
-  builder.figures(measure);
+  builder.figures(figures);
   builder.models(stated_of, false);
-  return std::move(builder).done(measure);
+  return std::move(builder).done(
+      [claims, measure](const Inputs& in) { return measure(in, claims, nullptr); });
 }
 
 }  // namespace
@@ -205,6 +211,29 @@ Sensible sensible_arithmetic(const ArithmeticInputs& inputs,
        field("GB/s of optical I/O", &ArithmeticInputs::optical),
        field("GB/s of NCCL, largest message", &ArithmeticInputs::nccl_largest)},
       measure_arithmetic);
+}
+
+Sensible sensible_fits(const FitsInputs& inputs, const std::vector<claims::Claim>& claims) {
+  std::vector<Plain<FitsInputs>> plain;
+  for (const auto& [name, cards] : inputs.hardware) {
+    plain.push_back(
+        {"GPUs of " + name,
+         [name = name](const FitsInputs& in) {
+           return static_cast<double>(in.hardware.at(name).count);
+         },
+         [name = name](FitsInputs& in, double v) { in.hardware.at(name).count = whole(v); }, true});
+    plain.push_back(
+        {fmt::format("GB of a card ({})", name),
+         [name = name](const FitsInputs& in) { return 1e-9 * in.hardware.at(name).bytes; },
+         [name = name](FitsInputs& in, double v) { in.hardware.at(name).bytes = 1e9 * v; }});
+  }
+  plain.push_back({"watermark", [](const FitsInputs& in) { return in.watermark; },
+                   [](FitsInputs& in, double v) { in.watermark = v; }, false, 1});
+  Builder<FitsInputs> builder(inputs, claims);
+  builder.models(fields_of, true);
+  builder.plain(plain);
+  builder.models(stated_of, false);
+  return std::move(builder).done(measure_fits);
 }
 
 }  // namespace switchyard::tables

@@ -73,8 +73,7 @@ const std::vector<TableEntry>& table_entries() {
       {"capacity", "capacity rules: overflow, reroutes, drops, p99, on the shipped routing",
        make_capacity, false},
       {"claim-sensitivity",
-       "contradicted claims of account and arithmetic: the one assumption that would make each "
-       "true",
+       "contradicted claims of account, arithmetic, fits: the one assumption that makes each true",
        make_claim_sensitivity, false},
       {"conflicts", "where the articles contradict each other, with what the models give",
        make_conflicts, false},

@@ -131,7 +131,8 @@ const fs::path kScenarios = fs::path(SWITCHYARD_SOURCE_DIR) / "scenarios";
 TEST(ClaimSensitivity, AnswersOnTheArticlesFollowByHandAndHold) {
   const std::vector<Sensible> all = {
       sensible_account(account_inputs(kScenarios), claims::claims_of("account")),
-      sensible_arithmetic(arithmetic_inputs(kScenarios), claims::claims_of("arithmetic"))};
+      sensible_arithmetic(arithmetic_inputs(kScenarios), claims::claims_of("arithmetic")),
+      sensible_fits(fits_inputs(kScenarios, 0.92), claims::claims_of("fits"))};
   std::map<std::string, std::pair<std::string, double>> first;  // [row] assumption, needed
   std::map<std::string, std::map<std::string, Cure>> cures;     // [row][assumption]
   std::size_t checked = 0;
@@ -196,7 +197,13 @@ TEST(ClaimSensitivity, AnswersOnTheArticlesFollowByHandAndHold) {
            all[1].claims, measure_arithmetic(arithmetic_inputs(kScenarios), all[1].claims))) {
     contradicted += j.verdict == Verdict::kContradicted ? 1U : 0U;
   }
+  for (const auto& j : claims::judge(all[2].claims, measure_fits(fits_inputs(kScenarios, 0.92)))) {
+    contradicted += j.verdict == Verdict::kContradicted ? 1U : 0U;
+  }
   EXPECT_EQ(first.size(), contradicted);
+  // 3.6 TB of 0.92 x 80 GB, 48.9 cards, and of 0.92 x 188 GB, 20.8.
+  EXPECT_EQ(first.at("F01a"), (std::pair<std::string, double>("GPUs of hgx_h100", 49)));
+  EXPECT_EQ(first.at("F01b").second, 21);
 }
 
 TEST(ClaimSensitivity, ChangedFiguresChangeWhatTheyEnterAndNothingElse) {

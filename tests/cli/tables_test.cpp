@@ -144,7 +144,7 @@ TEST_F(Account, OneModelInTwoFormatsIsToldApart) {
   };
   EXPECT_EQ(formats(account_tables(inputs_, claims_)[0], "deepseek_r1"),
             "fp8 (file: embeddings, norms, head, router bf16)");
-  const auto fits = fits_tables(scenarios(), 0.92, claims::claims_of("fits"));
+  const auto fits = fits_tables(fits_inputs(scenarios(), 0.92), claims::claims_of("fits"));
   EXPECT_EQ(formats(fits[0], "F05a"), "all fp8");
   EXPECT_EQ(formats(fits[0], "F04a"), "bf16");
 }
@@ -226,7 +226,7 @@ TEST(Fits, NeedsAreThoseOfTheSpecification) {
   for (std::size_t i = 0; i < recipes().size(); ++i) {
     SCOPED_TRACE(known[i].row);
     ASSERT_EQ(recipes()[i].row, known[i].row);
-    const Fit f = fit(recipes()[i], scenarios());
+    const Fit f = fit(recipes()[i], fits_inputs(scenarios(), 0.92));
     EXPECT_NEAR(f.needs / 1e9, known[i].needs_gb, known[i].half_unit * 1.001);
     EXPECT_NEAR(f.has() / 1e9, known[i].has_gb, 1e-9);
     EXPECT_EQ(f.fits(0.92), known[i].fits);
@@ -245,15 +245,17 @@ std::string cell(const Table& t, const std::string& row, const std::string& colu
 
 TEST(Fits, TheWatermarkAndTheClaimDecide) {
   auto claims = claims::claims_of("fits");
-  const auto at92 = fits_tables(scenarios(), 0.92, claims);
+  const auto at92 = fits_tables(fits_inputs(scenarios(), 0.92), claims);
   EXPECT_EQ(cell(at92[0], "F06a", "verdict"), "reproduced");  // 90 %
   EXPECT_EQ(cell(at92[0], "F05a", "verdict"), "contradicted");
   EXPECT_EQ(cell(at92[0], "F06b", "verdict"), "contradicted");  // claimed not to fit, and does
-  EXPECT_EQ(cell(fits_tables(scenarios(), 0.89, claims)[0], "F06a", "verdict"), "contradicted");
+  EXPECT_EQ(cell(fits_tables(fits_inputs(scenarios(), 0.89), claims)[0], "F06a", "verdict"),
+            "contradicted");
   Claim& flipped = edit(claims, "F05a");
   flipped.value = 0;
   flipped.printed = "no";
-  EXPECT_EQ(cell(fits_tables(scenarios(), 0.92, claims)[0], "F05a", "verdict"), "reproduced");
+  EXPECT_EQ(cell(fits_tables(fits_inputs(scenarios(), 0.92), claims)[0], "F05a", "verdict"),
+            "reproduced");
 }
 
 class Batch : public ::testing::Test {
