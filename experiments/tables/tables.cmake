@@ -14,7 +14,7 @@ endforeach()
 set(claims_cpp "${CMAKE_CURRENT_BINARY_DIR}/embedded_claims.cpp")
 configure_file("${CMAKE_CURRENT_SOURCE_DIR}/claims/embedded.cpp.in" "${claims_cpp}" @ONLY)
 target_sources(switchyard_experiments PRIVATE
-  claims/claims.cpp "${claims_cpp}" tables/account.cpp tables/arithmetic.cpp
+  claims/claims.cpp "${claims_cpp}" tables/account.cpp tables/arithmetic.cpp tables/arithmetic_s0.cpp
   tables/batch_activation.cpp tables/batch_serving.cpp tables/bit_flips.cpp tables/claim_sensitivity.cpp
   tables/conflicts.cpp tables/sensible.cpp
   tables/coverage.cpp tables/domain_adapter.cpp tables/effective_parameters.cpp tables/feedback.cpp
