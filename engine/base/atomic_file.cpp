@@ -52,7 +52,7 @@ fs::path behind_links(const fs::path& name) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(fs::path target) : target_(behind_links(target)) {
+AtomicFile::AtomicFile(const fs::path& target) : target_(behind_links(target)) {
   if (target_.empty()) {
     throw InputError("output", "the file name is empty");
   }

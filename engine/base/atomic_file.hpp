@@ -12,7 +12,7 @@ namespace switchyard {
 /// the destructor removes the temporary, "<target>.<pid>.tmp", when commit() was not reached.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path target);
+  explicit AtomicFile(const std::filesystem::path& target);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

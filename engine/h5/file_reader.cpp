@@ -75,7 +75,7 @@ struct FileReader::State {
     check_status(H5Literate(node.id(), H5_INDEX_NAME, H5_ITER_INC, &at, collect_link, &links),
                  name);
     for (const auto& [child, type] : links) {
-      const std::string full = group.empty() ? child : group + "/" + child;
+      const std::string full = group.empty() ? child : fmt::format("{}/{}", group, child);
       if (type != H5L_TYPE_HARD) {
         fail(full, "a link out of its place; such files are refused");
       }

@@ -44,7 +44,7 @@ fs::path find_gui() {
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(':'), rest.size());
-    const fs::path here = fs::path(rest.substr(0, end)) / "switchyard-gui";
+    fs::path here = fs::path(rest.substr(0, end)) / "switchyard-gui";
     if (end > 0 && is_program(here)) return here;
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
@@ -146,6 +146,7 @@ int export_svg(const ExportOptions& options) {
   std::vector<std::string> words{gui.string(), "--render", options.output.string(),
                                  options.input.string()};
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::fflush(nullptr);

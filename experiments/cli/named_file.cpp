@@ -22,7 +22,7 @@ std::filesystem::path find_named(const std::string& name, const char* folder,
     return name;
   }
   const std::filesystem::path base = scenarios_root() / folder;
-  const std::filesystem::path file = base / (name + ".toml");
+  std::filesystem::path file = base / (name + ".toml");
   if (std::filesystem::is_regular_file(file, ec)) return file;
   std::vector<std::string> known;
   for (const auto& entry : std::filesystem::directory_iterator(base, ec)) {

@@ -167,6 +167,7 @@ class Reader {
   void take(std::size_t b, const std::vector<std::uint32_t>& numbers) {
     Batch& batch = batches_[b];
     std::vector<const Line*> lines;
+    lines.reserve(numbers.size());
     for (const std::uint32_t layer : numbers) lines.push_back(&batch.layers.at(layer));
     const auto zero = [&](const Line* line) {
       return std::all_of(line->ids.end() - static_cast<std::ptrdiff_t>(k_), line->ids.end(),

@@ -175,6 +175,7 @@ std::vector<Section> parse(std::string_view text, const std::string& where, bool
 const Section& choose(const std::vector<Section>& sections, const std::string& wanted,
                       const std::string& where) {
   std::vector<std::string> names;
+  names.reserve(sections.size());
   for (const Section& s : sections) names.push_back(s.collective.empty() ? "?" : s.collective);
   if (!wanted.empty()) {
     if (std::find(kCollectives.begin(), kCollectives.end(), wanted) == kCollectives.end()) {

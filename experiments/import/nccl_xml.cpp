@@ -276,7 +276,7 @@ NcclXml hardware_from_nccl_xml(std::string_view text, const std::string& where,
                        "name a hardware file of such a server");
     }
     const std::uint32_t most = lanes_of(nvlink->link_class);
-    const std::string type = fmt::format("nv{}", lanes);
+    std::string type = fmt::format("nv{}", lanes);
     if (lane_types.insert(lanes).second) {
       writer.link_type(
           type, nvlink->link_class, nvlink->bandwidth.value / most * lanes, *nvlink,

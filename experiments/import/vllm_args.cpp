@@ -108,12 +108,9 @@ Command parse(std::string_view text, const std::string& where) {
   Command command;
   for (; at < words.size() && !found; ++at) {
     const std::string& w = words[at].text;
-    if (w == "serve" && at > 0 &&
-        (words[at - 1].text == "vllm" || words[at - 1].text.ends_with("/vllm"))) {
-      found = true;
-    } else if (w == "vllm.entrypoints.openai.api_server") {
-      found = true;
-    }
+    const bool served = w == "serve" && at > 0 &&
+                        (words[at - 1].text == "vllm" || words[at - 1].text.ends_with("/vllm"));
+    found = served || w == "vllm.entrypoints.openai.api_server";
   }
   if (!found) {
     throw InputError(where + ":1", "no command \"vllm serve MODEL …\"",

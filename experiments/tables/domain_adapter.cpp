@@ -52,7 +52,8 @@ DomainScore domain_score(const RoutingEffect& run, const RoutingEffect& referenc
                     "the same texts");
   DomainScore out;
   out.perplexity = run.perplexity;
-  const auto n = static_cast<double>(run.first.size() / k);
+  const std::size_t tokens = run.first.size() / k;
+  const auto n = static_cast<double>(tokens);
   for (std::size_t i = 0; i < run.first.size(); i += k) {
     const auto at = static_cast<std::ptrdiff_t>(i);
     const auto to = static_cast<std::ptrdiff_t>(i + k);

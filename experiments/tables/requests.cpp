@@ -201,7 +201,7 @@ void run_shares(ShortRuns& runs, RequestRuns& out) {
     for (const std::string domain : {"vague", "clear"}) {
       const RoutingTrace routing = runs.trace("vague_clear", domain);
       const int requests = runs.quick() ? 24 : 256;
-      out.runs[domain + "." + attention] = read(
+      out.runs[fmt::format("{}.{}", domain, attention)] = read(
           runs.run(
               scenario(serving_s4(attention, runs.quick()), "closed",
                        fmt::format("users = {}, requests = {}", runs.quick() ? 16 : 64, requests)),
@@ -305,7 +305,7 @@ claims::Measurements measure_requests(const RequestRuns& runs) {
     double most = 0;
     std::map<std::string, double> median;
     for (const std::string tier : {"fast", "accurate", "pinned"}) {
-      const std::string run = tier + "." + load;
+      const std::string run = fmt::format("{}.{}", tier, load);
       median[tier] = v(run, "TTFT p50");
       least = least == 0 ? v(run, "TTFT least") : std::min(least, v(run, "TTFT least"));
       most = std::max(most, v(run, "TTFT most"));

@@ -103,7 +103,7 @@ Table ep_scaling_table(ShortRuns& runs) {
       const double experts = run.inventory.experts;
       const double k = run.inventory.top_k;
       double none = 1;  // Chance that one GPU has none of the k experts.
-      for (double i = 0; i < k; ++i) {
+      for (std::uint32_t i = 0; i < run.inventory.top_k; ++i) {
         none *= (experts - experts / static_cast<double>(ep) - i) / (experts - i);
       }
       std::uint64_t bytes = 0;
@@ -319,6 +319,7 @@ Table failure_table(ShortRuns& runs) {
               kDrawnRouting),
           faults));
       std::vector<double> steps;
+      steps.reserve(run.steps.size());
       for (const run::StepScalars& s : run.steps) {
         steps.push_back(1e-9 * static_cast<double>(s.end_ps - s.start_ps));
       }

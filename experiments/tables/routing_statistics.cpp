@@ -73,6 +73,7 @@ double mean_of(const RoutingSource& s, const F& f) {
 /// "17: 8.2 % of code, 2.1 % of all": the expert with the most load above its mean over texts.
 std::string specialist(const RoutingSource& s, const LayerChoices& layer) {
   std::vector<std::vector<double>> p;
+  p.reserve(layer.by_text.size());
   for (const Loads& load : layer.by_text) p.push_back(shares(load));
   double most = -1;
   std::string out = "n/a";

@@ -159,6 +159,12 @@ std::uint32_t forwarding_cost(DeviceKind kind) {
              : 0;
 }
 
+/// Routes go by nominal rates: what is left of a degraded link does not send traffic elsewhere. To
+/// the digits of a float, or rounding would choose among equals.
+double nominal(const DirectedLink& link) {
+  return static_cast<float>(link.bandwidth.value / link.achievable);
+}
+
 struct EdgeData {
   Cost weight;
   std::uint32_t link = 0;
@@ -186,7 +192,7 @@ struct RouteFinder {
         EdgeData data;
         data.link = l;
         data.weight = {forwarding_cost(graph.devices_[from].kind), link.p2p ? 0U : 1U, 1U,
-                       -link.bandwidth.value};
+                       -nominal(link)};
         edges.push_back({from, to, data});
       };
       add(link.from, link.to);

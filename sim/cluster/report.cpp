@@ -24,13 +24,17 @@ class CutGraph {
     const std::size_t devices = cluster.devices().size();
     source_ = devices;
     sink_ = devices + 1;
+    // As with routes, nothing passes through a memory or a card.
+    const auto ends = [&](std::uint32_t device) {
+      const DeviceKind kind = cluster.devices()[device].kind;
+      return kind == DeviceKind::kSsd || kind == DeviceKind::kCxl ||
+             kind == DeviceKind::kRouterCard;
+    };
     for (const DirectedLink& l : cluster.links()) {
       const auto capacity = static_cast<std::int64_t>(l.bandwidth.value);
       total_ += capacity;
-      add(l.from, l.to, capacity);
-      if (l.shared_medium) {
-        add(l.to, l.from, capacity);
-      }
+      if (!ends(l.from)) add(l.from, l.to, capacity);
+      if (l.shared_medium && !ends(l.to)) add(l.to, l.from, capacity);
     }
     for (const std::uint32_t gpu : cluster.gpus()) {
       from_source_.push_back(add(source_, gpu, 0));

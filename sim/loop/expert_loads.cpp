@@ -84,7 +84,8 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
                        "keep fewer experts in host memory");
     }
   }
-  for (std::uint32_t g = 0; g < gpus_ && cxl; ++g) {
+  const bool stored = cxl || spec.host_slots < experts_;  // Else the SSD is not read.
+  for (std::uint32_t g = 0; g < gpus_ && stored; ++g) {
     const scenario::Device& pool = s_.hardware.devices[exchange_.device_of(store[g])];
     const std::uint64_t need = std::uint64_t{experts_} * layers_ * each;
     if (pool.memory_bytes > 0 && need > pool.memory_bytes) {
@@ -92,7 +93,8 @@ void Simulator::make_expert_loads(const RoutingTrace* trace) {
                        fmt::format("{} experts of {} layers take {}, {} has {}", experts_, layers_,
                                    format_bytes(static_cast<double>(need)), pool.name,
                                    format_bytes(static_cast<double>(pool.memory_bytes))),
-                       "use a larger pool or a smaller format");
+                       cxl ? "use a larger pool or a smaller format"
+                           : "use a larger SSD or a smaller format");
     }
   }
   loads_ = std::make_unique<ExpertLoads>(ExpertLoads{

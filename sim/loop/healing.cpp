@@ -39,6 +39,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -287,7 +288,8 @@ void Simulator::rewire(std::vector<std::uint32_t>& lost, std::vector<std::uint32
       scenario::Link l = s_.hardware.links[k];
       // A GPU that is cut off uses no cable; leaving one keeps the graph connected.
       if (factor[k] == 0 && !cut_off_.contains(k)) continue;
-      if (factor[k] > 0) l.bandwidth.value *= factor[k];
+      // Its share, not its rate: routes go by nominal rates and stay.
+      if (factor[k] > 0) l.achievable *= factor[k];
       up.push_back(std::move(l));
     }
     now.hardware.links = std::move(up);
@@ -338,6 +340,7 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
   // Replicas wait by themselves, but their weights come over the same links.
   const std::vector<std::int64_t> loads =
       replicas() > 1 && !gpus.empty() ? host_load_ps() : std::vector<std::int64_t>();
+  std::map<std::uint32_t, std::int64_t> outages;  // Of replicas, by this step's losses.
   for (const std::uint32_t gpu : gpus) {
     // The shards of a sequence's pages are of no use without the lost one, nor are those of other
     // stages: its tokens pass through all layers again. So they do for pages on several GPUs, even
@@ -366,7 +369,10 @@ void Simulator::restart_gpus(std::uint64_t step, const std::vector<std::uint32_t
       const std::uint32_t engine = engine_of(gpu);
       batch_->outage(engine, now + hang + load);
       hang_until_[engine] = 0;  // The outage has it.
-      recovery_ps_ += hang + load;
+      // GPUs of a replica that restart side by side keep it away once, for the longest of them.
+      std::int64_t& away = outages[engine];
+      recovery_ps_ += std::max<std::int64_t>(hang + load - away, 0);
+      away = std::max(away, hang + load);
       event(
           run::EventKind::kPolicyAction, now, step, gpu, 0,
           fmt::format("healing: {} restarts, replica {} is away for {}", s_.hardware.gpu(gpu).name,

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -224,7 +226,30 @@ std::string_view Node::kind_name() const {
   return "a date or time";
 }
 
+/// toml++ takes a dotted key part by part, each deeper in the stack.
+void refuse_long_keys(std::string_view text, const std::shared_ptr<const Source>& source) {
+  constexpr std::uint32_t kMostParts = 256;
+  std::uint32_t line = 1, column = 0, parts = 1;
+  for (const char c : text) {
+    ++column;
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '.') {
+      if (++parts > kMostParts) {
+        throw InputError(place(source, line, column),
+                         fmt::format("a key of more than {} parts", kMostParts));
+      }
+    } else if (c == '\n') {
+      ++line;
+      column = 0;
+      parts = 1;
+    } else if (std::isalnum(u) == 0 && u < 0x80 && std::strchr("_- \t\"'", c) == nullptr) {
+      parts = 1;
+    }
+  }
+}
+
 Node parse_toml(std::string_view text, const std::shared_ptr<const Source>& source) {
+  refuse_long_keys(text, source);
   try {
     const toml::table table = toml::parse(text, std::string_view(source->name));
     return convert(table, source);

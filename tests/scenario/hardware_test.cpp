@@ -245,6 +245,35 @@ TEST(Hardware, EveryShippedFileIsValidAndNamesTheSourceOfEveryFigure) {
   }
 }
 
+TEST(Hardware, WhoeverTakesTheLatencyOfACallKnowsWhatItsLaterPhasesPay) {
+  std::size_t checked = 0;
+  for (const std::string& name : shipped_names()) {
+    for (const Link& l : shipped(name).links) {
+      const bool nvlink = l.link_class == LinkClass::kNvlink3 ||
+                          l.link_class == LinkClass::kNvlink4 ||
+                          l.link_class == LinkClass::kNvlink5;
+      if (!nvlink) continue;
+      ++checked;
+      EXPECT_TRUE(l.phase_latency && *l.phase_latency < l.latency) << name << ": " << l.name;
+    }
+  }
+  EXPECT_GT(checked, 100U);
+}
+
+TEST(Hardware, AKeyOfTooManyPartsIsRefused) {
+  std::string deep;
+  for (int i = 0; i < 20'000; ++i) deep += "a.";
+  const char* const said = "a key of more than 256 parts";
+  for (const std::string& text : {deep + "b = 1\n", "[" + deep + "b]\n", "[[" + deep + "b]]\n"}) {
+    EXPECT_EQ(refusal("name = \"x\"\n" + text).find("scenarios/hardware/h200.toml:2:"), 0U);
+    EXPECT_NE(refusal("name = \"x\"\n" + text).find(said), std::string::npos);
+  }
+  // Numbers and sentences have points, too.
+  std::string numbers = "x = [";
+  for (int i = 0; i < 1'000; ++i) numbers += "0.5, ";
+  EXPECT_EQ(refusal(numbers + "]\n").find(said), std::string::npos);
+}
+
 TEST(Hardware, AThousandGpusAreReadQuickly) {
   std::string text =
       "[gpu_types.g]\nmemory = \"80 GB\"\nhbm = \"1 TB/s\"\npeak = { bf16 = \"1 TFLOP/s\" }\n"

@@ -349,8 +349,29 @@ TEST(Shipped, RoutesOfTheHardwareFilesAreThoseOfTheMachines) {
     const RouteTable t = g.routes(ends);
     EXPECT_EQ(path(t, 0, 2), "gpu0>cpu0 cpu0>pool");
     EXPECT_EQ(path(t, 2, 1), "pool>cpu1 cpu1>gpu7");
+    EXPECT_EQ(bisection(g).capacity, gb(3600));  // Nothing passes through the pool.
   }
   EXPECT_EQ(bisection(shipped("whatif_optical")).capacity, gb(20000));
+}
+
+TEST(Shipped, WhatIsLeftOfALinkDoesNotSendItsTrafficOverPcie) {
+  scenario::HardwareSpec h = scenario::read_hardware(std::string(SWITCHYARD_SOURCE_DIR) +
+                                                     "/scenarios/hardware/hgx_h100.toml");
+  const RouteTable whole = build_cluster(h).routes();
+  const std::string way = path(whole, 2, 0);
+  ASSERT_EQ(way.find("cpu"), std::string::npos) << way;
+  for (const double left : {0.3, 0.1, 0.01}) {
+    scenario::HardwareSpec worn = h;
+    for (scenario::Link& l : worn.links) {
+      const bool own = worn.devices[l.a].name == "gpu2" || worn.devices[l.b].name == "gpu2";
+      if (own && l.link_class == scenario::LinkClass::kNvlink4) l.achievable *= left;
+    }
+    const RouteTable t = build_cluster(worn).routes();
+    EXPECT_EQ(path(t, 2, 0), way) << left;
+    EXPECT_EQ(path(t, 0, 2), path(whole, 0, 2)) << left;
+    const std::uint32_t first = t.links_of(2, 0)[0];
+    EXPECT_NEAR(t.bandwidth[first], left * whole.bandwidth[first], 1) << left;
+  }
 }
 
 TEST(Routes, AThousandGpusTakeUnderASecond) {

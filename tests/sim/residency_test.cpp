@@ -698,6 +698,12 @@ TEST(Residency, SaysWhatItDoesNotTake) {
        "accepted");
   says({"model.expert_intermediate=16384"},
        "8 experts of 2 layers take 1.50 GiB, cpu has 953.67 MiB");
+  says({"memory.residency.host_slots=2", "model.expert_intermediate=16384",
+        "hardware.devices=[{ name = \"gpu\", count = 2, kind = \"gpu\", type = \"toy\" }, { name = "
+        "\"cpu\", kind = \"cpu\", memory = \"1 GB\" }, { name = \"ssd\", kind = \"ssd\", bandwidth "
+        "= "
+        "\"5 GB/s\", memory = \"1 GB\" }]"},
+       "8 experts of 2 layers take 1.50 GiB, ssd has 953.67 MiB");
 }
 
 }  // namespace switchyard::sim

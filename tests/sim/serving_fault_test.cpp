@@ -252,6 +252,20 @@ TEST(ReplicaFaults, ThatEndBeforeTheBreakerOpensLeaveTheRequestsWhereTheyAre) {
   EXPECT_GE(metric(r, "requests that lost their pages"), 1);
 }
 
+TEST(ReplicaFaults, GpusThatRestartSideBySideKeepTheirReplicaAwayOnce) {
+  const auto recovery = [](const std::string& events) {
+    return metric(
+        run_of(serving(events, {"parallel.ep=4", "faults.reaction=restart", "faults.restart=5 ms"},
+                       ", front_end = { replicas = 2 }")),
+        "recovery time");
+  };
+  const double one = recovery(kLoss);
+  EXPECT_GT(one, 5.1);
+  const double both = recovery(kLoss + R"(,{kind="gpu_loss",gpu="gpu2",step=20})");
+  EXPECT_GE(both, one);
+  EXPECT_LT(both, one + 4);  // Their weights share links; detection and restart count once.
+}
+
 TEST(ReplicaFaults, SlowDamagedAndStalledOnesStayInTheirReplica) {
   const std::string two = ", front_end = { replicas = 2 }";
   for (const char* event : {R"({kind="slow_gpu",gpu="gpu1",factor=3,step=4})",
