@@ -47,6 +47,8 @@ Children& children() {
 }  // namespace
 
 void watch_interrupts() {
+  // Beyond `ulimit -f` a write fails with EFBIG then, as on a full disk.
+  (void)std::signal(SIGXFSZ, SIG_IGN);
   sigset_t watched;
   sigemptyset(&watched);
   bool any = false;

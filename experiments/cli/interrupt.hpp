@@ -13,7 +13,7 @@
 
 namespace switchyard::cli {
 
-/// Call once, before any other thread is started.
+/// Call once, before any other thread is started. SIGXFSZ is ignored from then on.
 void watch_interrupts();
 
 /// Runs `work` in a child process, which ends with the value it returns; `work` must not throw.

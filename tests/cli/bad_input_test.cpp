@@ -551,3 +551,16 @@ TEST(BadInput, AFullStandardOutputIsNamed) {
     EXPECT_EQ(r.err, "switchyard: cannot write to standard output\n") << verb;
   }
 }
+
+TEST(BadInput, ALimitOnTheSizeOfFilesIsAnErrorAndLeavesNothing) {
+  const fs::path folder = fs::absolute("limit");
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  const ProcessResult r = run_process(
+      {"/bin/sh", "-c",
+       "cd '" + folder.string() + "' && ulimit -f 8 && '" + switchyard_binary() + "' sim '" +
+           source_path("scenarios/offload_cpu.toml").string() + "' -o r.h5"});
+  EXPECT_EQ(r.exit_code, 2) << r.err;
+  EXPECT_EQ(r.err, "switchyard: r.h5: cannot write: File too large\n");
+  EXPECT_TRUE(fs::is_empty(folder));
+}
