@@ -101,7 +101,6 @@ Table ep_scaling_table(ShortRuns& runs) {
       const double step = metric(run, "step time mean");
       one = ep == 1 ? step : one;
       const double experts = run.inventory.experts;
-      const double k = run.inventory.top_k;
       double none = 1;  // Chance that one GPU has none of the k experts.
       for (std::uint32_t i = 0; i < run.inventory.top_k; ++i) {
         none *= (experts - experts / static_cast<double>(ep) - i) / (experts - i);
