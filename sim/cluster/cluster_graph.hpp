@@ -10,7 +10,7 @@
 //      GPU to GPU; SSDs and memory pools never forward),
 //   2. peer-to-peer before staged through host memory,
 //   3. fewest hops,
-//   4. largest bottleneck bandwidth,
+//   4. largest bottleneck bandwidth, nominal: what is left of a degraded link moves no route,
 //   5. lowest device index, then lowest link index, walking back from the destination.
 // GPU to GPU without peer-to-peer: the route is source → nearest CPU (same order) → destination,
 // two copies that run as a pipeline of chunks: both legs carry all the bytes and both latencies
