@@ -71,9 +71,10 @@ Table time_table(const run::RunData& run, const Measured& m) {
                       share(m.phase_s[p], m.seconds),
                       known ? fmt::format("{:.4f}", all * 1e3) : "n/a", share(all, m.gpu_seconds)});
   }
-  t.notes.push_back(fmt::format("{} steps, {:.4f} ms in sum, {:.4f} ms from first to last, {} GPUs; "
-                                "warm-up left out",
-                                m.steps, m.seconds * 1e3, m.span_s * 1e3, gpus));
+  t.notes.push_back(
+      fmt::format("{} steps, {:.4f} ms in sum, {:.4f} ms from first to last, {} GPUs; "
+                  "warm-up left out",
+                  m.steps, m.seconds * 1e3, m.span_s * 1e3, gpus));
   t.notes.emplace_back(
       "critical path: sums to the step time; all GPUs: each GPU's own time, host and wait "
       "included");
@@ -109,14 +110,16 @@ Table rates_table(const run::RunData& run, const Measured& m) {
       "%");
   add("of it dispatch and combine", time, 100.0 * exchange / m.seconds, "%");
   add("of it collectives", time, 100.0 * collective / m.seconds, "%");
-  add("sent over links, per step", m.steps > 0,
+  add("sent from GPU to GPU, per step", m.steps > 0,
       static_cast<double>(m.bytes_sent) / static_cast<double>(m.steps) * 1e-6, "MB");
   add("kernels launched per step, all GPUs", m.steps > 0 && m.kernels > 0,
       static_cast<double>(m.kernels) / static_cast<double>(m.steps), "");
   add("GPU time per kernel", m.kernels > 0, m.gpu_seconds / static_cast<double>(m.kernels) * 1e6,
       "us");
   t.notes.emplace_back(
-      "GB = 1e9 B; communication: dispatch, combine and collectives on the critical path");
+      "GB = 1e9 B; communication: dispatch, combine and collectives on the critical path; sent: "
+      "what "
+      "relays pass on and loads of weights are not in it");
   return t;
 }
 
@@ -207,7 +210,8 @@ Table copies_table(const run::RunData& run, const Measured& m) {
   if (t.rows.empty()) {
     t.notes.emplace_back("n/a: nothing was sent");
   } else {
-    t.notes.emplace_back("rate: over the time from the first measured step to the end of the last, idle included");
+    t.notes.emplace_back(
+        "rate: over the time from the first measured step to the end of the last, idle included");
   }
   return t;
 }

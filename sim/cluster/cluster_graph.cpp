@@ -124,6 +124,10 @@ ClusterGraph build_cluster(const scenario::HardwareSpec& hardware) {
   return graph;
 }
 
+bool passes_on(DeviceKind kind) {
+  return kind != DeviceKind::kSsd && kind != DeviceKind::kCxl && kind != DeviceKind::kRouterCard;
+}
+
 namespace {
 
 /// Length of a route, compared lexicographically; see the order in the header. `width` is the
@@ -151,12 +155,8 @@ constexpr std::uint32_t kNever = 1U << 20;
 
 /// What leaving a device of this kind adds to the count of forwarders.
 std::uint32_t forwarding_cost(DeviceKind kind) {
-  if (kind == DeviceKind::kGpu) {
-    return 1;
-  }
-  return kind == DeviceKind::kSsd || kind == DeviceKind::kCxl || kind == DeviceKind::kRouterCard
-             ? kNever
-             : 0;
+  if (kind == DeviceKind::kGpu) return 1;
+  return passes_on(kind) ? 0 : kNever;
 }
 
 /// Routes go by nominal rates: what is left of a degraded link does not send traffic elsewhere. To

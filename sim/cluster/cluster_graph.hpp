@@ -117,4 +117,7 @@ class ClusterGraph {
 /// the SSD's stated rate.
 ClusterGraph build_cluster(const scenario::HardwareSpec& hardware);
 
+/// Whether traffic may go on from a device of this kind: not from memories and router cards.
+[[nodiscard]] bool passes_on(DeviceKind kind);
+
 }  // namespace switchyard::cluster

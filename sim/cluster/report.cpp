@@ -24,11 +24,8 @@ class CutGraph {
     const std::size_t devices = cluster.devices().size();
     source_ = devices;
     sink_ = devices + 1;
-    // As with routes, nothing passes through a memory or a card.
     const auto ends = [&](std::uint32_t device) {
-      const DeviceKind kind = cluster.devices()[device].kind;
-      return kind == DeviceKind::kSsd || kind == DeviceKind::kCxl ||
-             kind == DeviceKind::kRouterCard;
+      return !passes_on(cluster.devices()[device].kind);
     };
     for (const DirectedLink& l : cluster.links()) {
       const auto capacity = static_cast<std::int64_t>(l.bandwidth.value);

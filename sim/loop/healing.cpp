@@ -34,6 +34,9 @@
 // one whose step comes first checks for all; every other one goes on with its step and begins its
 // own load after it: what is left of that when it goes on, its next step waits for.
 //
+// A host without room for what a lost GPU loads from it is an error (weight_sources.cpp); a stated
+// faults.reload is the rate of wherever the weights are.
+//
 // Not modelled: loads from host memory beside other traffic, spare GPUs, time to agree on the new
 // layout (part of faults.detection).
 #include <fmt/format.h>
@@ -611,25 +614,18 @@ std::vector<std::int64_t> Simulator::host_load_ps() const {
   // All loads side by side over the links: they end together, which is no worse for anybody than
   // the busiest link allows.
   const cluster::ClusterGraph graph = network::cluster_of(s_);
+  const std::vector<std::uint32_t> host = hosts_to_reload_from();
   std::vector<std::uint32_t> endpoints = graph.gpus();
-  std::vector<std::uint32_t> cpus;
-  for (std::uint32_t d = 0; d < graph.devices().size(); ++d) {
-    if (graph.devices()[d].kind == cluster::DeviceKind::kCpu) cpus.push_back(d);
-  }
-  endpoints.insert(endpoints.end(), cpus.begin(), cpus.end());
-  network::BottleneckModel model(graph.routes(endpoints));
   std::vector<network::Transfer> transfers;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (host_load_[g] == 0) continue;
-    std::uint32_t near = 0;
-    for (std::uint32_t c = 0; c < cpus.size(); ++c) {
-      if (graph.devices()[cpus[c]].node == node_[g]) {
-        near = c;
-        break;
-      }
-    }
-    transfers.push_back({gpus_ + near, g, host_load_[g]});
+    require_room(host[g], host_load_[g], {g}, "faults.reload",
+                 "state the rate at which weights come from elsewhere");
+    const auto at = std::find(endpoints.begin() + gpus_, endpoints.end(), host[g]);
+    transfers.push_back({static_cast<std::uint32_t>(at - endpoints.begin()), g, host_load_[g]});
+    if (at == endpoints.end()) endpoints.push_back(host[g]);
   }
+  network::BottleneckModel model(graph.routes(endpoints));
   std::vector<std::uint64_t> link_bytes(model.links());
   const std::int64_t t = model.evaluate(transfers, link_bytes).duration.ps();
   for (std::uint32_t g = 0; g < gpus_; ++g) {
@@ -702,19 +698,17 @@ void Simulator::pay_faults(std::uint64_t step) {
       wait(g, ps[g], g, StragglerReason::kExpertLoadFromHost);
       straggler_ps_[kByFault][g] += ps[g];
     }
-    healing_.push_back(
-        fmt::format("{} from host memory in {}",
-                    format_bytes(static_cast<double>(std::accumulate(
-                        host_load_.begin(), host_load_.end(), std::uint64_t{0}))),
-                    format_time(SimTime::from_ps(ps[last]))));
+    healing_.push_back(fmt::format("{} from host memory in {}",
+                                   format_bytes(static_cast<double>(std::accumulate(
+                                       host_load_.begin(), host_load_.end(), std::uint64_t{0}))),
+                                   format_time(SimTime::from_ps(ps[last]))));
   }
   const std::uint64_t bytes = std::accumulate(travel_.begin(), travel_.end(), std::uint64_t{0});
   if (bytes > 0) {
     std::int64_t duration = 0, floor = 0;
     exchange(run::Phase::kCollective, run::kNone, {travel_}, duration, floor, Among::kAll);
-    healing_.push_back(
-        fmt::format("{} over links in {}", format_bytes(static_cast<double>(bytes)),
-                    format_time(SimTime::from_ps(duration))));
+    healing_.push_back(fmt::format("{} over links in {}", format_bytes(static_cast<double>(bytes)),
+                                   format_time(SimTime::from_ps(duration))));
   }
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     if (leaving_[g] > 0)

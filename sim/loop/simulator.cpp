@@ -15,6 +15,7 @@
 #include "sim/loop/fixed_batch.hpp"
 #include "sim/loop/step_loop.hpp"
 #include "sim/network/from_scenario.hpp"
+#include "sim/run/metrics.hpp"
 #include "sim/scenario/place.hpp"
 #include "sim/serving/kv_shards.hpp"
 #include "sim/serving/serving.hpp"
@@ -152,6 +153,7 @@ Simulator::Simulator(const scenario::Scenario& scenario, const RoutingTrace* tra
       layout().rebalance.to == scenario::PlacementKind::kTopologyHot) {
     speed_ = rank_speeds(s_, layout());
   }
+  check_weight_sources();
 }
 
 std::vector<std::uint32_t> Simulator::nodes(const scenario::Scenario& s) {
@@ -268,8 +270,11 @@ run::Inventory Simulator::inventory() const {
 
 /// Everything but the routed experts, on one GPU.
 std::uint64_t Simulator::backbone_bytes(const Pool& pool, std::uint32_t stage) const {
-  const model::ModelConfig& shard = pool.shard;
-  const std::uint32_t pp = pool.layout.pp;
+  return backbone_bytes(pool.shard, pool.layout.pp, stage);
+}
+
+std::uint64_t Simulator::backbone_bytes(const model::ModelConfig& shard, std::uint32_t pp,
+                                        std::uint32_t stage) const {
   model::ParameterCount all =
       model::count_parameters(staged() ? stage_of(shard, pp, stage) : shard);
   if (staged()) {
@@ -842,6 +847,39 @@ void Simulator::note_calibration(SimulationResult& result) const {
           : ""));
 }
 
+/// Settings that change nothing here, though a sweep may well go through them.
+void Simulator::note_idle_settings(bool one_server, SimulationResult& result) const {
+  if (layers_ == 0) return;
+  if (s_.network.dispatch == scenario::DispatchKind::kPerNode && one_server) {
+    result.notes.emplace_back(
+        "network.dispatch = \"per_node\" sends one copy to each server, and there is one: the "
+        "exchanges are those of \"per_rank\"");
+  }
+  scenario::Payload bare = s_.network.payload;
+  bare.scale_block = 0;
+  const std::uint64_t hidden = s_.model.hidden_size;
+  if (scenario::origin_of(s_, "network.payload.scale_block") != "network.payload.scale_block" &&
+      s_.network.payload.scale_block > 0 &&
+      bare.dispatch_bytes(hidden) == s_.network.payload.dispatch_bytes(hidden) &&
+      bare.combine_bytes(hidden) == s_.network.payload.combine_bytes(hidden)) {
+    result.notes.emplace_back(
+        "network.payload.scale_block: only formats of 8 bits and less have scales, and neither "
+        "payload is of one");
+  }
+  if (s_.network.chunk_by != scenario::ChunkBy::kExperts) return;
+  std::uint32_t most = 0;
+  for (const auto& pool : pools_) {
+    for (std::uint32_t l = 0; l < layers_; ++l) {
+      const std::vector<std::uint32_t>& count = pool->map.row(l).count;
+      most = std::max(most, *std::max_element(count.begin(), count.end()));
+    }
+  }
+  if (most > 1) return;
+  result.notes.emplace_back(
+      "network.chunk_by = \"experts\": no GPU has more than one expert of a layer, so one chunk "
+      "has all rows");
+}
+
 /// What a reader of the run must know beside its numbers.
 void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
                             SimulationResult& result) const {
@@ -865,14 +903,16 @@ void Simulator::note_result(const run::Inventory& inv, std::uint64_t steps,
                     "(max_position_embeddings): costs are right, answers would not be",
                     longest, s_.model.name, most));
   }
-  if (s_.network.algorithm == scenario::ExchangeAlgorithm::kHierarchical &&
-      std::all_of(inv.gpus.begin(), inv.gpus.end(),
-                  [&](const run::GpuInfo& g) { return g.node == inv.gpus.front().node; })) {
+  const bool one_server = std::all_of(inv.gpus.begin(), inv.gpus.end(), [&](const run::GpuInfo& g) {
+    return g.node == inv.gpus.front().node;
+  });
+  if (s_.network.algorithm == scenario::ExchangeAlgorithm::kHierarchical && one_server) {
     result.notes.emplace_back(
         "network.algorithm = \"hierarchical\" goes by servers, and there is one: the exchanges are "
         "the direct ones; where GPUs of a server form groups on different fabrics, say so with "
         "`node` in the hardware file");
   }
+  note_idle_settings(one_server, result);
   std::int64_t last = 0;  // The latest start of a step: a fault begins with one.
   for (const run::StepScalars& x : sink_.data().steps) last = std::max(last, x.start_ps);
   for (const scenario::FaultRule& r : s_.faults.events) {
@@ -1112,6 +1152,10 @@ SimulationResult Simulator::run(const std::string& trace_hash, const ProgressCal
   }
   for (run::Metric& m : energy_metrics(s_, sink_.data())) {
     sink_.data().metrics.push_back(std::move(m));
+  }
+  for (const run::Metric& m : sink_.data().metrics) {
+    const run::MetricDefinition* d = run::find_metric(m.name);
+    SWITCHYARD_ASSERT(d != nullptr && d->unit == m.unit, "no definition of metric " + m.name);
   }
   for (run::Violation& v : sink_.finish()) result.violations.push_back(std::move(v));
   note_result(inv, std::max<std::uint64_t>(step, 1), result);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "engine/model/accounting.hpp"
@@ -69,6 +70,7 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
     return bytes[gpu] > 0 ? static_cast<double>(bytes[gpu]) / longest : narrowest;
   };
   timelines_.clear();
+  std::map<std::uint32_t, std::uint64_t> buffers;  // Of each host, for all its GPUs.
   std::int64_t begin = 0;
   for (std::uint32_t g = 0; g < gpus_; ++g) {
     LoadJob& job = jobs[g];
@@ -88,6 +90,7 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
     }
     const LoadTimeline t = load_timeline(spec, job);
     check_time(t.ready_ps);
+    buffers[host] += t.host_buffers;
     // What is in memory when; parallel: workspace and table meet.
     if (job.backbone > 0) {
       ledger_.allocate(g, MemoryCategory::kWeights, job.backbone, t.backbone_ps, run::kNone,
@@ -126,6 +129,16 @@ void Simulator::start_up(std::vector<LoadJob>& jobs) {
     state("table there", t.table_begin_ps, t.table_end_ps);
     begin = std::max(begin, spec.by_layer ? t.backbone_ps : t.ready_ps);
     timelines_.push_back(t);
+  }
+  for (const auto& [host, need] : buffers) {
+    const scenario::Device& device = s_.hardware.devices[exchange_.device_of(host)];
+    if (device.memory_bytes == 0 || need <= device.memory_bytes) continue;
+    throw InputError(
+        "memory.loading.shards",
+        fmt::format("{} shards in flight to each GPU take {} of host buffers, {} has {}",
+                    std::min(spec.in_flight, spec.shards), format_bytes(static_cast<double>(need)),
+                    device.name, format_bytes(static_cast<double>(device.memory_bytes))),
+        "use more shards or fewer in flight");
   }
   std::fill(ready_.begin(), ready_.end(), begin);
   for (run::Event& e : ledger_.take_events()) sink_.data().events.push_back(std::move(e));

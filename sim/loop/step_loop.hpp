@@ -173,6 +173,7 @@ class Simulator {
   void note_allocator(SimulationResult& result);
   void begin_step(std::uint64_t step, const run::Inventory& inv);
   void compute_layers();
+  void note_idle_settings(bool one_server, SimulationResult& result) const;
   void note_result(const run::Inventory& inv, std::uint64_t steps, SimulationResult& result) const;
   void note_calibration(SimulationResult& result) const;
   void compose_step();
@@ -209,7 +210,8 @@ class Simulator {
   [[nodiscard]] OneCall inside_call(std::size_t phases, std::size_t first = 0) const;
   /// Whether dispatch and combine of a layer need no matrices of bytes: the copies tell.
   [[nodiscard]] bool copies_suffice();
-  /// The layer's dispatch, or its way back, by traffic_.copies; count_copies_sent() has their bytes.
+  /// The layer's dispatch, or its way back, by traffic_.copies; count_copies_sent() has their
+  /// bytes.
   void exchange_copies(run::Phase phase, std::uint32_t moe, bool back, std::int64_t& duration,
                        std::int64_t& floor);
   void count_copies_sent();
@@ -571,6 +573,23 @@ class Simulator {
   void wait(std::uint32_t gpu, std::int64_t ps, std::uint32_t whose, StragglerReason reason);
   [[nodiscard]] std::vector<std::int64_t> host_load_ps() const;
   [[nodiscard]] std::uint64_t backbone_bytes(const Pool& pool, std::uint32_t stage = 0) const;
+  /// Of stage `stage` of `pp`, for a model or what one GPU holds of it.
+  [[nodiscard]] std::uint64_t backbone_bytes(const model::ModelConfig& shard, std::uint32_t pp,
+                                             std::uint32_t stage) const;
+  // Devices that weights come from (weight_sources.cpp).
+  /// Error where host memory or an SSD cannot hold what is loaded from it.
+  void check_weight_sources() const;
+  /// Error at `where` if the device has less than `need`, the weights of `gpus`.
+  void require_room(std::uint32_t device, std::uint64_t need,
+                    const std::vector<std::uint32_t>& gpus, const std::string& where,
+                    const std::string& hint) const;
+  /// Bytes of the weights that the GPUs hold, each part of the model once.
+  [[nodiscard]] std::uint64_t distinct_weights(const std::vector<std::uint32_t>& gpus) const;
+  [[nodiscard]] std::uint64_t distinct_experts_bytes(const Pool& pool,
+                                                     const std::vector<std::uint32_t>& gpus) const;
+  /// [G] the CPU (device) that a GPU loads from after a fault: of its node, then by fewest links;
+  /// kNone without any.
+  [[nodiscard]] std::vector<std::uint32_t> hosts_to_reload_from() const;
   /// GPUs that cannot work without each other: the group of the GPU, or the GPU.
   [[nodiscard]] std::vector<std::uint32_t> unit_of(std::uint32_t gpu) const;
   [[nodiscard]] std::string describe(const FaultChange& change) const;
@@ -580,7 +599,7 @@ class Simulator {
   const scenario::Scenario& s_;
   RunSink& sink_;
   std::uint32_t gpus_, layers_, experts_;
-  bool windows_ = false;  ///< Some layer has a sliding window.
+  bool windows_ = false;                      ///< Some layer has a sliding window.
   std::vector<std::unique_ptr<Pool>> pools_;  // One, or prefill replicas and the others.
   Pool* pool_ = nullptr;                      // of the step
   std::size_t copies_ = 0;                    // of the experts, in all pools
@@ -807,8 +826,8 @@ class Simulator {
   RouteWorkspace workspace_;
   LayerDecision decision_;
   LayerTraffic traffic_;
-  bool by_copies_ = false;                   // The layer's traffic has no matrices of bytes.
-  std::vector<std::uint32_t> step_copies_;   // [G][G] that travelled so; empty: none in this step
+  bool by_copies_ = false;                  // The layer's traffic has no matrices of bytes.
+  std::vector<std::uint32_t> step_copies_;  // [G][G] that travelled so; empty: none in this step
   std::vector<ExchangeTiming> timings_;
   std::vector<std::uint32_t> group_rows_;
   StepTokens group_tokens_;

@@ -28,10 +28,10 @@ struct MetricDefinition {
 const std::vector<MetricDefinition>& metric_definitions();
 /// What runs have besides when requests arrive; the simulator computes them (sim/serving).
 const std::vector<MetricDefinition>& serving_metric_definitions();
-/// What runs have besides when the scenario states it: objectives, idle power, prices.
+/// What runs have besides when the scenario states it: objectives, prices, faults, an expert cache.
 const std::vector<MetricDefinition>& stated_metric_definitions();
-/// A name may end with ", tier NAME". Null when it is not one of ours (a metric that a simulator
-/// added).
+/// A name may end with ", tier NAME", ", layer N" or ", round N". Null when it is none of ours;
+/// runs of this simulator have no such metric.
 const MetricDefinition* find_metric(std::string_view name);
 
 /// One value per definition, in order.

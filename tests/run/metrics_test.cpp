@@ -142,6 +142,15 @@ TEST(Metrics, HaveADefinitionEachAndNoNameTwice) {
     EXPECT_EQ(++names[d.name], 1) << d.name;
     EXPECT_EQ(find_metric(d.name), &d);
   }
+  for (const auto* more : {&serving_metric_definitions(), &stated_metric_definitions()}) {
+    for (const MetricDefinition& d : *more) {
+      EXPECT_FALSE(d.definition.empty()) << d.name;
+      EXPECT_EQ(++names[d.name], 1) << d.name;
+      EXPECT_EQ(find_metric(d.name), &d);
+    }
+  }
+  EXPECT_EQ(find_metric("expert hit rate, layer 17"), find_metric("expert hit rate"));
+  EXPECT_NE(find_metric("expert hit rate, Belady bound"), find_metric("expert hit rate"));
   EXPECT_EQ(find_metric("no such metric"), nullptr);
 }
 

@@ -106,8 +106,8 @@ TEST(FaultClock, BeginsByStepOrTimeAndEndsAfterItsSteps) {
   EXPECT_DOUBLE_EQ(clock.gpu_factor(2), 3);
 }
 
-// Without faults the copies between GPUs are enough to time an exchange and to count its bytes; with
-// them there are matrices of bytes.
+// Without faults the copies between GPUs are enough to time an exchange and to count its bytes;
+// with them there are matrices of bytes.
 TEST(Faults, OneThatNeverBeginsLeavesEveryTimeAndByteAsItWas) {
   for (const char* dispatch : {"per_expert", "per_rank"}) {
     const std::vector<std::string> more{std::string("network.dispatch=") + dispatch};
@@ -562,8 +562,9 @@ TEST(Faults, OneThatNeverBeginsIsNoted) {
   const auto late = notes(R"({kind="slow_expert",expert=6,factor=2,step=4},)"
                           R"({kind="slow_gpu",gpu="gpu1",factor=2,time="1 h"})");
   ASSERT_EQ(late.size(), 2U);
-  EXPECT_NE(late[0].find(": slow_expert never begins: the run has 4 steps, the last of which begins"),
-            std::string::npos)
+  EXPECT_NE(
+      late[0].find(": slow_expert never begins: the run has 4 steps, the last of which begins"),
+      std::string::npos)
       << late[0];
   EXPECT_NE(late[1].find("slow_gpu"), std::string::npos) << late[1];
   // The last step counts, and so does a chance.
@@ -790,6 +791,71 @@ TEST(FaultsOfStages, AnAlarmMovesASequenceInAllStages) {
       << events_of(r);
   EXPECT_LT(memory(r, 3, 4, run::MemoryCategory::kKv), memory(r, 1, 4, run::MemoryCategory::kKv))
       << "its pages of the second stage went, too";
+}
+
+// The worked machine with a host of its own: what a GPU loads again must be in there. Two experts
+// of 12,582,912 B a GPU beside the rest of the model.
+TEST(GpuLoss, ComesBackFromAHostThatHasItsWeights) {
+  const auto with = [](const std::string& memory, const std::string& more,
+                       std::vector<std::string> settings = {}) -> std::string {
+    settings.insert(
+        settings.begin(),
+        {"workload.routing={synthetic=\"uniform\"}", "workload.batch=16", "workload.steps=8",
+         R"(hardware.devices=[{name="gpu",count=8,kind="gpu",type="toy"},{name="sw",kind="nvswitch"},)"
+         R"({name="cpu",kind="cpu",memory=")" +
+             memory + R"("}])",
+         R"(hardware.links=[{from="gpu[0-7]",to="sw",type="cable"},)"
+         R"({from="cpu",to="sw",class="pcie4",bandwidth="10 GB/s",latency="1 us"}])",
+         "faults.events=[" + more + "]"});
+    try {
+      const MemoryRun r = test::run_in_memory(test::worked_scenario(settings), nullptr);
+      EXPECT_TRUE(r.result.violations.empty());
+      return "runs";
+    } catch (const InputError& e) {
+      return e.what();
+    }
+  };
+  const std::string back = R"({kind="gpu_loss",gpu="gpu3",step=2,lasts=2})";
+  EXPECT_EQ(with("1 GB", back, {"faults.detection=100 us"}), "runs");
+  const std::string small = with("1 MB", back, {"faults.detection=100 us"});
+  EXPECT_NE(small.find("the weights of gpu3 take"), std::string::npos) << small;
+  EXPECT_NE(small.find("cpu has 976.56 KiB"), std::string::npos) << small;
+  EXPECT_NE(small.find("state faults.reload"), std::string::npos) << small;
+  // From elsewhere at a stated rate.
+  EXPECT_EQ(with("1 MB", back, {"faults.detection=100 us", "faults.reload=10 GB/s"}), "runs");
+  // A GPU that stays away: each of its two experts goes to a survivor, one at a time or both.
+  const std::string away = with("1 MB", kLoss, {"faults.detection=100 us"});
+  EXPECT_NE(away.find("cpu has 976.56 KiB"), std::string::npos) << away;
+  EXPECT_EQ(with("26 MB", kLoss, {"faults.detection=100 us"}), "runs");
+  // One damaged expert of one layer.
+  const std::string flip = R"({kind="bit_flip",expert=3,layer=1,step=2})";
+  EXPECT_EQ(with("12.6 MB", flip, {"faults.check_every=4"}), "runs");
+  EXPECT_NE(with("12.5 MB", flip, {"faults.check_every=4"}), "runs");
+}
+
+// Two sockets: the far one is named first.
+TEST(GpuLoss, ComesBackFromTheNearestSocket) {
+  const auto with = [](const std::string& far, const std::string& near) -> std::string {
+    try {
+      static_cast<void>(test::run_in_memory(
+          test::worked_scenario(
+              {"workload.routing={synthetic=\"uniform\"}", "workload.batch=16", "workload.steps=8",
+               R"(hardware.devices=[{name="gpu",count=8,kind="gpu",type="toy"},)"
+               R"({name="sw",kind="nvswitch"},{name="far",kind="cpu",memory=")" +
+                   far + R"("},{name="near",kind="cpu",memory=")" + near + R"("}])",
+               R"(hardware.links=[{from="gpu[0-7]",to="sw",type="cable"},)"
+               R"({from="near",to="sw",class="pcie4",bandwidth="10 GB/s",latency="1 us"},)"
+               R"({from="far",to="near",class="pcie4",bandwidth="40 GB/s",latency="1 us"}])",
+               "faults.detection=100 us",
+               R"(faults.events=[{kind="gpu_loss",gpu="gpu3",step=2,lasts=2}])"}),
+          nullptr));
+      return "runs";
+    } catch (const InputError& e) {
+      return e.what();
+    }
+  };
+  EXPECT_EQ(with("1 MB", "1 GB"), "runs");
+  EXPECT_NE(with("1 GB", "1 MB").find("near has 976.56 KiB"), std::string::npos);
 }
 
 TEST(FaultKeys, NeedARateWhereTheHardwareHasNoHost) {

@@ -209,6 +209,83 @@ TEST(StartUp, OutOfOrderItRunsOutOfMemory) {
       << out_of_memory(with("parallel"));
 }
 
+// 8 experts of 2 layers of 12,582,912 B, 4 of each layer on a GPU; router 8 · 1024 · 4 B and the
+// rest of the model twice if it is replicated, once in host memory.
+TEST(StartUp, TheSourceHoldsEachWeightOnce) {
+  const auto machine = [](const std::string& cpu, const std::string& ssd) {
+    return R"(hardware.devices=[{ name = "gpu", count = 2, kind = "gpu", type = "toy" }, )"
+           R"({ name = "cpu", kind = "cpu", memory = ")" +
+           cpu + R"(" }, { name = "ssd", kind = "ssd", bandwidth = "5 GB/s", memory = ")" + ssd +
+           R"(" }])";
+  };
+  const auto run = [&](const std::string& cpu, const std::string& ssd,
+                       std::vector<std::string> more) -> std::string {
+    more.insert(more.begin(), machine(cpu, ssd));
+    try {
+      static_cast<void>(run_in_memory(start(more), nullptr));
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "runs";
+  };
+  const MemoryRun plain = run_in_memory(start({"memory.loading={ from = \"host\" }"}), nullptr);
+  const std::uint64_t experts = 16 * kExpertBytes;
+  // What a GPU holds beside its experts: all of the model that is not cut up.
+  const auto on_gpu = [&](run::MemoryCategory c) {
+    return plain.data.gpus.memory[static_cast<std::size_t>(c)];
+  };
+  const std::uint64_t whole = experts + on_gpu(run::MemoryCategory::kWeights);
+  ASSERT_EQ(on_gpu(run::MemoryCategory::kExperts), experts / 2);
+  const auto bytes = [](std::uint64_t b) { return std::to_string(b) + " B"; };
+  for (const char* from : {"host", "ssd"}) {
+    const std::string load =
+        std::string("memory.loading={ from = \"") + from + "\", shards = 1024 }";
+    const bool ssd = from == std::string("ssd");
+    const auto with = [&](std::uint64_t room, std::vector<std::string> more = {}) {
+      more.push_back(load);
+      return run(ssd ? "1 GB" : bytes(room), ssd ? bytes(room) : "1 GB", more);
+    };
+    EXPECT_EQ(with(whole), "runs") << from;
+    const std::string refused = with(whole - 1);
+    EXPECT_NE(refused.find("the weights of the 2 GPUs that load from it take"), std::string::npos)
+        << refused;
+    EXPECT_NE(refused.find(ssd ? "ssd has" : "cpu has"), std::string::npos) << refused;
+    // Two copies of the model on the GPUs are one in its source.
+    EXPECT_EQ(with(whole, {"parallel={ dp = 2, ep = 1 }"}), "runs") << from;
+    EXPECT_NE(with(whole - 1, {"parallel={ dp = 2, ep = 1 }"}), "runs") << from;
+  }
+  // Shards cut from the same weights: no more than those.
+  EXPECT_EQ(run(bytes(whole), "1 GB",
+                {"memory.loading={ from = \"host\" }",
+                 "parallel={ attention = \"tp\", tp = 2, ep = 2 }"}),
+            "runs");
+  EXPECT_NE(run(bytes(whole - 1), "1 GB",
+                {"memory.loading={ from = \"host\" }",
+                 "parallel={ attention = \"tp\", tp = 2, ep = 2 }"}),
+            "runs");
+  EXPECT_NE(run("1 MB", "1 GB", {"memory.loading={ from = \"host\" }"}).find("memory.loading"),
+            std::string::npos);
+}
+
+TEST(StartUp, HostBuffersMustFit) {
+  const auto run = [](const char* shards) -> std::string {
+    try {
+      static_cast<void>(run_in_memory(
+          start({R"(hardware.devices=[{ name = "gpu", count = 2, kind = "gpu", type = "toy" }, )"
+                 R"({ name = "cpu", kind = "cpu", memory = "64 MB" }, )"
+                 R"({ name = "ssd", kind = "ssd", bandwidth = "5 GB/s" }])",
+                 std::string("memory.loading={ from = \"ssd\", in_flight = 2, shards = ") + shards +
+                     " }"}),
+          nullptr));
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "runs";
+  };
+  EXPECT_EQ(run("64"), "runs");
+  EXPECT_NE(run("2").find("2 shards in flight to each GPU take"), std::string::npos) << run("2");
+}
+
 TEST(StartUp, SaysWhatItDoesNotTake) {
   const auto says = [](const std::string& loading, const char* part) {
     try {

@@ -1010,3 +1010,35 @@ TEST(Measured, LinksTakeTheTablesTimeAndTheRunSaysWhatLiesOutside) {
             }).find("has a link of that class"),
             std::string::npos);
 }
+
+// Settings that change nothing are noted where they stand, not refused: sweeps go through them.
+TEST(SimulatorNotes, NameSettingsThatChangeNothing) {
+  const auto notes = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), "workload.routing={synthetic=\"uniform\"}");
+    const MemoryRun r = run_in_memory(worked_scenario(settings), nullptr);
+    EXPECT_TRUE(r.result.violations.empty());
+    std::string all;
+    for (const std::string& n : r.result.notes) all += n + "\n";
+    return all;
+  };
+  const std::string servers =
+      R"(hardware.devices=[{name="gpu",count=8,per_node=4,kind="gpu",type="toy"},)"
+      R"({name="switch",kind="nvswitch"}])";
+  const auto has = [](const std::string& all, const char* key) {
+    return all.find(key) != std::string::npos;
+  };
+  const char* node = "network.dispatch = \"per_node\"";
+  EXPECT_TRUE(has(notes({"network.dispatch=per_node"}), node));
+  EXPECT_FALSE(has(notes({"network.dispatch=per_node", servers}), node));
+  EXPECT_FALSE(has(notes({}), node));
+  const char* scales = "network.payload.scale_block";
+  EXPECT_TRUE(has(notes({"network.payload.scale_block=64"}), scales));
+  EXPECT_FALSE(has(notes({}), scales));
+  EXPECT_FALSE(
+      has(notes({"network.payload.scale_block=64", "network.payload.dispatch=fp8"}), scales));
+  const char* chunks = "network.chunk_by = \"experts\"";
+  const std::vector<std::string> by_experts{"network.chunks=2", "network.chunk_by=experts"};
+  EXPECT_TRUE(has(notes(by_experts), chunks));
+  EXPECT_FALSE(has(notes({by_experts[0], by_experts[1], "parallel.ep=4"}), chunks));
+  EXPECT_FALSE(has(notes({by_experts[0]}), chunks));
+}
