@@ -24,6 +24,7 @@
 #include "experiments/cli/named_file.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
+#include "experiments/cli/say.hpp"
 #include "experiments/cli/signals.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/cli/trace.hpp"
@@ -189,7 +190,7 @@ int run_couple(const CoupleOptions& options) {
                      "run switchyard trace");
   }
   const bool terminal = !json && !options.quiet && isatty(STDERR_FILENO) == 1;
-  const auto say = [&](std::uint32_t round, std::string_view who) {
+  const auto tell = [&](std::uint32_t round, std::string_view who) {
     if (json) {
       fmt::print("{}\n", ordered_json{{"event", "progress"},
                                       {"phase", fmt::format("round {} {}", round, who)},
@@ -199,7 +200,7 @@ int run_couple(const CoupleOptions& options) {
                              .dump());
       std::fflush(stdout);
     } else if (terminal) {
-      fmt::print(stderr, "\rcouple: round {}, {:<9}", round, who);
+      say("\rcouple: round {}, {:<9}", round, who);
     }
   };
   const Engine engine = load_engine(options.model, device_backend("cpu", "f32", options.threads),
@@ -228,7 +229,7 @@ int run_couple(const CoupleOptions& options) {
   std::uint32_t last_round = 0;
   coupled::Hooks hooks;
   hooks.engine = [&](std::uint32_t round, const SignalTable* signals) {
-    say(round, "engine");
+    tell(round, "engine");
     TraceRunOptions run;
     run.batch = options.batch == 0
                     ? static_cast<std::uint32_t>(std::max<std::size_t>(prompts.size(), 1))
@@ -249,7 +250,7 @@ int run_couple(const CoupleOptions& options) {
     return read_trace(file, {.last_input = options.router_input});
   };
   hooks.simulate = [&](std::uint32_t round, const RoutingTrace& trace) {
-    say(round, "simulator");
+    tell(round, "simulator");
     scenario::Scenario s = read_for(round);
     s.run.detail = scenario::Detail::kSummary;  // only the signals are looked at
     const fs::path file = folder.file(round, kSignalsName);
@@ -267,7 +268,7 @@ int run_couple(const CoupleOptions& options) {
   };
   const coupled::Outcome outcome = coupled::couple(hooks, options.rounds);
 
-  say(last_round, "the run");
+  tell(last_round, "the run");
   const scenario::Scenario last = read_for(last_round);
   sim::SimulationExtras extras;
   extras.policy_way = "coupled";
@@ -291,9 +292,9 @@ int run_couple(const CoupleOptions& options) {
     }
     return said;
   });
-  if (terminal) fmt::print(stderr, "\r                                \r");
+  if (terminal) say("\r                                \r");
   for (const std::string& v : answer["violations"].get<std::vector<std::string>>()) {
-    fmt::print(stderr, "conservation violated {}\n", v);
+    say("conservation violated {}\n", v);
   }
   const bool sound = answer["violations"].empty();
   if (json) {

@@ -17,7 +17,9 @@
 #include "engine/base/nearest_name.hpp"
 #include "engine/nn/gguf_export.hpp"
 #include "experiments/cli/named_file.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/run_rows.hpp"
+#include "experiments/cli/say.hpp"
 #include "sim/run/run_file.hpp"
 
 namespace switchyard::cli {
@@ -101,6 +103,7 @@ int export_csv(const ExportOptions& options) {
 }  // namespace
 
 int run_export(const ExportOptions& options) {
+  require_own_output("-o", options.output, {{"the input", options.input}});
   ParentFolders folders;
   folders.make("-o", options.output);
   static const std::array<std::string, 6> kKinds{"gguf",      "perfetto", "csv",
@@ -135,8 +138,7 @@ int run_export(const ExportOptions& options) {
         const auto now = std::chrono::steady_clock::now();
         if (terminal && (done == total || now - shown > std::chrono::milliseconds(100))) {
           shown = now;
-          fmt::print(stderr, "\rexport: {}/{} MiB{}", done >> 20U, total >> 20U,
-                     done == total ? "\n" : "");
+          say("\rexport: {}/{} MiB{}", done >> 20U, total >> 20U, done == total ? "\n" : "");
         }
       });
   if (!options.quiet) {

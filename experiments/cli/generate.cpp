@@ -23,6 +23,7 @@
 #include "engine/nn/session.hpp"
 #include "engine/nn/two_tier_router.hpp"
 #include "experiments/cli/prompts.hpp"
+#include "experiments/cli/say.hpp"
 #include "experiments/cli/trace.hpp"
 #include "sim/scenario/scenario.hpp"
 
@@ -73,12 +74,12 @@ class Stepper {
                                    : session_.step(work, Phase::kPrefill);
     if (monitor_) {
       for (; told_ < monitor_->report().events.size(); ++told_) {
-        fmt::print(stderr, "health: {}\n", monitor_->report().events[told_]);
+        say("health: {}\n", monitor_->report().events[told_]);
       }
     }
     if (r.nan_logits > 0) {
       throw InputError(model_, "the model's logits are not numbers (NaN)",
-                       "the weights are broken; `inspect` shows their hash");
+                       "the weights are broken; compare them with their source");
     }
     return r;
   }

@@ -17,6 +17,7 @@
 #include "experiments/cli/inspect_profile.hpp"
 #include "experiments/cli/inspect_run.hpp"
 #include "experiments/cli/inspect_trace.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/routing_table.hpp"
 #include "experiments/cli/run_rows.hpp"
 #include "sim/cluster/cluster_graph.hpp"
@@ -111,6 +112,9 @@ int run_inspect(const InspectOptions& options) {
   std::vector<Table> tables;
   if (tables_asked) {
     const RoutingTrace trace = read_trace(options.file, {!options.no_verify, false});
+    require_own_output(
+        "--build-table", options.build_table,
+        {{"the routing trace", options.file}, {"the table (--use-table)", options.use_table}});
     if (!options.build_table.empty()) {
       const BuiltTable built =
           build_routing_table(trace, options.table_prefix, options.table_digest_bits);

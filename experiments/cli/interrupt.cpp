@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/cli/interrupt.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -49,6 +52,8 @@ Children& children() {
 void watch_interrupts() {
   // Beyond `ulimit -f` a write fails with EFBIG then, as on a full disk.
   (void)std::signal(SIGXFSZ, SIG_IGN);
+  // Into a pipe without a reader a write fails with EPIPE, so that unfinished outputs are removed.
+  (void)std::signal(SIGPIPE, SIG_IGN);
   sigset_t watched;
   sigemptyset(&watched);
   bool any = false;
@@ -69,6 +74,22 @@ void watch_interrupts() {
     }
     stop(signal);
   }).detach();
+}
+
+void reserve_standard_streams() {
+  // Each open() takes the lowest number that is free. Reading from 0 and writing to 1 fail then.
+  constexpr std::array<int, 3> kModes{O_WRONLY, O_RDONLY, O_WRONLY};
+  for (int stream = 0; stream < 3; ++stream) {
+    if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
+    (void)::open("/dev/null", kModes[static_cast<std::size_t>(stream)]);
+  }
+}
+
+bool reader_has_left(int descriptor) {
+  struct pollfd end {
+    descriptor, 0, 0
+  };
+  return ::poll(&end, 1, 0) == 1 && (end.revents & POLLERR) != 0;
 }
 
 pid_t start_child(const std::function<int()>& work) {

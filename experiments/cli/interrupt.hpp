@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ctrl-C and kill: child processes are stopped, unfinished outputs removed, and the process ends
-// with 128 + signal (130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP). Under mpirun, which ends
-// all ranks with SIGTERM when one dies, rank 0 says so in a line.
+// with 128 + signal (130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP). Under mpirun, which
+// ends all ranks with SIGTERM when one dies, rank 0 says so in a line.
 //
 // A thread of its own waits for the signals, which are blocked everywhere else: cleaning up needs
 // no async-signal-safe code, and handlers that libraries install (SimGrid's for SIGINT) do not run.
@@ -13,8 +13,15 @@
 
 namespace switchyard::cli {
 
-/// Call once, before any other thread is started. SIGXFSZ is ignored from then on.
+/// Call once, before any other thread is started. SIGXFSZ and SIGPIPE are ignored from then on.
 void watch_interrupts();
+
+/// Standard streams that are closed become ones that can only fail or, of errors, say nothing: else
+/// the first files to be opened would get their numbers, and their text. Call before anything else.
+void reserve_standard_streams();
+
+/// Whether nobody reads a pipe any more (`| head`).
+bool reader_has_left(int descriptor);
 
 /// Runs `work` in a child process, which ends with the value it returns; `work` must not throw.
 /// Throws CapabilityError when there can be no other process. The children end before their parent

@@ -2,11 +2,13 @@
 // The command line. The only file that includes CLI11 (it costs seconds of compile time). Each
 // verb's options are a struct in its own header; this file fills them and catches errors once.
 #include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <array>
 #include <charconv>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -35,6 +37,7 @@
 #include "experiments/cli/profile.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/ranks.hpp"
+#include "experiments/cli/say.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/cli/sweep.hpp"
 #include "experiments/cli/table.hpp"
@@ -46,6 +49,7 @@ namespace {
 
 constexpr int kInputWrong = 2;
 constexpr int kCapabilityMissing = 3;
+constexpr int kReaderLeft = 128 + SIGPIPE;  // As if the signal had ended it.
 
 constexpr const char* kThreeCommands =
     R"(switchyard: a real Mixture-of-Experts engine and the cluster under it
@@ -785,10 +789,11 @@ int main(int argc, char** argv) {
   // Under mpirun an error of one rank ends them all; one that all see is printed once.
   const auto report = [&](const std::string& line, const nlohmann::ordered_json& event, int code) {
     switchyard::let_rank_0_speak();
-    fmt::print(stderr, "switchyard: {}\n", line);
+    switchyard::cli::say("switchyard: {}\n", line);
     if (std::ferror(stdout) == 0 && switchyard::cli::wants_json_progress(argc, argv)) {
-      fmt::print("{}\n",
-                 event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      const std::string last =
+          event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+      (void)std::fwrite(last.data(), 1, last.size(), stdout);
     }
     std::fflush(nullptr);
     switchyard::end_job(code);
@@ -797,11 +802,19 @@ int main(int argc, char** argv) {
   const auto report_plain = [&](const std::string& message, int code) {
     return report(message, switchyard::cli::error_event(message, ""), code);
   };
+  const auto report_stdout = [&] {
+    if (switchyard::cli::reader_has_left(STDOUT_FILENO)) {  // `| head`: it has what it wanted.
+      switchyard::end_job(switchyard::cli::kReaderLeft);
+      return switchyard::cli::kReaderLeft;
+    }
+    return report_plain("cannot write to standard output", switchyard::cli::kInputWrong);
+  };
+  switchyard::cli::reserve_standard_streams();
   switchyard::cli::watch_interrupts();
   try {
     const int code = switchyard::cli::run(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      return report_plain("cannot write to standard output", switchyard::cli::kInputWrong);
+      return report_stdout();
     }
     return code;
   } catch (const InputError& e) {
@@ -815,9 +828,7 @@ int main(int argc, char** argv) {
     return report_plain("out of memory on this machine", switchyard::cli::kCapabilityMissing);
   } catch (const std::exception& e) {
     // fmt throws what stdio says, e.g. that the disk behind a redirection is full.
-    if (std::ferror(stdout) != 0) {
-      return report_plain("cannot write to standard output", switchyard::cli::kInputWrong);
-    }
+    if (std::ferror(stdout) != 0) return report_stdout();
     return report_plain(fmt::format("internal error: {}", e.what()), 1);
   }
 }

@@ -5,6 +5,7 @@
 
 #include "engine/base/error.hpp"
 #include "engine/trace/trace_parts.hpp"
+#include "experiments/cli/say.hpp"
 #include "experiments/cli/sim.hpp"
 #include "sim/health/alarm_rules.hpp"
 #include "sim/health/monitor_report.hpp"
@@ -32,9 +33,10 @@ int run_monitor(const MonitorOptions& options) {
     read.presets_root = scenarios_root().string();
     const scenario::Scenario s = scenario::read_scenario(options.input, read);
     if (!s.sweep.empty()) {
-      throw InputError(s.sweep.front().where, "the scenario has a [[sweep]]",
-                       "run switchyard sweep, then monitor its points, or take one with --set KEY=VALUE for "
-                       "each swept key");
+      throw InputError(
+          s.sweep.front().where, "the scenario has a [[sweep]]",
+          "run switchyard sweep, then monitor its points, or take one with --set KEY=VALUE for "
+          "each swept key");
     }
     std::optional<RoutingTrace> trace;
     std::string hash;
@@ -45,9 +47,9 @@ int run_monitor(const MonitorOptions& options) {
     const auto sink = sim::memory_sink();
     const sim::SimulationResult result = sim::simulate(s, trace ? &*trace : nullptr, hash, *sink);
     for (const run::Violation& v : result.violations) {
-      fmt::print(stderr, "conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
+      say("conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
     }
-    for (const std::string& note : result.notes) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : result.notes) say("note: {}\n", note);
     violated = !result.violations.empty();
     run = std::move(sink->data());
     health::AlarmRules of_run = health::alarm_rules_of(run, s.alarms);
@@ -68,11 +70,11 @@ int run_monitor(const MonitorOptions& options) {
     source = "the rules of " + *options.alarms;
     for (const scenario::AlarmRule& r : rules) {
       if (!scenario::of_hidden_states(r.signal) || (file ? file->run : run).cohesion) continue;
-      throw InputError(r.where,
-                       fmt::format("signal = \"{}\" needs hidden states: {} has none",
-                                   scenario::kHealthSignals[health::at(r.signal)].name,
-                                   options.input),
-                       "simulate a trace made with --router-input");
+      throw InputError(
+          r.where,
+          fmt::format("signal = \"{}\" needs hidden states: {} has none",
+                      scenario::kHealthSignals[health::at(r.signal)].name, options.input),
+          "simulate a trace made with --router-input");
     }
   }
   health::MonitorReport report = file ? health::monitor_run(*file, rules, options.input)

@@ -2,6 +2,7 @@
 // An output that is one of the inputs, or another output, would destroy it. What a process that was
 // killed has left beside an output goes when that output is written again.
 #pragma once
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <cerrno>
@@ -17,7 +18,8 @@
 namespace switchyard::cli {
 
 /// Throws InputError when `output` (of option `name`) is the same file as one of `others`, pairs of
-/// what it is and its path; empty paths are passed over. Links and "./" are seen through.
+/// what it is and its path, or of a folder (a checkpoint) one of its files that hold a model; empty
+/// paths are passed over. Links and "./" are seen through.
 inline void require_own_output(
     const std::string& name, const std::filesystem::path& output,
     std::initializer_list<std::pair<const char*, std::filesystem::path>> others) {
@@ -27,6 +29,17 @@ inline void require_own_output(
     const bool same = std::filesystem::equivalent(output, path, failed) ||
                       std::filesystem::weakly_canonical(output, failed) ==
                           std::filesystem::weakly_canonical(path, failed);
+    const std::string kind = output.extension().string();
+    if ((kind == ".json" || kind == ".safetensors" || kind == ".gguf" || kind == ".txt") &&
+        std::filesystem::is_directory(path, failed) &&
+        std::filesystem::is_regular_file(output, failed) &&
+        std::filesystem::equivalent(
+            output.has_parent_path() ? output.parent_path() : std::filesystem::path("."), path,
+            failed)) {
+      throw InputError(
+          name, fmt::format("{} is a file of {}; it would be overwritten", output.string(), what),
+          "give another file");
+    }
     if (same) {
       throw InputError(name, output.string() + " is " + what + " itself; it would be overwritten",
                        "give another file");

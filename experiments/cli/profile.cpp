@@ -16,6 +16,7 @@
 #include "engine/base/error.hpp"
 #include "engine/base/version.hpp"
 #include "experiments/cli/named_file.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/profile_host.hpp"
 #include "experiments/cli/trace.hpp"
 #include "sim/cost/calibrated.hpp"
@@ -328,6 +329,7 @@ scenario::Calibration measure_operations(Backend& backend, const model::ModelCon
 }
 
 int run_profile(const ProfileOptions& options) {
+  require_own_output("-o", options.output, {{"the model", options.model}});
   ParentFolders folders;
   folders.make("-o", options.output);
   if (options.threads == 0 || options.threads > 4096) {

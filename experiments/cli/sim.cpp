@@ -19,6 +19,7 @@
 #include "experiments/cli/named_file.hpp"
 #include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
+#include "experiments/cli/say.hpp"
 #include "experiments/cli/signals.hpp"
 #include "sim/loop/simulator.hpp"
 #include "sim/run/metrics.hpp"
@@ -96,9 +97,10 @@ int run_sim(const SimOptions& options) {
   read.presets_root = scenarios_root().string();
   const scenario::Scenario scenario = scenario::read_scenario(options.scenario, read);
   if (!scenario.sweep.empty() && !options.base_point) {
-    throw InputError(scenario.sweep.front().where, "the scenario has a [[sweep]]",
-                     "run switchyard sweep, which simulates every point, or take one with --set KEY=VALUE "
-                     "for each swept key");
+    throw InputError(
+        scenario.sweep.front().where, "the scenario has a [[sweep]]",
+        "run switchyard sweep, which simulates every point, or take one with --set KEY=VALUE "
+        "for each swept key");
   }
   std::optional<RoutingTrace> trace;
   std::string trace_hash;
@@ -148,13 +150,13 @@ int run_sim(const SimOptions& options) {
                        {"total", total},
                        {"sim_time_ps", now}});
         } else if (terminal) {
-          fmt::print(stderr, "\rsimulating {:3} %", percent);
+          say("\rsimulating {:3} %", percent);
         }
       },
       extras);
-  if (terminal) fmt::print(stderr, "\r                \r");
+  if (terminal) say("\r                \r");
   for (const run::Violation& v : result.violations) {
-    fmt::print(stderr, "conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
+    say("conservation violated ({}) at {}: {}\n", v.check, v.where, v.message);
   }
   if (!options.signals.empty()) {
     write_signals(options.signals,

@@ -22,6 +22,7 @@
 #include "engine/base/version.hpp"
 #include "experiments/cli/interrupt.hpp"
 #include "experiments/cli/ranks.hpp"
+#include "experiments/cli/say.hpp"
 #include "experiments/cli/sim.hpp"
 #include "sim/run/conservation.hpp"
 #include "sim/run/metrics.hpp"
@@ -110,7 +111,7 @@ int run_point(const SweepOptions& options, const Point& point) {
   try {
     return run_sim(sim);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "switchyard: {}: {}\n", point.file.filename().string(), e.what());
+    say("switchyard: {}: {}\n", point.file.filename().string(), e.what());
     if (dynamic_cast<const InputError*>(&e) != nullptr) return 2;
     return dynamic_cast<const CapabilityError*>(&e) != nullptr ? 3 : kInternalError;
   }
@@ -273,10 +274,10 @@ int run_sweep(const SweepOptions& options) {
                                     points.size() - run_now, failures.size()));
   if (!options.quiet) fmt::print("{}", render(table, options.format));
   // One wrong key of the file is wrong in every point.
-  const bool wrong_input =
-      !failures.empty() && failures.size() == points.size() &&
-      std::all_of(failures.begin(), failures.end(),
-                  [](const auto& failure) { return failure.second == kWrongInput; });
+  const bool wrong_input = !failures.empty() && failures.size() == points.size() &&
+                           std::all_of(failures.begin(), failures.end(), [](const auto& failure) {
+                             return failure.second == kWrongInput;
+                           });
   if (wrong_input) return 2;
   return failures.empty() && !missing ? 0 : 1;
 }

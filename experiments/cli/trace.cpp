@@ -24,6 +24,7 @@
 #include "experiments/cli/own_output.hpp"
 #include "experiments/cli/progress.hpp"
 #include "experiments/cli/prompts.hpp"
+#include "experiments/cli/say.hpp"
 #include "sim/scenario/scenario.hpp"
 
 namespace switchyard::cli {
@@ -391,9 +392,9 @@ int run_trace(const TraceOptions& options) {
                   {"total", total},
                   {"sim_time_ps", 0}});
     } else if (terminal && phase == kLoading) {
-      fmt::print(stderr, "\rtrace: {} {}/{} MiB", phase, done >> 20U, total >> 20U);
+      say("\rtrace: {} {}/{} MiB", phase, done >> 20U, total >> 20U);
     } else if (terminal) {
-      fmt::print(stderr, "\rtrace: {} {}/{} tokens", phase, done, total);
+      say("\rtrace: {} {}/{} tokens", phase, done, total);
     }
   };
   const bool on_gpu = backend != nullptr;
@@ -464,8 +465,7 @@ int run_trace(const TraceOptions& options) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const auto tokens = static_cast<double>(summary.prefill_tokens + summary.decode_tokens);
-    fmt::print(stderr, "\rtrace: {} tokens in {:.1f} s ({:.0f} tokens/s)\n", tokens, seconds,
-               tokens / seconds);
+    say("\rtrace: {} tokens in {:.1f} s ({:.0f} tokens/s)\n", tokens, seconds, tokens / seconds);
   }
   if (json && speaking) {
     print_json({{"event", "done"}, {"output", options.output.string()}});

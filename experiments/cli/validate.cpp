@@ -11,6 +11,7 @@
 #include "engine/base/nearest_name.hpp"
 #include "engine/trace/trace.hpp"
 #include "experiments/cli/named_file.hpp"
+#include "experiments/cli/own_output.hpp"
 #include "experiments/cli/sim.hpp"
 #include "experiments/validation/deepep_h800.hpp"
 #include "experiments/validation/deepseek_v3_case.hpp"
@@ -94,6 +95,8 @@ int run_validate(const ValidateOptions& options) {
 }
 
 int run_fit(const FitOptions& options) {
+  require_own_output("-o", options.output,
+                     {{"the routing trace", options.trace}, {"the hardware", options.hardware}});
   ParentFolders folders;
   folders.make("-o", options.output);
   const bool measured_given = !options.measured.empty();

@@ -552,6 +552,82 @@ TEST(BadInput, AFullStandardOutputIsNamed) {
   }
 }
 
+namespace {
+
+fs::path fresh(const std::string& name) {
+  const fs::path folder = fs::absolute(name);
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  return folder;
+}
+
+}  // namespace
+
+// Whoever cannot be told gets the exit code all the same.
+TEST(BadInput, AStandardErrorThatIsClosedOrFullChangesNoExitCode) {
+  for (const char* where : {"2>&-", "2>/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full"}) {
+    const ProcessResult r = run_process(
+        {"/bin/sh", "-c", "'" + switchyard_binary() + "' sim no_such_scenario.toml " + where});
+    EXPECT_EQ(r.exit_code, 2) << where;
+  }
+  // A closed stream's number is no file's: nothing is printed into the run.
+  const fs::path f = fresh("closed_streams");
+  const fs::path scenario = source_path("tests/sim/data/residency/offload.toml");
+  const std::string sim = "'" + switchyard_binary() + "' sim '" + scenario.string() +
+                          "' --set 'workload.routing={synthetic=\"uniform\"}' -o ";
+  const ProcessResult open = run_process({"/bin/sh", "-c", sim + (f / "a.h5").string()});
+  ASSERT_EQ(open.exit_code, 0) << open.err;
+  const ProcessResult closed =
+      run_process({"/bin/sh", "-c", sim + (f / "b.h5").string() + " --quiet <&- 2>&-"});
+  EXPECT_EQ(closed.exit_code, 0);
+  EXPECT_EQ(run_switchyard({"diff", (f / "a.h5").string(), (f / "b.h5").string()}).exit_code, 0);
+}
+
+// `| head -1` ends the program as SIGPIPE would, but for what it has begun to write.
+TEST(BadInput, AReaderThatHasLeftEndsItWithoutAWord) {
+  const fs::path f = fresh("no_reader");
+  const fs::path scenario = source_path("tests/sim/data/residency/offload.toml");
+  const ProcessResult r =
+      run_process({"/bin/sh", "-c",
+                   "{ '" + switchyard_binary() + "' sim '" + scenario.string() +
+                       "' --set 'workload.routing={synthetic=\"uniform\"}' --progress json -o '" +
+                       (f / "r.h5").string() + "'; echo $? > '" + (f / "code").string() +
+                       "'; } | sh -c 'exec 0<&-; sleep 1'"});
+  EXPECT_EQ(r.err, "");
+  std::ifstream in(f / "code");
+  int code = -1;
+  in >> code;
+  EXPECT_EQ(code, 141);
+  for (const auto& file : fs::directory_iterator(f)) {
+    EXPECT_NE(file.path().extension(), ".tmp") << file.path();
+  }
+}
+
+TEST(BadInput, AnOutputIsNoInput) {
+  const fs::path f = fresh("own_output");
+  const fs::path scenario = source_path("tests/sim/data/residency/offload.toml");
+  const std::string run = (f / "r.h5").string();
+  ASSERT_EQ(run_switchyard({"sim", scenario.string(), "--set",
+                            "workload.routing={synthetic=\"uniform\"}", "-o", run, "--quiet"})
+                .exit_code,
+            0);
+  for (const char* kind : {"csv", "placement", "perfetto"}) {
+    const ProcessResult r = run_switchyard({"export", kind, run, "-o", run});
+    EXPECT_EQ(r.exit_code, 2) << kind;
+    EXPECT_NE(r.err.find("is the input itself"), std::string::npos) << r.err;
+  }
+  EXPECT_EQ(run_switchyard({"inspect", run}).exit_code, 0);
+  fs::copy(source_path("scenarios/checkpoints/sy-16x2"), f / "model");
+  const ProcessResult gguf = run_switchyard(
+      {"export", "gguf", (f / "model").string(), "-o", (f / "model" / "config.json").string()});
+  EXPECT_EQ(gguf.exit_code, 2);
+  EXPECT_NE(gguf.err.find("is a file of the input"), std::string::npos) << gguf.err;
+  EXPECT_EQ(run_switchyard({"export", "gguf", (f / "model").string(), "-o",
+                            (f / "model" / "sy.gguf").string(), "--quiet"})
+                .exit_code,
+            0);
+}
+
 TEST(BadInput, ALimitOnTheSizeOfFilesIsAnErrorAndLeavesNothing) {
   const fs::path folder = fs::absolute("limit");
   fs::remove_all(folder);
