@@ -78,9 +78,11 @@ std::vector<TextScore> score_texts(const Engine& engine,
         break;
       }
       const StepResult& r = session.step(work, Phase::kPrefill);
-      if (r.nan_logits > 0) {
-        throw InputError("text", "the model's logits are not numbers (NaN)",
-                         "the weights are broken; `inspect` shows their hash");
+      if (r.nan_logits > 0 || r.nan_rows > 0) {
+        throw InputError("perplexity",
+                         fmt::format("the model's {} are not numbers (NaN, infinite)",
+                                     r.nan_rows > 0 ? "router logits" : "logits"),
+                         "the weights are broken; compare them with their source");
       }
       for (std::size_t row = 0; row < r.tokens(); ++row) {
         const std::size_t i = first + (r.sequence[row] - base);

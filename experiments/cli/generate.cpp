@@ -77,6 +77,13 @@ class Stepper {
         say("health: {}\n", monitor_->report().events[told_]);
       }
     }
+    if (r.nan_rows > 0 && !warned_) {
+      warned_ = true;
+      say("warning: {}: {} router rows (tokens x layers) of a step are not numbers: the weights "
+          "are "
+          "broken, and so is the text\n",
+          model_, r.nan_rows);
+    }
     if (r.nan_logits > 0) {
       throw InputError(model_, "the model's logits are not numbers (NaN)",
                        "the weights are broken; compare them with their source");
@@ -88,6 +95,7 @@ class Stepper {
   std::string model_;
   Session& session_;
   std::unique_ptr<HealthMonitor> monitor_;
+  bool warned_ = false;  // Of NaN in a router: once.
   std::uint32_t steps_ = 0;
   std::size_t told_ = 0;  // of the monitor's events
 };

@@ -552,17 +552,6 @@ TEST(BadInput, AFullStandardOutputIsNamed) {
   }
 }
 
-namespace {
-
-fs::path fresh(const std::string& name) {
-  const fs::path folder = fs::absolute(name);
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-
-}  // namespace
-
 // Whoever cannot be told gets the exit code all the same.
 TEST(BadInput, AStandardErrorThatIsClosedOrFullChangesNoExitCode) {
   for (const char* where : {"2>&-", "2>/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full"}) {
@@ -571,7 +560,7 @@ TEST(BadInput, AStandardErrorThatIsClosedOrFullChangesNoExitCode) {
     EXPECT_EQ(r.exit_code, 2) << where;
   }
   // A closed stream's number is no file's: nothing is printed into the run.
-  const fs::path f = fresh("closed_streams");
+  const fs::path f = fresh_folder("closed_streams");
   const fs::path scenario = source_path("tests/sim/data/residency/offload.toml");
   const std::string sim = "'" + switchyard_binary() + "' sim '" + scenario.string() +
                           "' --set 'workload.routing={synthetic=\"uniform\"}' -o ";
@@ -583,9 +572,37 @@ TEST(BadInput, AStandardErrorThatIsClosedOrFullChangesNoExitCode) {
   EXPECT_EQ(run_switchyard({"diff", (f / "a.h5").string(), (f / "b.h5").string()}).exit_code, 0);
 }
 
+// Text comes out of a model whose router has gone wrong, but not without a word; a figure does not.
+TEST(BadInput, ARouterThatIsNotANumberIsSaid) {
+  const fs::path f = fresh_folder("nan_router");
+  fs::copy(source_path("scenarios/checkpoints/sy-16x2"), f / "ckpt");
+  std::string bytes = read_file(f / "ckpt" / "model.safetensors");
+  const std::string header = header_of(bytes), name = "model.layers.1.block_sparse_moe.gate.weight";
+  const std::string key = "\"data_offsets\":[";
+  const std::size_t at = header.find(key, header.find(name));
+  ASSERT_NE(at, std::string::npos);
+  const std::size_t first = 8 + header.size() + std::stoul(header.substr(at + key.size()));
+  for (std::size_t i = 0; i < 32; ++i) {
+    bytes[first + 2 * i] = '\xc0';  // BF16 0x7fc0
+    bytes[first + 2 * i + 1] = '\x7f';
+  }
+  write_file(f / "ckpt" / "model.safetensors", bytes);
+  write_file(f / "text.txt", "Once upon a time there was a model.\n");
+  const ProcessResult said =
+      run_switchyard({"generate", "--model", "ckpt", "--prompt", "Once upon", "--max-new", "2"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_NE(said.err.find("router rows"), std::string::npos) << said.err;
+  const ProcessResult figure =
+      run_switchyard({"generate", "--model", "ckpt", "--perplexity", "text.txt"},
+                     {.folder = f, .environment = {}});
+  EXPECT_EQ(figure.exit_code, 2) << figure.out;
+  EXPECT_NE(figure.err.find("router logits are not numbers"), std::string::npos) << figure.err;
+}
+
 // `| head -1` ends the program as SIGPIPE would, but for what it has begun to write.
 TEST(BadInput, AReaderThatHasLeftEndsItWithoutAWord) {
-  const fs::path f = fresh("no_reader");
+  const fs::path f = fresh_folder("no_reader");
   const fs::path scenario = source_path("tests/sim/data/residency/offload.toml");
   const ProcessResult r =
       run_process({"/bin/sh", "-c",
@@ -604,7 +621,7 @@ TEST(BadInput, AReaderThatHasLeftEndsItWithoutAWord) {
 }
 
 TEST(BadInput, AnOutputIsNoInput) {
-  const fs::path f = fresh("own_output");
+  const fs::path f = fresh_folder("own_output");
   const fs::path scenario = source_path("tests/sim/data/residency/offload.toml");
   const std::string run = (f / "r.h5").string();
   ASSERT_EQ(run_switchyard({"sim", scenario.string(), "--set",
