@@ -80,8 +80,7 @@ class Stepper {
     if (r.nan_rows > 0 && !warned_) {
       warned_ = true;
       say("warning: {}: {} router rows (tokens x layers) of a step are not numbers: the weights "
-          "are "
-          "broken, and so is the text\n",
+          "are broken, and so is the text\n",
           model_, r.nan_rows);
     }
     if (r.nan_logits > 0) {

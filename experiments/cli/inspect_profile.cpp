@@ -118,8 +118,7 @@ Table rates_table(const run::RunData& run, const Measured& m) {
       "us");
   t.notes.emplace_back(
       "GB = 1e9 B; communication: dispatch, combine and collectives on the critical path; sent: "
-      "what "
-      "relays pass on and loads of weights are not in it");
+      "what relays pass on and loads of weights are not in it");
   return t;
 }
 
